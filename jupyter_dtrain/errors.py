@@ -1,0 +1,95 @@
+"""Every error that this project raises, in one tree.
+
+::
+
+    DtrainError
+    ├── UsageError          a line or a cell that cannot be understood; nothing was started
+    ├── CaptureError        a value of the notebook that cannot be sent; nothing was sent
+    ├── ClusterError        engines that did not start, or are gone
+    ├── CellError           the user's cell raised on the engines (named after what it raised)
+    └── ProtocolError       a message from another version of this project
+
+Each message says what happened, which name, rank or line, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class DtrainError(Exception):
+    """Base of all errors of this project.
+
+    Errors that come from what the user typed are shown without a Python traceback: the frames in between
+    are ours and would only hide the message.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UsageError(DtrainError):
+    """A magic line or a cell that cannot be understood."""
+
+
+class CaptureError(DtrainError):
+    """A value that cannot be sent to the engines.
+
+    Parameters
+    ----------
+    message : str
+        What cannot be sent, why, and what to do.
+    name : str
+        The notebook name that holds it.
+    """
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ClusterError(DtrainError):
+    """Engines that did not start, stopped answering, or died."""
+
+
+class ProtocolError(DtrainError):
+    """A message whose version or type this side does not know."""
+
+
+class CellError(DtrainError):
+    """The user's cell raised on the engines.
+
+    Instances are created through :meth:`of`, whose result is named after the original exception and, where
+    the original is a builtin, an instance of it, so the notebook reports ``ValueError`` for a ``ValueError``.
+
+    Parameters
+    ----------
+    message : str
+        The original message.
+    lines : list of str
+        The traceback as it is to be shown: the cell's own frames only.
+    ranks : list of int
+        Ranks that raised it.
+    """
+
+    def __init__(self, message: str, *, lines: list[str], ranks: list[int]) -> None:
+        super().__init__(message)
+        self.lines = lines
+        self.ranks = ranks
+
+    def _render_traceback_(self) -> list[str]:
+        return self.lines
+
+    @classmethod
+    def of(cls, name: str, message: str, *, lines: list[str], ranks: list[int]) -> CellError:
+        """Return an error named `name` that is also an instance of the builtin of that name, if there is one."""
+        import builtins
+
+        original = getattr(builtins, name, None)
+        bases: tuple[type, ...] = (cls,)
+        if isinstance(original, type) and issubclass(original, Exception):
+            bases = (cls, original)
+        try:
+            error_type = type(name, bases, {"__module__": cls.__module__})
+            return error_type(message, lines=lines, ranks=ranks)
+        except TypeError:  # a builtin with a layout or constructor of its own (UnicodeDecodeError)
+            return type(name, (cls,), {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)

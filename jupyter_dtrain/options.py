@@ -1,0 +1,55 @@
+"""Options of a run and of a cluster: keyword-only dataclasses that validate themselves.
+
+The magics parse a line into these; everything below `notebook/` receives them and never sees a command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from .errors import UsageError
+
+DeviceKind = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """What a cluster of local engines is made of.
+
+    Attributes
+    ----------
+    num_engines : int, optional
+        Engines to start; by default one per GPU, or on a machine without GPUs one per two cores and at least two.
+    device : {"auto", "cpu", "cuda"}
+        What the engines compute on; ``auto`` takes GPUs where there are any.
+    start_timeout : timedelta
+        Time after which a cluster that has not come up is an error.
+    """
+
+    num_engines: int | None = None
+    device: DeviceKind = "auto"
+    start_timeout: timedelta = timedelta(seconds=120)
+
+    def __post_init__(self) -> None:
+        if self.num_engines is not None and self.num_engines < 1:
+            raise UsageError(f"--engines {self.num_engines}: a cluster has at least one engine; give a number from 1 up.")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise UsageError(f"--device {self.device}: choose auto, cpu or cuda.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How one cell is run.
+
+    Attributes
+    ----------
+    cluster : ClusterOptions
+        The cluster to start if none is running, and what a running one must match.
+    name : str, optional
+        What the run is called in lists; by default a number.
+    """
+
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    name: str | None = None

@@ -1,0 +1,236 @@
+"""Events and commands: everything that crosses a process boundary while a run goes on, defined once.
+
+Three roads use these types. Engines send *events* to the notebook kernel (over ipyparallel's IOPub channel, in
+batches); the kernel sends *updates* to JupyterLab (over the telemetry comm) and gets *commands* back (over the
+command comm). Each message is a frozen dataclass; on the wire it is a JSON object whose ``type`` names the
+class in snake case. ``labextension/src/protocol.ts`` is generated from this file, and a test fails when they differ.
+
+Columns (lists of equal length) rather than rows carry what comes many times a second: one step is then a few
+numbers and not a few objects.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, get_args
+
+from .errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+TELEMETRY_TARGET = "jupyter_dtrain:telemetry"
+COMMAND_TARGET = "jupyter_dtrain:commands"
+
+ClusterPhase = Literal["stopped", "starting", "running", "stopping"]
+RunPhase = Literal["starting", "running", "stopping", "finished", "stopped", "failed"]
+CommandName = Literal["stop_run", "start_cluster", "stop_cluster"]
+
+RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """Base of everything on the wire."""
+
+    type: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.type = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message as a JSON object with its ``type``."""
+        return {"type": self.type, **asdict(self)}
+
+
+# -- engine → kernel -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStarted(Message):
+    """A rank has joined the run.
+
+    `device` is torch's name of the device (``"cpu"``, ``"cuda:0"``), `device_name` the hardware's own.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    device: str
+    device_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(Message):
+    """Optimizer steps that one rank finished since its last message: columns of equal length.
+
+    `loss` is the rank's own loss, a mean over its `samples`; ``None`` where no loss was seen. The mean over the global batch is the
+    mean over ranks weighted by `weight`, the rank's part of the global batch (the weights of one step add up to 1).
+    `time` is in seconds since the epoch. `samples` counts the rank's own samples.
+    """
+
+    rank: int
+    step: list[int]
+    time: list[float]
+    loss: list[float | None]
+    weight: list[float]
+    learning_rate: list[float | None]
+    samples: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Message):
+    """Where rank 0 is in its training loader: `batch` of `batches` (``None``: unknown) in pass `epoch`, both from 1."""
+
+    rank: int
+    epoch: int
+    batch: int
+    batches: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUse(Message):
+    """How busy a rank's device is, at `time` seconds since the epoch.
+
+    `utilization` is in percent of the device (on CPU: of the cores that the engine may use), memory in bytes
+    (on CPU: of the engine's process and of the host).
+    """
+
+    rank: int
+    time: float
+    utilization: float
+    memory_used: int
+    memory_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalars(Message):
+    """Values that the cell logged by name (``dtrain.log``): columns of equal length."""
+
+    rank: int
+    name: str
+    step: list[int]
+    time: list[float]
+    value: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Message):
+    """One line for the user about what was done with the cell (a loader that was not split, and why)."""
+
+    rank: int
+    text: str
+
+
+# -- kernel → JupyterLab -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineInfo(Message):
+    """One engine as the sidebar lists it. `rank` is its place in the cluster."""
+
+    rank: int
+    host: str
+    pid: int
+    device: str
+    device_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterUpdate(Message):
+    """The cluster as it is now. `detail` is a short sentence while something is under way or went wrong."""
+
+    phase: ClusterPhase
+    engines: list[EngineInfo] = field(default_factory=list)
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunUpdate(Message):
+    """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet)."""
+
+    run_id: str
+    name: str
+    phase: RunPhase
+    world_size: int
+    started: float
+    elapsed: float
+    step: int = 0
+    epoch: int | None = None
+    batch: int | None = None
+    batches: int | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    samples_per_second: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Message):
+    """New points of one curve of a run: columns of equal length. `time` in seconds since the epoch."""
+
+    run_id: str
+    name: str
+    step: list[int]
+    time: list[float]
+    value: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Message):
+    """Everything a view needs when it opens or reloads: the state so far, then updates follow."""
+
+    version: int
+    cluster: ClusterUpdate
+    run: RunUpdate | None
+    points: list[Points] = field(default_factory=list)
+    devices: list[DeviceUse] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply(Message):
+    """The answer to the command with this `id`. `message` says what was done, or why it was not."""
+
+    id: str
+    ok: bool
+    message: str
+
+
+# -- JupyterLab → kernel -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Message):
+    """A control that was used. `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices)."""
+
+    id: str
+    name: CommandName
+    num_engines: int | None = None
+
+
+ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, Scalars, Notice)
+UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, Notice)
+_BY_TYPE: dict[str, type[Message]] = {cls.type: cls for cls in (*ENGINE_EVENTS, *UPDATES, Reply, Command)}
+
+
+def parse(data: dict[str, Any]) -> Message:
+    """Return the flat message that `data` holds (engine events and commands; nested ones only travel outward).
+
+    Raises
+    ------
+    ProtocolError
+        The type is unknown, a field is missing or extra, or a command's name is unknown.
+    """
+    cls = _BY_TYPE.get(str(data.get("type")))
+    if cls is None:
+        raise ProtocolError(f"message of unknown type {data.get('type')!r}: are both sides of the same version?")
+    values = {key: value for key, value in data.items() if key != "type"}
+    unknown = set(values) - {f.name for f in fields(cls)}
+    if unknown:
+        raise ProtocolError(f"message {cls.type!r} has unknown fields {sorted(unknown)}: are both sides of the same version?")
+    if cls is Command and values.get("name") not in get_args(CommandName):
+        raise ProtocolError(f"unknown command {values.get('name')!r}; known are {', '.join(get_args(CommandName))}")
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ProtocolError(f"message {cls.type!r}: {error}") from error
