@@ -7,6 +7,7 @@
     ├── CaptureError        a value of the notebook that cannot be sent; nothing was sent
     ├── ClusterError        engines that did not start, or are gone
     ├── CellError           the user's cell raised on the engines (named after what it raised)
+    ├── StoreError          the record of runs cannot be read or written; training is not affected
     └── ProtocolError       a message from another version of this project
 
 Each message says what happened, which name, rank or line, and what to do next.
@@ -49,6 +50,10 @@ class CaptureError(DtrainError):
 
 class ClusterError(DtrainError):
     """Engines that did not start, stopped answering, or died."""
+
+
+class StoreError(DtrainError):
+    """The record of runs on disk cannot be read or written. A run goes on without it."""
 
 
 class ProtocolError(DtrainError):

@@ -147,7 +147,11 @@ class ClusterUpdate(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class RunUpdate(Message):
-    """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet)."""
+    """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet).
+
+    `loss` is the last step's, ``None`` too where it was not finite. `samples_per_second` counts all ranks: over the last few seconds, and
+    over all steps once the run has ended.
+    """
 
     run_id: str
     name: str
@@ -167,13 +171,16 @@ class RunUpdate(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Points(Message):
-    """New points of one curve of a run: columns of equal length. `time` in seconds since the epoch."""
+    """New points of one curve of a run: columns of equal length. `time` in seconds since the epoch.
+
+    `value` is ``None`` where it was not finite (nan, inf), which JSON cannot say: a gap in the curve.
+    """
 
     run_id: str
     name: str
     step: list[int]
     time: list[float]
-    value: list[float]
+    value: list[float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
