@@ -94,7 +94,7 @@ class CellError(DtrainError):
         if isinstance(original, type) and issubclass(original, Exception):
             bases = (cls, original)
         try:
-            error_type = type(name, bases, {"__module__": cls.__module__})
-            return error_type(message, lines=lines, ranks=ranks)
+            error: CellError = type(name, bases, {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)
         except TypeError:  # a builtin with a layout or constructor of its own (UnicodeDecodeError)
-            return type(name, (cls,), {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)
+            error = type(name, (cls,), {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)
+        return error

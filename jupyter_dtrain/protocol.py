@@ -217,7 +217,8 @@ class Command(Message):
 
 ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, Scalars, Notice)
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, Notice)
-_BY_TYPE: dict[str, type[Message]] = {cls.type: cls for cls in (*ENGINE_EVENTS, *UPDATES, Reply, Command)}
+_MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
+_BY_TYPE = {cls.type: cls for cls in _MESSAGES}
 
 
 def parse(data: dict[str, Any]) -> Message:

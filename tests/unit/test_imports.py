@@ -1,0 +1,197 @@
+"""Imports go one way: this reads those of every module and fails on an arrow that points up.
+
+The tables below are the architecture (docs/architecture.md draws it). A module imports from parts of a lower level, from
+the parts before it on the data's way, and from its own part: there in any order without a circle, in ``engine/`` only
+from the files that stand above it in `ENGINE_ORDER`.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "jupyter_dtrain"
+ROOT = Path(__file__).parents[2] / PACKAGE
+
+LEVELS = {
+    "errors": 0,
+    "protocol": 1,
+    "options": 1,
+    "capture": 2,
+    "transport": 2,
+    "runs": 2,
+    "cluster": 2,
+    "engine": 2,
+    "data": 2,
+    "session": 3,
+    "notebook": 4,
+    "__init__": 5,  # the package's own names, each imported when it is first used
+}
+
+# Neighbours on one level, along the way of the data: what is captured is shipped, and what was shipped is unpacked on the engine.
+DATA_WAY = {"transport": {"capture"}, "engine": {"capture", "transport"}}
+
+ENGINE_ORDER = [
+    "process_group",
+    "models",
+    "optimizers",
+    "loaders",
+    "shares",
+    "observe",
+    "control",
+    "checkpoint",
+    "randomness",
+    "devices",
+    "emit",
+    "worker",
+]
+
+
+def modules() -> dict[str, Path]:
+    """Return every module's dotted name below the package, with its file."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(source: str, module: str, *, is_package: bool, known: set[str]) -> list[tuple[int, str]]:
+    """Return (line, module) for what `source` imports of this project, wherever in the file: names below the package."""
+    package = [PACKAGE, *module.split(".")] if module != "__init__" else [PACKAGE]
+    if not is_package:
+        package = package[:-1]
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            start = ".".join(part for part in (base, node.module) if part)
+            # `from .engine import worker` imports the module engine.worker, `from .errors import UsageError` the module errors.
+            targets = [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            if target != PACKAGE and not target.startswith(PACKAGE + "."):
+                continue
+            name = target.removeprefix(PACKAGE).removeprefix(".")
+            while name and name not in known:
+                name = name.rpartition(".")[0]
+            found.append((node.lineno, name or "__init__"))
+    return sorted(set(found))
+
+
+def part(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def problems(module: str, imports: list[tuple[int, str]]) -> list[str]:
+    """Say for each import of `module` that points up what is wrong with it."""
+    said = []
+    for line, target in imports:
+        arrow = f"{PACKAGE}.{module}, line {line}, imports {PACKAGE}.{target}"
+        here, there = part(module), part(target)
+        if there not in LEVELS:
+            said.append(f"{arrow}: {there!r} has no place in LEVELS yet; give it one")
+        elif here == there == "engine" and module != "engine" and target != "engine":
+            ours, theirs = (name.split(".")[1] for name in (module, target))
+            if ours == theirs:
+                continue
+            if theirs not in ENGINE_ORDER or ours not in ENGINE_ORDER:
+                said.append(f"{arrow}: put both into ENGINE_ORDER")
+            elif ENGINE_ORDER.index(theirs) > ENGINE_ORDER.index(ours):
+                said.append(f"{arrow}: {theirs} stands below {ours} in ENGINE_ORDER")
+        elif here != there and LEVELS[there] >= LEVELS[here] and there not in DATA_WAY.get(here, ()):
+            said.append(f"{arrow}: {here!r} is on level {LEVELS[here]} and {there!r} is not below it, but on level {LEVELS[there]}")
+    return said
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    assert part(module) in LEVELS, f"{part(module)!r} has no place in LEVELS yet; give it one"
+    path = MODULES[module]
+    found = imported(path.read_text(), module, is_package=path.name == "__init__.py", known=set(MODULES))
+    assert not problems(module, found), "\n".join(problems(module, found))
+
+
+def test_no_circles():
+    graph = {
+        module: {
+            target
+            for _, target in imported(path.read_text(), module, is_package=path.name == "__init__.py", known=set(MODULES))
+            if target != module
+        }
+        for module, path in MODULES.items()
+        if module != "__init__"  # imports lazily, so that a circle through it is none
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import each other: {' → '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "expected"),
+    [
+        ("capture.names", "from ..errors import CaptureError", []),
+        ("session", "from .engine import worker", []),
+        ("capture.names", "from . import bundle", []),
+        ("engine.worker", "from .models import wrap", []),
+        ("transport.ship", "from ..capture.names import free_names", []),
+        ("capture.names", "from ..transport.ship import ship", ["'transport' is not below it"]),
+        (
+            "capture.names",
+            "def late():\n    from ..session import Session",
+            ["line 2, imports jupyter_dtrain.session: 'capture' is on level 2"],
+        ),
+        ("engine.worker", "import jupyter_dtrain.notebook.magics", ["imports jupyter_dtrain.notebook"]),
+        ("engine.models", "from .worker import run", ["worker stands below models"]),
+        ("errors", "from .protocol import Message", ["'protocol' is not below it, but on level 1"]),
+        ("runs.store", "from jupyter_dtrain import cluster", ["'cluster' is not below it, but on level 2"]),
+    ],
+)
+def test_the_check_itself(module, source, expected):
+    known = {
+        *MODULES,
+        "session",
+        "capture.names",
+        "capture.bundle",
+        "transport.ship",
+        "engine.worker",
+        "engine.models",
+        "notebook.magics",
+        "cluster",
+    }
+    said = problems(module, imported(source, module, is_package=False, known=known))
+    assert len(said) == len(expected)
+    for words, sentence in zip(expected, said, strict=True):
+        assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("before", "statement"),
+    [
+        ("", "import jupyter_dtrain"),
+        (
+            "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell.instance()",
+            "shell.run_line_magic('load_ext', 'jupyter_dtrain'); assert 'jupyter_dtrain' in shell.extension_manager.loaded",
+        ),
+    ],
+    ids=["import", "load_ext"],
+)
+def test_nothing_heavy_is_imported(before, statement):
+    """What makes ``%load_ext jupyter_dtrain`` instant: the heavy parts come when they are first used."""
+    code = f"import sys; {before}\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    assert "jupyter_dtrain" in loaded
+    assert {"torch", "ipyparallel", "numpy", "cloudpickle", "pynvml", "sqlite3", "psutil"}.isdisjoint(loaded)
