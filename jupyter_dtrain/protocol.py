@@ -192,6 +192,7 @@ class Snapshot(Message):
     run: RunUpdate | None
     points: list[Points] = field(default_factory=list)
     devices: list[DeviceUse] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

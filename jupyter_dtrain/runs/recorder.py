@@ -1,0 +1,335 @@
+"""What one run has reported: engine events go in, updates for the views and rows for the store come out.
+
+Three threads meet here: events come from an IO thread, views are served from the telemetry thread, rows are fetched by
+whoever writes the store. Each takes what is new for it, when it is ready for it, so a slow disk or a slow browser never
+holds up the IO thread. Memory is bounded: what views have not fetched, and what they were given and may ask
+for again, is thinned; the rows for the store are whole, and are dropped at once when there is no store (:meth:`RunRecorder.drop_rows`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..errors import ProtocolError
+from ..protocol import RUN_PHASES_ENDED, DeviceUse, Message, Notice, Points, Progress, RankStarted, RunPhase, RunUpdate, Scalars, Steps
+from .curve import Curve
+from .steps import GlobalStep, GlobalSteps
+
+MAX_VIEW_POINTS = 10_000
+"""Points of one curve that a view gets at most."""
+MAX_NOTICES = 100
+"""Notices of one run that are shown; a run that says more says it in a loop."""
+RATE_WINDOW = 5.0
+"""Seconds of event time over which samples per second are counted."""
+RATE_INTERVAL = 1.0
+"""Seconds of event time between two points of the curve of samples per second."""
+
+LOSS = "loss"
+LEARNING_RATE = "learning_rate"
+SAMPLES_PER_SECOND = "samples_per_second"
+MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND})
+
+
+class Rows(NamedTuple):
+    """New points of one curve for the store, none left out."""
+
+    name: str
+    points: Curve
+
+
+class RunRecorder:
+    """Collects the events of one run from all its ranks.
+
+    All methods may be called from any thread.
+
+    Parameters
+    ----------
+    run_id, name : str
+        The run, and what it is called.
+    world_size : int
+        Number of ranks.
+    started : float, optional
+        When the run started, in seconds since the epoch; by default now.
+    clock : callable
+        Returns seconds since the epoch; tests give their own.
+    """
+
+    def __init__(
+        self, *, run_id: str, name: str, world_size: int, started: float | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._run_id = run_id
+        self._name = name
+        self._world_size = world_size
+        self._started = clock() if started is None else started
+        self._ended: float | None = None
+        self._phase: RunPhase = "starting"
+        self._error: str | None = None
+        self._ranks_started: set[int] = set()
+        self._steps = GlobalSteps(world_size)
+        self._last = GlobalStep(step=0, time=self._started, loss=None, learning_rate=None, samples=0, odd_rank=None)
+        self._progress: Progress | None = None
+        self._throughput = Throughput()
+        self._rate_recorded = -math.inf
+        self._devices: dict[int, DeviceUse] = {}
+        self._notices: dict[str, Notice] = {}  # by text, in order; all ranks say the same
+        self._loss_was_odd = False
+        # What views have and have not fetched, and what the store has not.
+        self._seen: dict[str, Curve] = {}
+        self._fresh: dict[str, Curve] = {}
+        self._rows: dict[str, Curve] | None = {}
+        self._fresh_devices: set[int] = set()
+        self._fresh_notices: list[Notice] = []
+        self._changed = True
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Message) -> None:
+        """Take one event of the run.
+
+        Raises
+        ------
+        ProtocolError
+            It is not an engine's event, or is malformed. The recorder is as it was.
+        """
+        with self._lock:
+            match event:
+                case RankStarted():
+                    self._ranks_started.add(event.rank)
+                    if len(self._ranks_started) == self._world_size:
+                        self._run()
+                case Steps():
+                    self._take(self._steps.add(event))
+                    self._run()
+                case Progress():
+                    if event.rank == 0:
+                        self._progress = event
+                        self._changed = True
+                case DeviceUse():
+                    self._devices[event.rank] = event
+                    self._fresh_devices.add(event.rank)
+                    self._keep(f"device/{event.rank}/utilization", event.time, event.utilization)
+                    self._keep(f"device/{event.rank}/memory_used", event.time, event.memory_used)
+                case Scalars():
+                    self._log(event)
+                case Notice():
+                    self._notice(event)
+                case _:
+                    raise ProtocolError(f"{event.type!r} is not an engine's event")
+
+    def rank_lost(self, rank: int) -> None:
+        """Wait no more for a rank that has died: steps that it did not report come out without it."""
+        with self._lock:
+            self._take(self._steps.lose(rank))
+
+    def set_phase(self, phase: RunPhase) -> None:
+        """Say that the run is `phase` now, for example ``"stopping"``; :meth:`finish` ends it."""
+        with self._lock:
+            if self._ended is None:
+                self._phase = phase
+                self._changed = True
+
+    def finish(self, phase: RunPhase, error: str | None = None) -> None:
+        """End the run as `phase`; steps that were waiting for a rank come out as they are. Only the first call counts."""
+        if phase not in RUN_PHASES_ENDED:
+            raise ValueError(f"a run does not end as {phase!r}")
+        with self._lock:
+            if self._ended is None:
+                self._take(self._steps.flush())
+                self._ended = self._clock()
+                self._phase = phase
+                self._error = error
+                self._changed = True
+
+    # -- out, for views ----------------------------------------------------------------------------------------------
+
+    def run_update(self) -> RunUpdate:
+        """Return the run as it is now."""
+        with self._lock:
+            return self._run_update()
+
+    def devices(self) -> list[DeviceUse]:
+        """Return the latest report on each rank's device."""
+        with self._lock:
+            return [self._devices[rank] for rank in sorted(self._devices)]
+
+    def notices(self) -> list[Notice]:
+        """Return all notices of the run, each text once."""
+        with self._lock:
+            return list(self._notices.values())
+
+    def drain(self) -> list[Message]:
+        """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the rest."""
+        with self._lock:
+            messages: list[Message] = []
+            for name, fresh in self._fresh.items():
+                messages.append(self._points(name, fresh.thinned(MAX_VIEW_POINTS)))
+                self._seen.setdefault(name, Curve()).extend(fresh)
+                self._seen[name] = _bounded(self._seen[name])
+            messages += [self._devices[rank] for rank in sorted(self._fresh_devices)]
+            messages += self._fresh_notices
+            if self._changed:
+                messages.append(self._run_update())
+            self._fresh = {}
+            self._fresh_devices = set()
+            self._fresh_notices = []
+            self._changed = False
+            return messages
+
+    def snapshot_points(self) -> list[Points]:
+        """Return the curves up to the last :meth:`drain`, of at most 10,000 points each.
+
+        What came since is left to the next drain, so a view that gets a snapshot and then every drain gets each point once.
+        """
+        with self._lock:
+            return [self._points(name, curve.thinned(MAX_VIEW_POINTS)) for name, curve in self._seen.items()]
+
+    # -- out, for the store ------------------------------------------------------------------------------------------
+
+    def take_rows(self) -> list[Rows]:
+        """Return every point since the last call, for the store. Call it about once a second: they are kept until then."""
+        with self._lock:
+            if self._rows is None:
+                return []
+            rows, self._rows = self._rows, {}
+            return [Rows(name, points) for name, points in rows.items()]
+
+    def drop_rows(self) -> None:
+        """Keep no more rows: there is no store, or it has failed."""
+        with self._lock:
+            self._rows = None
+
+    # -- with the lock held ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._phase == "starting":
+            self._phase = "running"
+        self._changed = True
+
+    def _take(self, steps: list[GlobalStep]) -> None:
+        for step in steps:
+            rate = self._throughput.add(step.time, step.samples)
+            if step.loss is not None:
+                self._record(LOSS, step.step, step.time, step.loss)
+            if step.learning_rate is not None:
+                self._record(LEARNING_RATE, step.step, step.time, step.learning_rate)
+            if rate is not None and step.time >= self._rate_recorded + RATE_INTERVAL:
+                self._rate_recorded = step.time
+                self._record(SAMPLES_PER_SECOND, step.step, step.time, rate)
+            if step.odd_rank is not None and not self._loss_was_odd:
+                self._loss_was_odd = True
+                text = f"The loss is not finite at step {step.step} (first seen on rank {step.odd_rank}); its curve has a gap there."
+                self._notice(Notice(rank=step.odd_rank, text=text))
+            # A step without a loss (a second optimizer's, say) leaves the last one standing.
+            self._last = step._replace(
+                loss=self._last.loss if step.loss is None else step.loss,
+                learning_rate=self._last.learning_rate if step.learning_rate is None else step.learning_rate,
+            )
+            self._changed = True
+
+    def _log(self, event: Scalars) -> None:
+        if len({len(event.step), len(event.time), len(event.value)}) > 1:
+            raise ProtocolError(f"the columns of {event.name!r} have different lengths")
+        if event.rank != 0:
+            return
+        name = f"{event.name} (logged)" if event.name in MEASURED else event.name
+        for step, seconds, value in zip(event.step, event.time, event.value, strict=True):
+            self._record(name, step, seconds, value)
+
+    def _notice(self, notice: Notice) -> None:
+        if notice.text not in self._notices and len(self._notices) < MAX_NOTICES:
+            self._notices[notice.text] = notice
+            self._fresh_notices.append(notice)
+
+    def _record(self, name: str, step: int, seconds: float, value: float) -> None:
+        fresh = self._fresh.setdefault(name, Curve())
+        fresh.append(step, seconds, value)
+        if len(fresh) > 2 * MAX_VIEW_POINTS:  # nobody is watching
+            self._fresh[name] = _bounded(fresh)
+        if self._rows is not None:
+            self._rows.setdefault(name, Curve()).append(step, seconds, value)
+
+    def _keep(self, name: str, seconds: float, value: float) -> None:
+        """Add a row for the store only, at the step that the run is in."""
+        if self._rows is not None:
+            self._rows.setdefault(name, Curve()).append(self._last.step, seconds, value)
+
+    def _points(self, name: str, curve: Curve) -> Points:
+        return Points(run_id=self._run_id, name=name, step=list(curve.step), time=list(curve.time), value=curve.finite())
+
+    def _run_update(self) -> RunUpdate:
+        progress = self._progress
+        ended = self._ended is not None
+        return RunUpdate(
+            run_id=self._run_id,
+            name=self._name,
+            phase=self._phase,
+            world_size=self._world_size,
+            started=self._started,
+            elapsed=max(0.0, (self._clock() if self._ended is None else self._ended) - self._started),
+            step=self._last.step,
+            epoch=progress.epoch if progress else None,
+            batch=progress.batch if progress else None,
+            batches=progress.batches if progress else None,
+            loss=_finite(self._last.loss),
+            learning_rate=_finite(self._last.learning_rate),
+            samples_per_second=self._throughput.overall() if ended else self._throughput.recent(),
+            error=self._error,
+        )
+
+
+class Throughput:
+    """Samples per second, from the times at which steps were finished.
+
+    A rate needs two steps: the samples of the second one were worked off in the time between them.
+    """
+
+    def __init__(self, *, window: float = RATE_WINDOW) -> None:
+        self._window = window
+        self._recent: deque[tuple[float, int]] = deque()
+        self._in_window = 0  # samples of all of `_recent` but its first
+        self._first: float | None = None
+        self._total = 0  # samples after the first step
+
+    def add(self, seconds: float, samples: int) -> float | None:
+        """Count a step that was finished at `seconds` since the epoch; return :meth:`recent`."""
+        if self._first is None:
+            self._first = seconds
+        else:
+            self._total += samples
+            self._in_window += samples
+        self._recent.append((seconds, samples))
+        # At least two stay: steps may be slower than the window is wide.
+        while len(self._recent) > 2 and self._recent[1][0] <= seconds - self._window:
+            self._recent.popleft()
+            self._in_window -= self._recent[0][1]
+        return self.recent()
+
+    def recent(self) -> float | None:
+        """Return the rate over the window that ends with the last step."""
+        if len(self._recent) < 2:
+            return None
+        duration = self._recent[-1][0] - self._recent[0][0]
+        return self._in_window / duration if duration > 0 else None
+
+    def overall(self) -> float | None:
+        """Return the rate over all steps."""
+        if self._first is None or len(self._recent) < 2:
+            return None
+        duration = self._recent[-1][0] - self._first
+        return self._total / duration if duration > 0 else None
+
+
+def _bounded(curve: Curve) -> Curve:
+    """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
+    return curve.thinned(MAX_VIEW_POINTS) if len(curve) > 2 * MAX_VIEW_POINTS else curve
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

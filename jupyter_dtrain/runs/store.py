@@ -1,0 +1,393 @@
+"""The durable record of runs: one SQLite database for a folder of runs, one folder for each run.
+
+What is written a thousand times (points) goes to the database, in one transaction a batch; what a person may want to
+read or copy (the cell, versions, arguments) goes to plain files in the run's own folder, beside its later checkpoints.
+The database is in WAL mode without a sync per commit: a crash of the kernel loses nothing, a crash of the machine may
+lose the last moments, and several kernels of one host may write to the same folder. Nothing is created until the first
+run is written, and every failure (a full disk, a read-only folder) is a :class:`~jupyter_dtrain.errors.StoreError`,
+which a run survives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..errors import StoreError
+from ..protocol import RUN_PHASES_ENDED, RunPhase
+from .curve import Curve
+
+SCHEMA_VERSION = 1
+DEFAULT_FOLDER = Path("dtrain-runs")
+DATABASE = "runs.sqlite"
+SILENCE = 3600.0  # seconds without a sign of life after which a run of another host, which cannot be asked, is given up
+
+# No "points" without their curve and no curve without its run: deleting a run deletes all three.
+_SCHEMA = """
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    phase TEXT NOT NULL,
+    world_size INTEGER NOT NULL,
+    started REAL NOT NULL,
+    ended REAL,
+    error TEXT,
+    arguments TEXT NOT NULL,
+    owner_host TEXT NOT NULL,
+    owner_pid INTEGER NOT NULL,
+    owner_created REAL NOT NULL,
+    seen REAL NOT NULL
+);
+CREATE TABLE curves (
+    curve INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    UNIQUE (number, name)
+);
+CREATE TABLE points (
+    curve INTEGER NOT NULL REFERENCES curves ON DELETE CASCADE,
+    step INTEGER NOT NULL,
+    time REAL NOT NULL,
+    value REAL
+);
+CREATE INDEX points_of_curve ON points (curve);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What is known of one run.
+
+    Attributes
+    ----------
+    number : int
+        Counts the runs of the folder from 1; a deleted run's number is not given again.
+    phase : RunPhase
+        ``"failed"`` too if the kernel that ran it is gone; `error` then says so.
+    started, ended : float
+        Seconds since the epoch; `ended` is ``None`` where nobody was there to write it down.
+    arguments : dict
+        The options of the run.
+    folder : Path
+        Holds ``cell.py`` and ``run.json``.
+    """
+
+    run_id: str
+    number: int
+    name: str
+    phase: RunPhase
+    world_size: int
+    started: float
+    ended: float | None
+    error: str | None
+    arguments: dict[str, Any]
+    folder: Path
+
+    def cell(self) -> str:
+        """Return the text of the cell.
+
+        Raises
+        ------
+        StoreError
+            The file is gone.
+        """
+        try:
+            return (self.folder / "cell.py").read_text(encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"The cell of run {self.run_id} cannot be read: {error}.") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Owner:
+    """The process that runs a run. A process id is used again one day; with its creation time it is unique."""
+
+    host: str
+    pid: int
+    created: float
+
+    @classmethod
+    def this_process(cls) -> _Owner:
+        return cls(host=socket.gethostname(), pid=os.getpid(), created=psutil.Process().create_time())
+
+    def is_gone(self, *, seen: float) -> bool:
+        if self.host != socket.gethostname():
+            return time.time() - seen > SILENCE
+        try:
+            # Some systems derive it from a clock that is adjusted now and then.
+            return abs(psutil.Process(self.pid).create_time() - self.created) > 2
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.Error:
+            return False
+
+
+class RunStore:
+    """Reads and writes the runs in one folder. Every method raises `StoreError` when it cannot, and changes nothing then.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        By default ``dtrain-runs`` in the working directory, which is where the notebook is. Created, for its owner only,
+        with the first run.
+    """
+
+    def __init__(self, folder: Path = DEFAULT_FOLDER) -> None:
+        self.folder = Path(folder).absolute()  # the notebook may change its working directory later
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def create_run(self, name: str | None, cell: str, world_size: int, arguments: dict[str, Any], environment: dict[str, Any]) -> str:
+        """Record the start of a run that this process owns.
+
+        Parameters
+        ----------
+        name : str or None
+            What the user called it; by default its number.
+        cell : str
+            The text of the cell.
+        world_size : int
+            Number of ranks.
+        arguments : dict
+            The options of the run, as JSON can say them.
+        environment : dict
+            Package versions, seeds and whatever else it takes to run it again.
+
+        Returns
+        -------
+        str
+            The run's id, for example ``2026-11-21-153012-digits``. Ids sort by time.
+        """
+        started = time.time()
+        owner = _Owner.this_process()
+        with self._transaction(create=True) as connection:
+            (number,) = connection.execute("SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'runs'").fetchone()
+            name = str(number) if name is None else name
+            folder = self._create_folder(new_run_id(name, started))
+            try:
+                _write(folder / "cell.py", cell)
+                about = {
+                    "run_id": folder.name,
+                    "name": name,
+                    "world_size": world_size,
+                    "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(started)),
+                    "host": owner.host,
+                    "arguments": arguments,
+                    "environment": environment,
+                }
+                _write(folder / "run.json", json.dumps(about, indent=2, default=str) + "\n")
+                connection.execute(
+                    "INSERT INTO runs (run_id, name, phase, world_size, started, arguments, owner_host, owner_pid, owner_created, seen)"
+                    " VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(folder.name, name, world_size, started, json.dumps(arguments, default=str)),
+                        *(owner.host, owner.pid, owner.created, started),
+                    ),
+                )
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            return folder.name
+
+    def add_points(self, run_id: str, name: str, step: list[int], time: list[float], value: list[float]) -> None:
+        """Append points to the curve `name` of a run: columns of equal length, `time` in seconds since the epoch."""
+        with self._transaction() as connection:
+            number = self._number(connection, run_id)
+            connection.execute("INSERT OR IGNORE INTO curves (number, name) VALUES (?, ?)", (number, name))
+            (curve,) = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
+            connection.executemany(
+                "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
+                ((curve, *point) for point in zip(step, time, value, strict=True)),  # SQLite makes NULL of nan
+            )
+            if time:
+                connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (time[-1], number))
+
+    def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
+        """Record that a run has ended as `phase`, one of finished, stopped and failed."""
+        if phase not in RUN_PHASES_ENDED:
+            raise ValueError(f"a run does not end as {phase!r}")
+        with self._transaction() as connection:
+            number = self._number(connection, run_id)
+            connection.execute("UPDATE runs SET phase = ?, error = ?, ended = ? WHERE number = ?", (phase, error, time.time(), number))
+
+    def get_run(self, run_id: str) -> RunRecord:
+        """Return one run."""
+        with self._reading() as connection:
+            return self._record(_one(connection, run_id))
+
+    def list_runs(self) -> list[RunRecord]:
+        """Return all runs, the oldest first; none if nothing was ever written here."""
+        if not (self.folder / DATABASE).exists():
+            return []
+        with self._reading() as connection:
+            return [self._record(row) for row in connection.execute("SELECT * FROM runs ORDER BY number")]
+
+    def names(self, run_id: str) -> list[str]:
+        """Return the names of a run's curves."""
+        with self._reading() as connection:
+            number = self._number(connection, run_id)
+            return [name for (name,) in connection.execute("SELECT name FROM curves WHERE number = ? ORDER BY curve", (number,))]
+
+    def points(self, run_id: str, name: str) -> Curve:
+        """Return all points of one curve in the order in which they came; an empty curve if there are none."""
+        with self._reading() as connection:
+            number = self._number(connection, run_id)
+            points = Curve()
+            for step, seconds, value in connection.execute(
+                "SELECT step, time, value FROM points JOIN curves USING (curve) WHERE number = ? AND name = ? ORDER BY points.rowid",
+                (number, name),
+            ):
+                points.append(step, seconds, float("nan") if value is None else value)
+            return points
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run that has ended: its row, its points and its folder."""
+        with self._transaction() as connection:
+            record = self._record(_one(connection, run_id))
+            if record.phase not in RUN_PHASES_ENDED:
+                raise StoreError(f"Run {run_id} is still going on: stop it first.")
+            connection.execute("DELETE FROM runs WHERE number = ?", (record.number,))
+            if record.folder.exists():
+                shutil.rmtree(record.folder)
+
+    def close(self) -> None:
+        """Let go of the database. The next call opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _record(self, row: sqlite3.Row) -> RunRecord:
+        run_id = row["run_id"]
+        if Path(run_id).name != run_id:  # a database from elsewhere must not make us read, or delete, other folders
+            raise StoreError(f"{self.folder / DATABASE} has a run with the impossible id {run_id!r}; move that file away.")
+        record = RunRecord(
+            **{key: row[key] for key in ("run_id", "number", "name", "phase", "world_size", "started", "ended", "error")},
+            arguments=json.loads(row["arguments"]),
+            folder=self.folder / run_id,
+        )
+        owner = _Owner(host=row["owner_host"], pid=row["owner_pid"], created=row["owner_created"])
+        if record.phase not in RUN_PHASES_ENDED and owner.is_gone(seen=row["seen"]):
+            why = f"The notebook kernel that ran it (process {owner.pid} on {owner.host}) is gone: it was stopped, restarted or died."
+            return replace(record, phase="failed", error=why)
+        return record
+
+    def _number(self, connection: sqlite3.Connection, run_id: str) -> int:
+        number: int = _one(connection, run_id)["number"]
+        return number
+
+    def _create_folder(self, wanted: str) -> Path:
+        for attempt in range(1, 1000):
+            folder = self.folder / (wanted if attempt == 1 else f"{wanted}-{attempt}")
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return folder
+        raise StoreError(f"There are too many runs named {wanted} in {self.folder}.")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._explained():
+            yield self._open(create=False)
+
+    @contextmanager
+    def _transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._explained():
+            connection = self._open(create=create)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk has rolled it back already
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            self.close()  # whatever is wrong with it, the next call starts anew
+            raise StoreError(
+                f"The record of runs in {self.folder} cannot be used: {error}. Check that the folder is writable and the disk not full."
+            ) from error
+
+    def _open(self, *, create: bool) -> sqlite3.Connection:
+        path = self.folder / DATABASE
+        if self._connection is not None and path.exists():  # someone may have deleted the folder
+            return self._connection
+        self.close()
+        if create:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+        elif not path.exists():
+            raise StoreError(f"There are no runs in {self.folder}: {DATABASE} is not there.")
+        self._connection = _connect(path)
+        return self._connection
+
+
+def new_run_id(name: str, started: float) -> str:
+    """Return an id for a run that started at `started` seconds since the epoch: local time, and the name as far as file names allow."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
+    return "-".join(filter(None, [time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)), slug]))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Where the folder cannot be written, SQLite cannot lock either: read the file as one that does not change.
+    uri = path.as_uri() + ("" if os.access(path.parent, os.W_OK) and os.access(path, os.W_OK) else "?immutable=1")
+    connection = sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None, check_same_thread=False)  # our lock guards it
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{path} was written by a newer version of jupyter_dtrain (format {version}, this one knows {SCHEMA_VERSION}): "
+                "update jupyter_dtrain, or use another folder."
+            )
+        if version < SCHEMA_VERSION:
+            _create_schema(connection)
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create_schema(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")  # not possible inside a transaction
+    connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:  # no other kernel was faster
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:
+    row: sqlite3.Row | None = connection.execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    if row is None:
+        raise StoreError(f"There is no run {run_id!r} here.")
+    return row
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
