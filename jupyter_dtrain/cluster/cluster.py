@@ -1,0 +1,328 @@
+"""A cluster of local engines: started in about two seconds, stopped with nothing left behind.
+
+ipyparallel's own ``Cluster`` takes seven: it pauses between controller and engines, and an engine counts as
+registered only after the controller's next heartbeat, three seconds apart by default. Here controller and engines start
+side by side with one environment per rank, and the guard (``guard.py``) is their parent, so a killed kernel
+leaves no orphan. The client is ipyparallel's; everything that talks to engines uses its API.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ClusterError
+from ..protocol import EngineInfo
+from . import folders as folder_files
+from .devices import DevicePlan, plan_devices
+from .environment import process_environment
+from .processes import GuardedProcesses
+
+if TYPE_CHECKING:
+    from ..options import ClusterOptions
+
+CONTROLLER = "controller"
+STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
+TELL = 1.0  # seconds between sentences about a start that is under way
+WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
+CONTROLLER_ARGUMENTS = (
+    "--IPController.ip=127.0.0.1",
+    "--IPController.location=127.0.0.1",  # or every client would ask DNS for this host's name
+    "--IPController.use_threads=True",  # one process and not seven; the relays are C threads either way
+    "--IPController.db_class=NoDB",  # or the controller would keep every task and result in memory
+    "--HeartMonitor.period=300",  # milliseconds; an engine is registered at its first heartbeat
+    "--HeartMonitor.max_heartmonitor_misses=200",  # a minute: deaths are noticed by the guard, and a busy host is no death
+)
+ENGINE_ARGUMENTS = (
+    "--IPEngine.enable_nanny=False",
+    "--IPEngine.max_heartbeat_misses=0",  # the guard ends engines whose controller or kernel is gone
+    "--InteractiveShellApp.exec_PYTHONSTARTUP=False",
+)
+NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
+Progress = Callable[[str], None]
+
+
+class EngineCluster:
+    """A controller and its engines on this machine, all on loopback. Made by `start`.
+
+    Attributes
+    ----------
+    client : ipyparallel.Client
+        The connection to the engines.
+    engine_ids : list of int
+        ipyparallel's engine ids in rank order.
+    engines : list of EngineInfo
+        The engines in rank order.
+    device_plans : list of DevicePlan
+        What each rank computes on.
+    private_dir, blob_dir : Path
+        The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared
+        memory where there is enough of it. A rendezvous by file belongs into `private_dir`.
+    """
+
+    client: Any
+
+    def __init__(self, device_plans: Sequence[DevicePlan]) -> None:
+        self.device_plans = list(device_plans)
+        self.engine_ids: list[int] = []
+        self.engines: list[EngineInfo] = []
+        self.client = None
+        self._stopped = False
+        self._stop_lock = threading.Lock()
+        self._warm: Any = None
+        self._folders = folder_files.Folders()
+        self._marker = uuid.uuid4().hex
+        folders = [self.private_dir, self.blob_dir]
+        try:
+            self._processes = GuardedProcesses(folders, on_exit=self._on_exit)
+        except BaseException:
+            self._folders.remove()
+            raise
+        atexit.register(self.stop)
+
+    @classmethod
+    def start(cls, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
+        """Start a controller and engines and wait until all engines answer.
+
+        Parameters
+        ----------
+        options : ClusterOptions
+            How many engines, on what, and how long to wait for them.
+        on_progress : callable, optional
+            Gets a short sentence about what is going on, at least each second.
+
+        Raises
+        ------
+        UsageError
+            The machine does not have the devices that `options` asks for.
+        ClusterError
+            The engines did not come up; nothing is left running.
+        """
+        if sys.platform == "win32":
+            raise ClusterError("Local engines need Linux or macOS. On Windows, run Jupyter inside WSL.")
+        tell = on_progress or (lambda _sentence: None)
+        plans = plan_devices(options)
+        folder_files.sweep()
+        deadline = time.monotonic() + options.start_timeout.total_seconds()
+        for attempt in (1, 2):
+            cluster = cls(plans)
+            try:
+                cluster._start(tell, deadline)
+                return cluster
+            except _PortTaken as error:
+                # The controller picks free ports and binds them a moment later: once in a while someone is quicker.
+                cluster.stop()
+                if attempt == 2:
+                    raise ClusterError(f"{error} Start the cluster again.") from None
+            except BaseException:  # an interrupt as well: nothing half-started stays
+                cluster.stop()
+                raise
+        raise AssertionError("both attempts return or raise")
+
+    # -- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def private_dir(self) -> Path:
+        """Folder of connection files and logs."""
+        return self._folders.private
+
+    @property
+    def blob_dir(self) -> Path:
+        """Folder for large buffers that the engines of this host share."""
+        return self._folders.blobs
+
+    @property
+    def view(self) -> Any:
+        """A ``DirectView`` of all engines in rank order."""
+        return self.client.direct_view(self.engine_ids)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the controller and every engine are running."""
+        return not self._stopped and bool(self.engine_ids) and self._processes.alive
+
+    @property
+    def warm(self) -> bool:
+        """Whether every engine has imported torch; if not, a cell waits for the rest of that import."""
+        return self._warm is not None and self._warm.ready()
+
+    def dead_ranks(self) -> list[int]:
+        """Return the ranks whose engine has ended."""
+        if self._stopped:
+            return list(range(len(self.device_plans)))
+        return [plan.rank for plan in self.device_plans if _engine(plan.rank) in self._processes.statuses]
+
+    def pids(self) -> dict[str, int]:
+        """Return the pids of the guard, the controller and the engines by name."""
+        return {"guard": self._processes.guard_pid, **self._processes.pids}
+
+    def log_tail(self, rank: int) -> str:
+        """Return the last lines that the engine of `rank` wrote to its log."""
+        return self._folders.log_tail(_engine(rank))
+
+    # -- what can be done -------------------------------------------------------------------------------------------
+
+    def wait_warm(self, limit: timedelta) -> bool:
+        """Wait until the engines have imported torch, at most `limit`; return whether they have (or one is dead)."""
+        deadline = time.monotonic() + limit.total_seconds()
+        while not self.warm and self.alive and time.monotonic() < deadline:
+            time.sleep(STEP.total_seconds())
+        return self.warm or not self.alive
+
+    def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
+        """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
+        for rank in range(len(self.device_plans)) if ranks is None else ranks:
+            self._processes.signal(_engine(rank), number)
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its folders. Calling it again does nothing."""
+        with self._stop_lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        atexit.unregister(self.stop)
+        self._processes.stop()
+        if self.client is not None:
+            with contextlib.suppress(Exception):
+                self.client.close(linger=0)
+        self._folders.remove()  # done by the guard, unless someone killed it
+
+    # -- how it starts ----------------------------------------------------------------------------------------------
+
+    def _start(self, tell: Progress, deadline: float) -> None:
+        num_engines = len(self.device_plans)
+        tell(f"starting {num_engines} engine{'s' if num_engines > 1 else ''}")
+        folders = self._folders
+        security = folders.profile / "security"
+        files = [security / f"ipcontroller-{kind}.json" for kind in ("client", "engine")]
+        environment = process_environment(folders, marker=self._marker, connection_file=files[1])
+        module = [sys.executable, "-m", f"{__package__}.controller_app", *CONTROLLER_ARGUMENTS]
+        # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
+        self._processes.start(CONTROLLER, module, env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
+        for plan in self.device_plans:
+            self._processes.start(
+                _engine(plan.rank),
+                [sys.executable, "-m", f"{__package__}.engine_app", f"--IPEngine.id={plan.rank}", *ENGINE_ARGUMENTS],
+                env={**environment, **plan.environment()},
+                cwd=Path.cwd(),
+                log=folders.log_of(_engine(plan.rank)),
+            )
+        import ipyparallel  # while the processes import it too
+
+        connection = self._wait_for_file(files[0], tell, deadline)
+        try:
+            self.client = ipyparallel.Client(
+                connection, profile_dir=str(folders.profile), ipython_dir=str(folders.profile), timeout=_left(deadline)
+            )
+        except TimeoutError:
+            raise self._late(tell_tail=CONTROLLER) from None
+        self._wait_for_engines(tell, deadline)
+        self.engine_ids = [plan.rank for plan in self.device_plans]  # an engine asks for its rank as its id
+        self.engines = [
+            EngineInfo(
+                rank=plan.rank,
+                host=socket.gethostname(),
+                pid=self._processes.pids[_engine(plan.rank)],
+                device=plan.device,
+                device_name=plan.name,
+            )
+            for plan in self.device_plans
+        ]
+        from .warm import warm_up
+
+        view = self.view
+        view.block = False
+        self._warm = view.apply_async(warm_up, WARM_MODULES)
+        tell(f"{num_engines} of {num_engines} engines up")
+
+    def _wait_for_file(self, path: Path, tell: Progress, deadline: float) -> dict[str, Any]:
+        told = time.monotonic()
+        while True:
+            with contextlib.suppress(OSError, ValueError):  # not there yet, or half-written
+                content: dict[str, Any] = json.loads(path.read_text())
+                return content
+            self._check(deadline)
+            if time.monotonic() - told > TELL:
+                told = time.monotonic()
+                tell("waiting for the controller")
+            self._processes.wait_change(STEP)
+
+    def _wait_for_engines(self, tell: Progress, deadline: float) -> None:
+        told, told_up = time.monotonic(), 0
+        while (up := len(self.client.ids)) < len(self.device_plans):
+            self._check(deadline)
+            if up != told_up or time.monotonic() - told > TELL:
+                told, told_up = time.monotonic(), up
+                tell(f"{up} of {len(self.device_plans)} engines up")
+            self._processes.wait_change(STEP)
+
+    def _check(self, deadline: float) -> None:
+        """Raise what keeps the cluster from coming up."""
+        for name, status in self._processes.statuses.items():
+            tail = self._folders.log_tail(name)
+            if name == CONTROLLER and "Address already in use" in tail:
+                raise _PortTaken("The controller's port was taken by another process.")
+            raise ClusterError(f"The {name} {_ended(status)} while the cluster was starting.{_logged(tail)}{NEXT_STEP}")
+        if not self._processes.alive:
+            tail = self._folders.log_tail("guard")
+            raise ClusterError(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
+        if time.monotonic() > deadline:
+            raise self._late(tell_tail=_engine(0) if self.client is not None else CONTROLLER)
+
+    def _late(self, *, tell_tail: str) -> ClusterError:
+        up = len(self.client.ids) if self.client is not None else 0
+        return ClusterError(
+            f"Only {up} of {len(self.device_plans)} engines came up in time.{_logged(self._folders.log_tail(tell_tail))}\n"
+            "Is the machine overloaded? Try fewer engines, or a longer start timeout."
+        )
+
+    # -- what happens meanwhile -------------------------------------------------------------------------------------
+
+    def _on_exit(self, name: str, _status: int) -> None:
+        """Tell the controller that an engine is gone (as its nanny would), so that whoever waits for it gets an error."""
+        if self._stopped or self.client is None or not name.startswith("engine-"):
+            return
+        with contextlib.suppress(Exception):
+            _unregister(self.client, int(name.removeprefix("engine-")))
+
+
+class _PortTaken(ClusterError):
+    """Worth a second attempt."""
+
+
+def _engine(rank: int) -> str:
+    return f"engine-{rank}"
+
+
+def _left(deadline: float) -> float:
+    return max(1.0, deadline - time.monotonic())
+
+
+def _ended(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _logged(tail: str) -> str:
+    return f" The end of its log:\n{tail}" if tail else ""
+
+
+def _unregister(client: Any, engine_id: int) -> None:
+    """Send the controller what an engine's nanny sends when the engine has died."""
+    import zmq
+
+    link: Any = zmq.Context.instance().socket(zmq.DEALER)  # the client's own sockets belong to its thread
+    link.linger = 3000  # milliseconds
+    with link:
+        link.connect(client._config["registration"])
+        client.session.clone().send(link, "unregistration_request", content={"id": engine_id})

@@ -1,0 +1,22 @@
+"""The controller's process: ipyparallel's own, whose helper processes die with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from .guard import PR_SET_PDEATHSIG, prctl
+
+
+def main() -> None:
+    """Run the controller. Should even the guard be killed, no helper of the controller stays behind."""
+    from ipyparallel.controller.app import IPController
+
+    set_option = prctl()
+    os.register_at_fork(after_in_child=lambda: set_option(PR_SET_PDEATHSIG, signal.SIGKILL))
+    IPController.launch_instance(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

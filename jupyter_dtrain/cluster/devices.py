@@ -1,0 +1,226 @@
+"""Which engine computes on what: counts GPUs and cores without importing torch, and plans one device per rank.
+
+NVML answers for GPUs (the driver's own library, opened when first asked and without creating a CUDA context, which
+would cost memory and forbid forking). A machine without a driver simply has none.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..options import ClusterOptions
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePlan:
+    """What one rank computes on.
+
+    Attributes
+    ----------
+    rank : int
+        Place in the cluster.
+    kind : {"cpu", "cuda"}
+        Kind of device.
+    index : str, optional
+        The GPU as ``CUDA_VISIBLE_DEVICES`` names it (a number or a UUID); ``None`` on CPU.
+    name : str
+        The hardware's own name.
+    num_threads : int
+        Threads for operations on CPU.
+    """
+
+    rank: int
+    kind: Literal["cpu", "cuda"]
+    index: str | None
+    name: str
+    num_threads: int
+
+    @property
+    def device(self) -> str:
+        """Torch's name of the device in the engine, which sees no other."""
+        return "cpu" if self.kind == "cpu" else "cuda:0"
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables that give the engine its device."""
+        variables = dict.fromkeys(THREAD_VARIABLES, str(self.num_threads))
+        variables["CUDA_VISIBLE_DEVICES"] = self.index or ""  # empty: a cell that asks for a GPU gets the same answer on every rank
+        variables["JUPYTER_DTRAIN_RANK"] = str(self.rank)
+        variables["JUPYTER_DTRAIN_DEVICE_NAME"] = self.name
+        return variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU that this process may use: `index` as ``CUDA_VISIBLE_DEVICES`` names it, `name` the hardware's own."""
+
+    index: str
+    name: str
+
+
+def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
+    """Return one plan per rank.
+
+    Raises
+    ------
+    UsageError
+        There are fewer GPUs than engines that were asked for, or ``cuda`` was and this machine or PyTorch has none.
+    """
+    gpus = visible_gpus() if options.device != "cpu" else []
+    cores = usable_cores()
+    if options.device == "auto" and not torch_has_cuda():
+        gpus = []
+    if gpus or options.device == "cuda":
+        _check_gpus(options, gpus)
+    if gpus:
+        gpus = gpus[: options.num_engines or len(gpus)]
+        num_threads = max(1, cores // len(gpus))
+        return [
+            DevicePlan(rank=rank, kind="cuda", index=gpu.index, name=gpu.name, num_threads=num_threads) for rank, gpu in enumerate(gpus)
+        ]
+    num_engines = options.num_engines or max(2, cores // 2)
+    num_threads = max(1, cores // num_engines)
+    name = cpu_name()
+    return [DevicePlan(rank=rank, kind="cpu", index=None, name=name, num_threads=num_threads) for rank in range(num_engines)]
+
+
+def _check_gpus(options: ClusterOptions, gpus: list[Gpu]) -> None:
+    if not gpus:
+        hidden = " CUDA_VISIBLE_DEVICES hides all of them." if "CUDA_VISIBLE_DEVICES" in os.environ else ""
+        raise UsageError(f"--device cuda: there is no NVIDIA GPU here.{hidden} Use --device cpu, or leave --device out.")
+    if options.num_engines is not None and options.num_engines > len(gpus):
+        count = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
+        raise UsageError(
+            f"--engines {options.num_engines}: {options.num_engines} engines were asked for, one per GPU, and there "
+            f"{'are' if len(gpus) > 1 else 'is'} {count}. Use --engines {len(gpus)}, or --device cpu to compute on CPU cores."
+        )
+    if not torch_has_cuda():
+        raise UsageError("--device cuda: the installed PyTorch is built without CUDA. Install a CUDA build, or use --device cpu.")
+
+
+def visible_gpus() -> list[Gpu]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, or all of them where it is not set."""
+    nvml = _nvml()
+    if nvml is None:
+        return []
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [Gpu(index=_text(nvml.nvmlDeviceGetUUID(handle)), name=_text(nvml.nvmlDeviceGetName(handle))) for handle in handles]
+    except nvml.NVMLError:
+        return []
+    finally:
+        nvml.nvmlShutdown()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if chosen is None else _chosen(chosen, found)
+
+
+def _chosen(variable: str, found: list[Gpu]) -> list[Gpu]:
+    """Return what CUDA sees under ``CUDA_VISIBLE_DEVICES=variable``: the entries up to the first that names no device."""
+    gpus = []
+    for entry in (part.strip() for part in variable.split(",")):
+        if entry.isdigit() and int(entry) < len(found):
+            # The number is passed on as it is: CUDA's order of devices need not be NVML's.
+            gpus.append(Gpu(index=entry, name=found[int(entry)].name))
+        elif entry.startswith("MIG-"):
+            gpus.append(Gpu(index=entry, name="NVIDIA MIG device"))
+        elif entry.startswith("GPU-") and (matches := [gpu for gpu in found if gpu.index.startswith(entry)]):
+            gpus.append(Gpu(index=entry, name=matches[0].name))
+        else:
+            break
+    return gpus
+
+
+def _nvml() -> Any:
+    """Return the opened NVML, or ``None`` where there is no driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@functools.cache
+def torch_has_cuda() -> bool:
+    """Whether the installed PyTorch is a CUDA build: read from its version file, because importing it takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:
+        return False
+    return re.search(r"^cuda\b[^=]*=\s*['\"]", text, re.MULTILINE) is not None
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use: its affinity, and a container's quota where there is one."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return max(1, math.ceil(min(affinity, quota)))
+
+
+def _cgroup_quota(root: Path, membership: Path) -> float:
+    """Return the cores that the control groups of this process allow it: the least along the path, infinite without a limit."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return math.inf
+    least = math.inf
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        version_1 = "cpu" in controllers.split(",")
+        if controllers and not version_1:
+            continue
+        base = root / "cpu" if version_1 else root
+        group = base / path.lstrip("/")
+        # Inside a container the path may be the host's: then only the root is there, and the root is the container's own group.
+        for folder in (group, *group.parents):
+            if folder == base or base in folder.parents:
+                least = min(least, _quota_v1(folder) if version_1 else _quota_v2(folder))
+    return least
+
+
+def _quota_v2(folder: Path) -> float:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return math.inf
+
+
+def _quota_v1(folder: Path) -> float:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return math.inf if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return math.inf
+
+
+@functools.cache
+def cpu_name() -> str:
+    """Return the processor's name."""
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return match[1].strip() if match else platform.processor() or platform.machine() or "CPU"

@@ -1,0 +1,74 @@
+"""An engine's process: ipyparallel's engine without its nanny.
+
+ipyparallel starts a second Python process beside every engine, to pass signals on and to tell the controller when the
+engine has died. Here the guard knows of a death before anyone else, and signals are passed on by the engine's own
+control thread; that saves a process per engine and a third of the time until an engine is up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+CONNECTION_FILE = "JUPYTER_DTRAIN_CONNECTION_FILE"
+WAIT = 300.0  # seconds for the connection file; the kernel gives up (and ends this process) earlier
+
+
+def main() -> None:
+    """Run an engine that registers with the controller of its cluster as soon as that is up."""
+    app = _engine_class()
+    app.launch_instance(sys.argv[1:], connection_info_env=_connection_info(Path(os.environ[CONNECTION_FILE])))
+
+
+def _connection_info(path: Path) -> str:
+    """Return the content of the controller's file for engines once it is there as a whole."""
+    deadline = time.monotonic() + WAIT
+    while time.monotonic() < deadline:
+        try:
+            text = path.read_text()
+            json.loads(text)
+            return text
+        except (OSError, ValueError):  # not there yet, or half-written
+            time.sleep(0.01)
+    raise SystemExit(f"no controller after {WAIT:.0f} s: {path} is missing")
+
+
+def _engine_class() -> Any:
+    from ipyparallel.engine.app import IPEngine
+    from ipyparallel.error import wrap_exception
+
+    class Engine(IPEngine):  # type: ignore[misc]
+        """An engine that handles ``client.send_signal`` itself."""
+
+        async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
+            await super().complete_registration(*args, **kwargs)
+            self.kernel.control_handlers["signal_request"] = self._signal_request
+
+        def _signal_request(self, stream: Any, ident: Any, parent: Any) -> None:
+            # Runs in the control thread, which works while a cell computes or waits in a collective.
+            try:
+                name = parent["content"]["sig"]
+                number = getattr(signal, name) if isinstance(name, str) else signal.Signals(name)
+                reply = {"status": "ok"}
+            except (AttributeError, ValueError):
+                number = None
+                reply = wrap_exception(self.kernel.get_engine_info("signal"))
+            self.session.send(stream, "signal_reply", reply, ident=ident, parent=parent)
+            if number is not None:
+                # After the reply, which nobody could send any more; to the main thread, where Python handles signals.
+                stream.flush()
+                delay = 0.05 if number == signal.SIGKILL else 0.0
+                main_thread = threading.main_thread().ident
+                self.kernel.control_thread.io_loop.call_later(delay, signal.pthread_kill, main_thread, number)
+
+    return Engine
+
+
+if __name__ == "__main__":
+    main()

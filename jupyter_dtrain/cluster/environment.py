@@ -1,0 +1,63 @@
+"""The environment variables of a cluster's processes."""
+
+from __future__ import annotations
+
+import os
+import site
+import socket
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from .engine_app import CONNECTION_FILE
+
+if TYPE_CHECKING:
+    from .folders import Folders
+
+MARKER = "JUPYTER_DTRAIN_CLUSTER"
+BLOBS = "JUPYTER_DTRAIN_BLOBS"
+# What belongs to the kernel's own process (Jupyter's parent watch, ipyparallel's settings for another cluster).
+NOT_PASSED_ON = ("JPY_", "IPP_")
+
+
+def process_environment(folders: Folders, *, marker: str, connection_file: Path) -> dict[str, str]:
+    """Return the environment that controller and engines share: the kernel's own, with everything of IPython's in `folders`.
+
+    Parameters
+    ----------
+    folders : Folders
+        The cluster's folders.
+    marker : str
+        A name of the cluster that no other has.
+    connection_file : Path
+        Where the controller will put what engines need to connect.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+    environment |= {
+        MARKER: marker,
+        BLOBS: str(folders.blobs),
+        CONNECTION_FILE: str(connection_file),
+        "IPYTHONDIR": str(folders.profile),
+        "IPP_PROFILE_DIR": str(folders.profile),
+        "PYTHONUNBUFFERED": "1",  # the log's last lines are what explains a death
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    # Engines import this package too: also where it was found on a path that this process alone has.
+    root = str(Path(__file__).parents[2])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
+    if interface := loopback_interface():
+        # Between engines too: gloo and NCCL look up the host's name otherwise, and listen on what it resolves to.
+        for library in ("GLOO", "NCCL", "TP"):
+            environment[f"{library}_SOCKET_IFNAME"] = interface
+    return environment
+
+
+def loopback_interface() -> str | None:
+    """Return the name of the interface that has 127.0.0.1."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.family == socket.AF_INET and address.address == "127.0.0.1" for address in addresses):
+            return name
+    return None

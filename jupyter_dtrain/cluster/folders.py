@@ -1,0 +1,93 @@
+"""The two folders of a cluster: a private one for connection files and logs, and one for large buffers.
+
+Both are the cluster's own, so clusters of several kernels never meet and nothing is written into the user's IPython
+profile. The guard removes them; what a guard and a kernel leave that were killed at the same moment, the next
+cluster of the same user removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer
+SETTLED = 600.0  # seconds; a younger folder may be waiting for its guard to lock it
+
+
+class Folders:
+    """Makes the folders of one cluster, each with mode 0700.
+
+    Attributes
+    ----------
+    private : Path
+        Connection files, IPython's profile, logs.
+    blobs : Path
+        Large buffers that the engines of this host share; in shared memory where there is enough of it.
+    """
+
+    def __init__(self) -> None:
+        prefix = _prefix()
+        self.private = Path(tempfile.mkdtemp(prefix=prefix))
+        base = _roomy_shared_memory()
+        self.blobs = self.private / "blobs"
+        if base is None:
+            self.blobs.mkdir(mode=0o700)
+        else:
+            self.blobs = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        (self.private / "blobs.path").write_text(str(self.blobs))
+        self.profile = self.private / "profile"
+        self.logs = self.private / "log"
+        for folder in (self.profile, self.logs):
+            folder.mkdir(mode=0o700)
+
+    def log_of(self, name: str) -> Path:
+        """Return the log file of the process `name`."""
+        return self.logs / f"{name}.log"
+
+    def log_tail(self, name: str, num_lines: int = 15) -> str:
+        """Return the last lines that the process `name` wrote, indented, or an empty string."""
+        try:
+            text = self.log_of(name).read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(f"    {line}" for line in text.splitlines()[-num_lines:])
+
+    def remove(self) -> None:
+        """Remove both folders, if they are still there."""
+        for folder in (self.blobs, self.private):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the folders of this user's clusters whose guard is gone."""
+    for private in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
+        try:
+            if private.stat().st_uid != os.getuid() or private.stat().st_mtime > time.time() - SETTLED:
+                continue
+            if (lock := private / "lock").exists():
+                with lock.open() as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            blobs = private / "blobs.path"
+            if blobs.exists() and (path := Path(blobs.read_text())).name.startswith(_prefix()):
+                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(private, ignore_errors=True)
+        except OSError:
+            continue  # its guard holds the lock, or someone else was quicker
+
+
+def _prefix() -> str:
+    return f"jupyter-dtrain-{os.getuid()}-"
+
+
+def _roomy_shared_memory() -> Path | None:
+    try:
+        space = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return None
+    roomy = space.f_bavail * space.f_frsize >= SHARED_MEMORY_AT_LEAST
+    return SHARED_MEMORY if roomy and os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None

@@ -1,0 +1,221 @@
+"""The process that starts a cluster's processes and ends them: nobody outlives the notebook kernel.
+
+Controller and engines are children of this guard, and the guard watches the kernel. A kernel that is killed cannot
+clean up after itself, so everything that has to happen then happens here: end every process below, the ones that ran
+away from their parents included, then remove the cluster's folders. On Linux the guard adopts orphans
+(``PR_SET_CHILD_SUBREAPER``), so "below" has no holes, and its own children die with it should someone kill the guard.
+
+It runs as a script of the standard library alone, without ``site``: it starts in some 20 ms, stays small, and cannot
+fail over an environment that is being changed under it. ``processes.py`` is the kernel's side. Both talk in lines of JSON:
+
+- in: ``{"do": "start", "name", "argv", "env", "cwd", "log"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
+  the end of the input means stop too
+- out: ``{"event": "started", "name", "pid"}``, ``{"event": "exited", "name", "status"}`` (negative: the signal)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+GRACE = 0.5  # seconds between asking processes to leave and killing them
+GIVE_UP = 10.0  # seconds after which a process that cannot be killed (stuck in a driver) is left alone
+POLL = 0.25  # seconds between looks at the parent's pid where the system has no pidfd
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl() -> Callable[[int, int], None]:
+    """Return Linux's prctl, and elsewhere a function that does nothing."""
+    if sys.platform != "linux":
+        return lambda _option, _value: None
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    return lambda option, value: libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def parents() -> dict[int, int]:
+    """Return every running process's parent by pid."""
+    found = {}
+    if os.path.isdir("/proc/self"):  # noqa: PTH112 - pathlib takes longer to import than the rest of this file
+        for entry in os.listdir("/proc"):  # noqa: PTH208
+            if entry.isdigit():
+                try:
+                    with open(f"/proc/{entry}/stat") as file:  # noqa: PTH123
+                        # The command's name stands in parentheses and may hold anything, blanks and parentheses too.
+                        found[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
+                except OSError:
+                    pass  # gone since
+    else:
+        with os.popen("ps -axo pid=,ppid=") as lines:
+            for line in lines:
+                pid, parent = line.split()
+                found[int(pid)] = int(parent)
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """Return the pids of all processes below `root`."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    left = [root]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+class Guard:
+    """Starts processes, reports their ends, and ends all of them when the kernel `parent` is gone.
+
+    Parameters
+    ----------
+    parent : int
+        Pid of the kernel, whose child this process is.
+    folders : list of str
+        Removed at the end. The first holds the file ``lock``, held for as long as the guard runs.
+    """
+
+    def __init__(self, parent: int, folders: list[str]) -> None:
+        self.parent = parent
+        self.folders = folders
+        self.names: dict[int, str] = {}
+        self.stopping = False
+        self.prctl = prctl()
+        self.input = b""
+
+    def run(self) -> None:
+        """Serve until told to stop or until the kernel is gone, then clean up."""
+        self.lock = open(os.path.join(self.folders[0], "lock"), "w")  # noqa: PTH118, PTH123, SIM115 - held until this process ends
+        fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        # Handlers and not SIG_IGN, which the engines would inherit.
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+        signal.signal(signal.SIGTERM, self.stop)
+        try:
+            watched = [sys.stdin.fileno(), awake]
+            try:
+                watched.append(os.pidfd_open(self.parent))
+            except (AttributeError, OSError):
+                pass  # not Linux, or a sandbox that does not know it: the loop below looks at the parent's pid instead
+            timeout = None if len(watched) == 3 else POLL
+            while not self.stopping and os.getppid() == self.parent:
+                ready = select.select(watched, [], [], timeout)[0]
+                if awake in ready:
+                    os.read(awake, 4096)
+                if sys.stdin.fileno() in ready:
+                    self.read()
+                self.reap()
+        finally:
+            self.end_all()
+            self.remove_folders()
+
+    def stop(self, *_: object) -> None:
+        """End the loop of `run`."""
+        self.stopping = True
+
+    def read(self) -> None:
+        """Do what the kernel asks for."""
+        chunk = os.read(sys.stdin.fileno(), 1 << 16)
+        if not chunk:
+            self.stop()
+        *lines, self.input = (self.input + chunk).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            match request.pop("do"):
+                case "start":
+                    self.start(**request)
+                case "signal":
+                    for pid, name in self.names.items():
+                        if name == request["name"]:
+                            os.kill(pid, request["signal"])  # unreaped, so the pid is still its own
+                case "stop":
+                    self.stop()
+
+    def start(self, *, name: str, argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
+        """Start one process in a session of its own, its output going to the file `log`."""
+        guard = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                os.setsid()
+                self.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.chdir(cwd)
+                if os.getppid() == guard:  # it may have died before its death could be a signal
+                    os.execvpe(argv[0], argv, env)
+            except OSError as error:
+                os.write(2, f"{argv[0]}: {error}\n".encode())
+            finally:
+                os._exit(127)
+        self.names[pid] = name
+        self.report(event="started", name=name, pid=pid)
+
+    def reap(self) -> bool:
+        """Collect processes that have ended; return whether any child is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            name = self.names.pop(pid, None)  # None: an orphan that was adopted
+            if name is not None:
+                self.report(event="exited", name=name, status=os.waitstatus_to_exitcode(status))
+
+    def report(self, **event: Any) -> None:
+        """Tell the kernel, if it still listens."""
+        try:
+            os.write(sys.stdout.fileno(), json.dumps(event).encode() + b"\n")
+        except OSError:
+            pass  # it is gone; the loop is about to notice
+
+    def end_all(self) -> None:
+        """Ask the children to leave, then kill whatever is left below, until nothing is."""
+        begin = time.monotonic()
+        for pid in list(self.names):
+            os.kill(pid, signal.SIGTERM)
+        while self.reap() and self.names and time.monotonic() < begin + GRACE:
+            time.sleep(0.01)
+        # Again and again: a killed process's children come to light as the guard's own, and a new one may have been born.
+        while (below := descendants(os.getpid())) and time.monotonic() < begin + GIVE_UP:
+            for pid in below:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.reap()
+            time.sleep(0.005)
+
+    def remove_folders(self) -> None:
+        """Remove the cluster's folders."""
+        import shutil
+
+        os.chdir("/")
+        for folder in reversed(self.folders):  # the one with the lock last
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    Guard(int(sys.argv[1]), sys.argv[2:]).run()

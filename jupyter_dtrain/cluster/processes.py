@@ -1,0 +1,127 @@
+"""The kernel's side of the guard: start processes, signal them, know at once when one is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from . import guard
+
+# The guard itself kills after a grace; this is for one that does not answer.
+STOP_LIMIT = timedelta(seconds=guard.GRACE + guard.GIVE_UP + 2)
+
+
+class GuardedProcesses:
+    """Processes below a guard, by name.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Removed by the guard at the end; the first becomes its working directory.
+    on_exit : callable
+        Called with a name and an exit status (negative: the signal) from a thread of its own, once the process has ended.
+
+    Attributes
+    ----------
+    pids : dict
+        Pid of every process that was started.
+    statuses : dict
+        Exit status of every process that has ended.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, on_exit: Callable[[str, int], None]) -> None:
+        self.pids: dict[str, int] = {}
+        self.statuses: dict[str, int] = {}
+        self._on_exit = on_exit
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        self._kernel = os.getpid()
+        with (folders[0] / "guard.log").open("wb") as log:
+            # -I and -S: nothing of the user's environment is imported. A session of its own: Jupyter interrupts and
+            # kills a kernel's whole process group.
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, str(self._kernel), *map(str, folders)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=folders[0],
+                start_new_session=True,
+            )
+        self._listener = threading.Thread(target=self._listen, name="dtrain-guard", daemon=True)
+        self._listener.start()
+
+    @property
+    def guard_pid(self) -> int:
+        """Pid of the guard."""
+        return self._guard.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the guard and all processes are running."""
+        return self._guard.poll() is None and not self.statuses
+
+    def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
+        """Ask for a process; its pid appears in `pids`."""
+        self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log)})
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to the process `name`; nothing happens if it is gone."""
+        self._tell({"do": "signal", "name": name, "signal": int(number)})
+
+    def wait_started(self, names: Sequence[str], limit: timedelta) -> bool:
+        """Wait until all of `names` have a pid; return whether they have."""
+        with self._changed:
+            return self._changed.wait_for(lambda: all(name in self.pids for name in names), limit.total_seconds())
+
+    def wait_change(self, limit: timedelta) -> None:
+        """Wait until a process starts or ends, at most `limit`."""
+        with self._changed:
+            self._changed.wait(limit.total_seconds())
+
+    def stop(self) -> None:
+        """End all processes and wait until they are gone. Calling it again, or in a fork of the kernel, does nothing."""
+        if os.getpid() != self._kernel:
+            return
+        # Said in words as well: a process that the kernel forked (a loader's worker) may hold the pipe open.
+        self._tell({"do": "stop"})
+        with contextlib.suppress(OSError):
+            if self._guard.stdin is not None:
+                self._guard.stdin.close()
+        try:
+            self._guard.wait(STOP_LIMIT.total_seconds())
+        except subprocess.TimeoutExpired:
+            self._guard.kill()  # its children die with it
+            self._guard.wait()
+        if threading.current_thread() is not self._listener:
+            self._listener.join(timeout=1.0)
+
+    def _tell(self, request: dict[str, Any]) -> None:
+        assert self._guard.stdin is not None
+        with self._writing, contextlib.suppress(OSError, ValueError):  # the guard is gone, or was told to go
+            self._guard.stdin.write(json.dumps(request).encode() + b"\n")
+            self._guard.stdin.flush()
+
+    def _listen(self) -> None:
+        assert self._guard.stdout is not None
+        with self._guard.stdout as lines:
+            for line in lines:
+                event = json.loads(line)
+                name = event["name"]
+                with self._changed:
+                    if event["event"] == "started":
+                        self.pids[name] = event["pid"]
+                    else:
+                        self.statuses[name] = event["status"]
+                    self._changed.notify_all()
+                if event["event"] == "exited":
+                    self._on_exit(name, event["status"])
+        with self._changed:
+            self._changed.notify_all()
