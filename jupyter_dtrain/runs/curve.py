@@ -64,9 +64,12 @@ class Curve:
         for position, (step, value) in enumerate(zip(self.step, self.value, strict=True)):
             stretch = (step - first) * num_stretches // width
             low, high = kept.setdefault(stretch, (position, position))
-            if math.isfinite(value) and not self.value[low] <= value:
-                low = position
-            if math.isfinite(self.value[high]) and not value <= self.value[high]:
+            if math.isfinite(value):
+                if value < self.value[low] or not math.isfinite(self.value[low]):
+                    low = position
+                if value > self.value[high] and math.isfinite(self.value[high]):
+                    high = position
+            elif math.isfinite(self.value[high]):
                 high = position
             kept[stretch] = (low, high)
         positions = sorted({position for pair in kept.values() for position in pair})
