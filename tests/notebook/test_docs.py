@@ -1,0 +1,43 @@
+"""Every Python snippet of README.md, CONTRIBUTING.md and docs/ runs, in order, in a kernel of its own for each page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def snippets(page: Path) -> list[str]:
+    return SNIPPET.findall(page.read_text(encoding="utf-8"))
+
+
+PAGES = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))) if snippets(page)]
+
+
+def run(sources: list[str], folder: Path) -> nbformat.NotebookNode:
+    """Execute `sources` as a notebook's cells in `folder`, and return the notebook with its outputs."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    return NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_snippet_runs(page, tmp_path):
+    run(snippets(page), tmp_path)
+
+
+def test_the_readme_has_a_first_cell():
+    first = snippets(ROOT / "README.md")
+    assert first[0].startswith("%load_ext jupyter_dtrain\n")
+    assert first[1].startswith("%%distribute")
+
+
+def test_a_page_links_to_files_that_exist():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}, which is not there"

@@ -1,0 +1,42 @@
+"""What the files that describe the package say of each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import jupyter_dtrain
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONSTRAINTS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+
+def test_one_version():
+    assert json.loads((ROOT / "package.json").read_text())["version"] == jupyter_dtrain.__version__
+
+
+def test_every_direct_dependency_is_pinned_for_development():
+    wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    wanted += [one for extra in PROJECT["project"]["optional-dependencies"].values() for one in extra]
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in wanted} - {"jupyter_dtrain"}
+    assert names - set(CONSTRAINTS) == set()
+
+
+def test_one_version_of_torch_is_installed_first():
+    for file in ("Makefile", "binder/postBuild"):
+        assert f"torch=={CONSTRAINTS['torch']}+cpu" in (ROOT / file).read_text(), file
+
+
+def test_the_lock_file_names_no_address():
+    assert not re.search(r"https?://", re.sub(r"^#.*$", "", (ROOT / "yarn.lock").read_text(), flags=re.MULTILINE))
+
+
+def test_the_front_end_is_installed_under_its_own_name():
+    package = json.loads((ROOT / "package.json").read_text())
+    shared = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    assert shared[package["jupyterlab"]["outputDir"]] == f"share/jupyter/labextensions/{package['name']}"
+    install = json.loads((ROOT / "install.json").read_text())
+    assert install["packageName"] == PROJECT["project"]["name"]
