@@ -41,8 +41,8 @@ CONTROLLER_ARGUMENTS = (
     "--IPController.location=127.0.0.1",  # or every client would ask DNS for this host's name
     "--IPController.use_threads=True",  # one process and not seven; the relays are C threads either way
     "--IPController.db_class=NoDB",  # or the controller would keep every task and result in memory
-    "--HeartMonitor.period=300",  # milliseconds; an engine is registered at its first heartbeat
-    "--HeartMonitor.max_heartmonitor_misses=200",  # a minute: deaths are noticed by the guard, and a busy host is no death
+    "--HeartMonitor.period=150",  # milliseconds; an engine is registered at its first heartbeat
+    "--HeartMonitor.max_heartmonitor_misses=400",  # a minute: deaths are noticed by the guard, and a busy host is no death
 )
 ENGINE_ARGUMENTS = (
     "--IPEngine.enable_nanny=False",

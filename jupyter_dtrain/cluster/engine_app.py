@@ -7,6 +7,7 @@ control thread; that saves a process per engine and a third of the time until an
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -39,6 +40,13 @@ def _connection_info(path: Path) -> str:
     raise SystemExit(f"no controller after {WAIT:.0f} s: {path} is missing")
 
 
+def _leave() -> None:
+    try:
+        atexit._run_exitfuncs()
+    finally:
+        os._exit(0)
+
+
 def _engine_class() -> Any:
     from ipyparallel.engine.app import IPEngine
     from ipyparallel.error import wrap_exception
@@ -49,6 +57,11 @@ def _engine_class() -> Any:
         async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
             await super().complete_registration(*args, **kwargs)
             self.kernel.control_handlers["signal_request"] = self._signal_request
+
+        def _signal_stop(self, _number: int, _frame: Any) -> None:
+            # Leave between two tasks; what is busy is killed by the guard a moment later. Taking torch down in
+            # order takes a second and changes nothing, so only what was registered with atexit gets its turn.
+            self.loop.add_callback_from_signal(_leave)
 
         def _signal_request(self, stream: Any, ident: Any, parent: Any) -> None:
             # Runs in the control thread, which works while a cell computes or waits in a collective.

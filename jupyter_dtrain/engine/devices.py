@@ -1,0 +1,172 @@
+"""How busy a rank's device is: NVML's view of its GPU, the operating system's view of its process.
+
+A sample costs well under a millisecond or two, so that it can be taken every second beside a training loop. What the
+machine does not tell reads zero: a missing number in the sidebar must never end a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..protocol import DeviceUse
+
+DEVICE_NAME = "JUPYTER_DTRAIN_DEVICE_NAME"  # set by the cluster, which knows the hardware without asking torch
+
+
+class DeviceSampler:
+    """Samples the device of one rank. Not for several threads at once.
+
+    Parameters
+    ----------
+    rank : int
+        The rank that the samples are labelled with.
+    device : torch.device or str
+        The rank's device, or torch's name of it (``"cpu"``, ``"cuda:0"``).
+    """
+
+    def __init__(self, rank: int, device: object = "cpu") -> None:
+        self.rank = rank
+        name = str(device)
+        self._source: _GpuUse | _CpuUse = _GpuUse(name) if name.startswith("cuda") else _CpuUse()
+
+    def device_name(self) -> str:
+        """Return the hardware's name of the device."""
+        return os.environ.get(DEVICE_NAME) or platform.processor() or platform.machine() or "CPU"
+
+    def sample(self) -> DeviceUse:
+        """Return the use of the device; on CPU the utilization is an average since the last sample."""
+        utilization, memory_used, memory_total = self._source.read()
+        return DeviceUse(rank=self.rank, time=time.time(), utilization=utilization, memory_used=memory_used, memory_total=memory_total)
+
+
+class _CpuUse:
+    """The engine's process and its children (a loader's workers), against the cores that it may use."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._cores = _own_cores()
+        self._memory_total = psutil.virtual_memory().total
+        self._children: dict[int, psutil.Process] = {}
+        self._before = (time.monotonic(), self._seconds_and_memory()[0])
+
+    def read(self) -> tuple[float, int, int]:
+        """Return percent, bytes used, bytes of the host."""
+        seconds, memory = self._seconds_and_memory()
+        now = time.monotonic()
+        since, seconds_before = self._before
+        self._before = (now, seconds)
+        # A worker that was not waited for takes its seconds with it; less than before means "unknown", not "negative".
+        busy = max(0.0, seconds - seconds_before) / max(now - since, 1e-6) / self._cores
+        return min(100.0, 100.0 * busy), memory, self._memory_total
+
+    def _seconds_and_memory(self) -> tuple[float, int]:
+        seconds, memory = 0.0, 0
+        for process in (self._process, *self._descendants()):
+            # A child may end at any moment.
+            with contextlib.suppress(psutil.Error, OSError):
+                times = process.cpu_times()
+                # Those of ended children are in their parent's account.
+                seconds += times.user + times.system + times.children_user + times.children_system
+                memory += process.memory_info().rss
+        return seconds, memory
+
+    def _descendants(self) -> list[psutil.Process]:
+        pids: list[int] = []
+        if Path("/proc/self/task").exists():
+            left = [self._process.pid]
+            while left:
+                below = _children(left.pop())
+                pids += below
+                left += below
+        else:
+            with contextlib.suppress(psutil.Error):
+                pids = [child.pid for child in self._process.children(recursive=True)]
+        known = self._children
+        self._children = {}
+        for pid in pids:
+            with contextlib.suppress(psutil.Error):
+                self._children[pid] = known.get(pid) or psutil.Process(pid)
+        return list(self._children.values())
+
+
+class _GpuUse:
+    """The GPU as NVML sees it, whoever uses it."""
+
+    def __init__(self, device: str) -> None:
+        self._nvml: Any = None
+        self._handle: Any = None
+        self._device = device
+        with contextlib.suppress(Exception):  # NVML's errors are many, and none is a reason to end a run
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle = _handle(pynvml, device)
+            self._nvml = pynvml
+
+    def read(self) -> tuple[float, int, int]:
+        """Return percent, bytes used, bytes of the device."""
+        utilization, used, total = 0.0, 0, 0
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+                used, total = int(memory.used), int(memory.total)
+            with contextlib.suppress(self._nvml.NVMLError):  # MIG devices have no utilization
+                utilization = float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+        if not total:
+            used, total = _memory_by_torch(self._device)
+        return utilization, used, total
+
+
+def _handle(nvml: Any, device: str) -> Any:
+    """Return NVML's handle of torch's `device`, by what ``CUDA_VISIBLE_DEVICES`` calls it."""
+    number = int(device.partition(":")[2] or 0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    entry = visible.split(",")[number].strip() if visible else str(number)
+    if entry.startswith(("GPU-", "MIG-")):
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(entry)
+        except nvml.NVMLError:
+            pass  # the beginning of a UUID is enough for CUDA
+    # CUDA may count in another order than NVML: torch knows the UUID.
+    import torch
+
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:
+        return nvml.nvmlDeviceGetHandleByIndex(int(entry))
+
+
+def _memory_by_torch(device: str) -> tuple[int, int]:
+    with contextlib.suppress(Exception):
+        import torch
+
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free, total
+    return 0, 0
+
+
+def _own_cores() -> int:
+    """Return the cores that this engine may use: its threads, as the cluster planned them."""
+    try:
+        planned = int(os.environ.get("OMP_NUM_THREADS", ""))
+    except ValueError:
+        planned = 0
+    return planned if planned > 0 else os.cpu_count() or 1
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process, as Linux lists them by thread: cheaper than looking at every process there is."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - this runs every second
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:  # noqa: PTH123
+                found += [int(child) for child in file.read().split()]
+    return found
