@@ -18,13 +18,15 @@ import threading
 from collections.abc import Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import comm
-from comm.base_comm import BaseComm
 
 from ..errors import DtrainError, ProtocolError
 from ..protocol import COMMAND_TARGET, TELEMETRY_TARGET, Command, Message, Reply, Snapshot, parse
+
+if TYPE_CHECKING:
+    from comm.base_comm import BaseComm
 
 INTERVAL = 0.2
 """Seconds between two batches at least: 5 a second look alive, and are no load."""
