@@ -28,9 +28,10 @@ LEVELS = {
     "cluster": 2,
     "engine": 2,
     "data": 2,
-    "session": 3,
-    "notebook": 4,
-    "__init__": 5,  # the package's own names, each imported when it is first used
+    "execution": 3,
+    "session": 4,
+    "notebook": 5,
+    "__init__": 6,  # the package's own names, each imported when it is first used
 }
 
 # Neighbours on one level, along the way of the data: what is captured is shipped, and what was shipped is unpacked on the engine.
@@ -38,16 +39,18 @@ DATA_WAY = {"transport": {"capture"}, "engine": {"capture", "transport"}}
 
 ENGINE_ORDER = [
     "process_group",
+    "randomness",
+    "shares",
+    "devices",
+    "emit",
+    "control",
+    "cell",
     "models",
     "optimizers",
     "loaders",
-    "shares",
+    "gradients",
     "observe",
-    "control",
-    "checkpoint",
-    "randomness",
-    "devices",
-    "emit",
+    "instrument",
     "worker",
 ]
 

@@ -7,15 +7,9 @@ import re
 import tomllib
 from pathlib import Path
 
-import jupyter_dtrain
-
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONSTRAINTS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-
-
-def test_one_version():
-    assert json.loads((ROOT / "package.json").read_text())["version"] == jupyter_dtrain.__version__
 
 
 def test_every_direct_dependency_is_pinned_for_development():
