@@ -14,26 +14,24 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ..errors import StoreError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
+from .owner import Owner
+from .record import RunRecord
 
 SCHEMA_VERSION = 1
 DEFAULT_FOLDER = Path("dtrain-runs")
 DATABASE = "runs.sqlite"
-SILENCE = 3600.0  # seconds without a sign of life after which a run of another host, which cannot be asked, is given up
 
 # No "points" without their curve and no curve without its run: deleting a run deletes all three.
 _SCHEMA = """
@@ -66,73 +64,6 @@ CREATE TABLE points (
 );
 CREATE INDEX points_of_curve ON points (curve);
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """What is known of one run.
-
-    Attributes
-    ----------
-    number : int
-        Counts the runs of the folder from 1; a deleted run's number is not given again.
-    phase : RunPhase
-        ``"failed"`` too if the kernel that ran it is gone; `error` then says so.
-    started, ended : float
-        Seconds since the epoch; `ended` is ``None`` where nobody was there to write it down.
-    arguments : dict
-        The options of the run.
-    folder : Path
-        Holds ``cell.py`` and ``run.json``.
-    """
-
-    run_id: str
-    number: int
-    name: str
-    phase: RunPhase
-    world_size: int
-    started: float
-    ended: float | None
-    error: str | None
-    arguments: dict[str, Any]
-    folder: Path
-
-    def cell(self) -> str:
-        """Return the text of the cell.
-
-        Raises
-        ------
-        StoreError
-            The file is gone.
-        """
-        try:
-            return (self.folder / "cell.py").read_text(encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"The cell of run {self.run_id} cannot be read: {error}.") from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Owner:
-    """The process that runs a run. A process id is used again one day; with its creation time it is unique."""
-
-    host: str
-    pid: int
-    created: float
-
-    @classmethod
-    def this_process(cls) -> _Owner:
-        return cls(host=socket.gethostname(), pid=os.getpid(), created=psutil.Process().create_time())
-
-    def is_gone(self, *, seen: float) -> bool:
-        if self.host != socket.gethostname():
-            return time.time() - seen > SILENCE
-        try:
-            # Some systems derive it from a clock that is adjusted now and then.
-            return abs(psutil.Process(self.pid).create_time() - self.created) > 2
-        except psutil.NoSuchProcess:
-            return True
-        except psutil.Error:
-            return False
 
 
 class RunStore:
@@ -172,7 +103,7 @@ class RunStore:
             The run's id, for example ``2026-11-21-153012-digits``. Ids sort by time.
         """
         started = time.time()
-        owner = _Owner.this_process()
+        owner = Owner.this_process()
         with self._transaction(create=True) as connection:
             (number,) = connection.execute("SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'runs'").fetchone()
             name = str(number) if name is None else name
@@ -281,7 +212,7 @@ class RunStore:
             arguments=json.loads(row["arguments"]),
             folder=self.folder / run_id,
         )
-        owner = _Owner(host=row["owner_host"], pid=row["owner_pid"], created=row["owner_created"])
+        owner = Owner(host=row["owner_host"], pid=row["owner_pid"], created=row["owner_created"])
         if record.phase not in RUN_PHASES_ENDED and owner.is_gone(seen=row["seen"]):
             why = f"The notebook kernel that ran it (process {owner.pid} on {owner.host}) is gone: it was stopped, restarted or died."
             return replace(record, phase="failed", error=why)

@@ -182,6 +182,20 @@ def test_a_run_whose_kernel_died_is_shown_as_failed_and_can_be_deleted(store):
     assert [record.run_id for record in store.list_runs()] == [mine]
 
 
+def test_a_kernel_that_was_killed_is_gone_even_before_its_parent_has_asked_after_it(store):
+    code = CREATE.replace("print(run_id)", "print(run_id, flush=True); sys.stdin.read()")
+    command = [sys.executable, "-c", code, str(store.folder), "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as kernel:
+        run_id = kernel.stdout.readline().strip()
+        assert store.get_run(run_id).phase == "running"
+        kernel.kill()
+        deadline = time.monotonic() + 30
+        while store.get_run(run_id).phase == "running":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert store.get_run(run_id).phase == "failed"
+
+
 def test_the_process_id_alone_does_not_make_a_run_alive(store):
     run_id = start(store)
     sql(store, "UPDATE runs SET owner_created = owner_created - 1000")  # as if our id had been another process's before
