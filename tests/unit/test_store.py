@@ -186,6 +186,7 @@ def test_a_kernel_that_was_killed_is_gone_even_before_its_parent_has_asked_after
     code = CREATE.replace("print(run_id)", "print(run_id, flush=True); sys.stdin.read()")
     command = [sys.executable, "-c", code, str(store.folder), "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout
         run_id = kernel.stdout.readline().strip()
         assert store.get_run(run_id).phase == "running"
         kernel.kill()
