@@ -12,6 +12,7 @@ SOURCES = package.json tsconfig.json $(shell find labextension/src labextension/
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
 .PHONY: help install demo test lab lint format bench watch clean
 
