@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 
 
@@ -19,9 +20,8 @@ def warm_up(modules: Sequence[str]) -> None:
             # A module that is not there (or does not import) is for the cell that needs it to complain about.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
-        with contextlib.suppress(Exception):
-            import torch
-
+        torch = sys.modules.get("torch")
+        if torch is not None:
             torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
 
 

@@ -1,0 +1,373 @@
+"""Clusters of local engines: what a start gives, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_dtrain.cluster import cluster as cluster_module
+from jupyter_dtrain.cluster import folders
+from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.errors import ClusterError
+from jupyter_dtrain.options import ClusterOptions
+
+LIMIT = 30.0  # seconds; every wait below ends at a condition, this is for the day it never comes
+
+
+def wait_until(condition: Callable[[], object], limit: float = LIMIT) -> None:
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def processes_with(mark: str) -> list[psutil.Process]:
+    """Return every process that has `mark` in its environment, whoever its parent is."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and mark in process.environ().values() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            pass  # gone, or not ours
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two engines that the tests share; none may harm them."""
+    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """A word that all processes inherit which are started in this test."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setattr(cluster_module, "WARM_MODULES", ())  # these clusters compute nothing
+    monkeypatch.setenv("DTRAIN_TEST_MARK", mark)
+    yield mark
+    for process in processes_with(mark):  # of a test that failed
+        process.kill()
+
+
+# -- a running cluster -----------------------------------------------------------------------------------------------
+
+
+def test_all_engines_answer_in_rank_order(cluster):
+    cluster.view.execute("import os; rank = int(os.environ['JUPYTER_DTRAIN_RANK']); pid = os.getpid()", block=True)
+    assert cluster.view.pull("rank", block=True) == [0, 1]
+    assert cluster.view.pull("pid", block=True) == [engine.pid for engine in cluster.engines]
+    assert [(engine.rank, engine.device) for engine in cluster.engines] == [(0, "cpu"), (1, "cpu")]
+    assert cluster.alive
+    assert cluster.dead_ranks() == []
+
+
+def test_every_rank_has_its_environment(cluster):
+    cluster.view.execute("import os; environment = dict(os.environ); folder = os.getcwd()", block=True)
+    for plan, environment in zip(cluster.device_plans, cluster.view.pull("environment", block=True), strict=True):
+        assert environment.items() >= plan.environment().items()
+        assert environment["OMP_NUM_THREADS"] == str(plan.num_threads)
+        loopback = [address.address for address in psutil.net_if_addrs()[environment["GLOO_SOCKET_IFNAME"]]]
+        assert "127.0.0.1" in loopback
+        assert environment["JUPYTER_DTRAIN_BLOBS"] == str(cluster.blob_dir)
+        assert not [name for name in environment if name.startswith("JPY_")]
+    assert cluster.view.pull("folder", block=True) == [str(Path.cwd())] * 2  # relative paths of the notebook hold
+
+
+def test_torch_is_imported_before_the_first_cell(cluster):
+    assert cluster.wait_warm(timedelta(seconds=60))
+    cluster.view.execute("import sys; loaded = 'torch' in sys.modules", block=True)
+    assert cluster.view.pull("loaded", block=True) == [True, True]
+
+
+def test_folders_are_private(cluster):
+    for folder in (cluster.private_dir, cluster.blob_dir):
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert folder.stat().st_uid == os.getuid()
+
+
+def test_everything_listens_on_loopback_only(cluster):
+    listening = set()
+    for process in psutil.Process().children(recursive=True):
+        connections = process.net_connections(kind="inet")
+        listening |= {(connection.laddr.ip, connection.laddr.port) for connection in connections if connection.status == psutil.CONN_LISTEN}
+    assert len(listening) > 5  # the controller's own
+    assert {ip for ip, _ in listening} == {"127.0.0.1"}
+
+
+def test_a_signal_reaches_a_busy_engine_and_no_other(cluster, tmp_path):
+    code = f"""
+        import os, pathlib, time
+        pathlib.Path({str(tmp_path)!r}, os.environ["JUPYTER_DTRAIN_RANK"]).touch()
+        while not pathlib.Path({str(tmp_path)!r}, "leave").exists():
+            time.sleep(0.01)
+    """
+    first, second = (cluster.client[rank].execute(textwrap.dedent(code), block=False) for rank in (0, 1))
+    try:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)  # both are in the loop
+        cluster.client.send_signal(signal.SIGINT, targets=0, block=True)
+        with pytest.raises(Exception, match="KeyboardInterrupt"):
+            first.get(timeout=LIMIT)
+        assert not second.ready()
+    finally:
+        (tmp_path / "leave").touch()
+    second.get(timeout=LIMIT)
+    assert cluster.view.apply_sync(int, "3") == [3, 3]
+
+
+def test_a_signal_that_does_not_exist_is_an_error(cluster):
+    with pytest.raises(Exception, match="SIGNOTHING"):
+        cluster.client.send_signal("SIGNOTHING", targets=0, block=True)
+    assert cluster.alive
+
+
+# -- starting and stopping -------------------------------------------------------------------------------------------
+
+
+def test_two_clusters_side_by_side_stop_one_by_one(mark):
+    """One is started in a running event loop, as in a notebook, the other in a thread, as on a subshell."""
+    started: dict[str, EngineCluster] = {}
+    said: list[str] = []
+
+    async def cell() -> None:
+        started["loop"] = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"), on_progress=said.append)
+
+    def handler() -> None:
+        started["thread"] = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+
+    thread = threading.Thread(target=handler)
+    thread.start()
+    try:
+        asyncio.run(cell())
+        thread.join(LIMIT)
+        first, second = started["loop"], started["thread"]
+        assert said[0] == "starting 1 engine"
+        assert said[-1] == "1 of 1 engines up"
+        assert first.view.apply_sync(int, "1") == [1]
+        folders_of_first = [first.private_dir, first.blob_dir]
+
+        first.stop()
+        first.stop()
+        assert not first.alive
+        assert first.dead_ranks() == [0]
+        assert not any(folder.exists() for folder in folders_of_first)
+        assert {process.pid for process in processes_with(mark)} >= set(second.pids().values())
+        assert second.alive
+        assert second.view.apply_sync(int, "2") == [2, 2]
+    finally:
+        for one in started.values():
+            one.stop()
+    assert processes_with(mark) == []
+
+
+def test_a_killed_engine_is_noticed_and_leaves_the_other(mark):
+    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    try:
+        cluster.wait_warm(timedelta(seconds=LIMIT))
+        task = cluster.view.execute("import time; time.sleep(600)", block=False)
+        os.kill(cluster.pids()["engine-1"], signal.SIGKILL)
+        wait_until(lambda: cluster.dead_ranks() == [1])
+        assert not cluster.alive
+        wait_until(lambda: cluster.client.ids == [0])
+        assert len(processes_with(mark)) == 4  # guard, controller, its heart monitor, one engine
+        assert psutil.pid_exists(cluster.pids()["engine-0"])
+        cluster.client.send_signal(signal.SIGINT, targets=0)
+        with pytest.raises(Exception, match="died while running"):
+            task.get(timeout=LIMIT)
+        assert cluster.client[0].apply_sync(int, "4") == 4
+    finally:
+        cluster.stop()
+    assert processes_with(mark) == []
+
+
+def test_a_killed_guard_takes_everything_along(mark):
+    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    try:
+        os.kill(cluster.pids()["guard"], signal.SIGKILL)
+        wait_until(lambda: not processes_with(mark))
+        assert not cluster.alive
+    finally:
+        cluster.stop()
+    assert not cluster.private_dir.exists()
+    assert not cluster.blob_dir.exists()
+
+
+@pytest.mark.parametrize("culprit", ["controller", "engine"])
+def test_a_start_that_fails_says_why_and_leaves_nothing(culprit, mark, monkeypatch, tmp_path):
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path)
+    if culprit == "controller":
+        monkeypatch.setenv("PYTHONHOME", "/nonexistent")  # nothing but the guard starts
+        expected = "status 1 while the cluster was starting(.|\n)*No module named 'encodings'"
+    else:
+        monkeypatch.setattr(cluster_module, "ENGINE_ARGUMENTS", ("--IPEngine.timeout=soon",))
+        expected = "engine-[01] ended with status 1(.|\n)*'soon'(.|\n)*Run `python"
+    with pytest.raises(ClusterError, match=expected):
+        EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    assert processes_with(mark) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_takes_too_long_is_an_error(mark):
+    with pytest.raises(ClusterError, match="Only 0 of 2 engines came up in time"):
+        EngineCluster.start(ClusterOptions(num_engines=2, device="cpu", start_timeout=timedelta(milliseconds=100)))
+    assert processes_with(mark) == []
+
+
+def test_a_taken_port_is_tried_again(mark, monkeypatch):
+    """The controller picks free ports and binds them later: the first attempt finds one taken, the second is left alone."""
+    attempts = []
+    real_start = EngineCluster._start
+
+    def start(self, tell, deadline):
+        attempts.append(self)
+        if len(attempts) == 1:
+            raise cluster_module._PortTaken("taken")
+        real_start(self, tell, deadline)
+
+    monkeypatch.setattr(EngineCluster, "_start", start)
+    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    try:
+        assert cluster is attempts[1]
+        assert not attempts[0].private_dir.exists()
+        assert cluster.view.apply_sync(int, "1") == [1]
+    finally:
+        cluster.stop()
+
+
+# -- the kernel's end --------------------------------------------------------------------------------------------------
+
+
+KERNEL = """
+    import json, os, sys, time
+    from jupyter_dtrain.cluster import cluster as cluster_module
+    from jupyter_dtrain.cluster.cluster import EngineCluster
+    from jupyter_dtrain.options import ClusterOptions
+
+    def say(**values):
+        print(json.dumps(values), flush=True)
+
+    when = sys.argv[1]
+    cluster_module.WARM_MODULES = ()
+    cluster = EngineCluster.start(
+        ClusterOptions(num_engines=2, device="cpu"),
+        on_progress=lambda sentence: when == "starting" and say(sentence=sentence),
+    )
+    if when == "busy":
+        # One engine sits in a call that handles no signal, the other has a child in a session of its own and a forked one.
+        cluster.client[0].execute("import ctypes; ctypes.PyDLL(None).sleep(600)", block=False)
+        cluster.client[1].execute(
+            "import os, subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True)\\n"
+            "if os.fork() == 0: time.sleep(600)\\n"
+            "begun = True", block=True)
+        if os.fork() == 0:  # a worker of the kernel's own holds the kernel's pipes open
+            time.sleep(600)
+    say(pids=cluster.pids(), folders=[str(cluster.private_dir), str(cluster.blob_dir)])
+    if when == "leaves":
+        sys.exit()
+    time.sleep(600)
+"""
+
+
+class Kernel:
+    """A process that plays the notebook kernel: starts a cluster, says so, and waits for its end."""
+
+    def __init__(self, when: str, folder: Path) -> None:
+        environment = {**os.environ, "TMPDIR": str(folder), "HOME": str(folder)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(KERNEL), when],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def heard(self) -> dict[str, list[str]]:
+        assert self.process.stdout is not None
+        said: dict[str, list[str]] = json.loads(self.process.stdout.readline())
+        return said
+
+    def end(self, number: int | None) -> None:
+        if number is not None:
+            self.process.send_signal(number)
+        self.process.wait(LIMIT)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [
+        ("idle", signal.SIGKILL),
+        ("busy", signal.SIGKILL),
+        ("starting", signal.SIGKILL),
+        ("starting", signal.SIGINT),
+        ("idle", signal.SIGTERM),  # Jupyter's shutdown of a kernel that did not leave by itself
+        ("leaves", None),
+    ],
+)
+def test_nothing_outlives_the_kernel(when, number, mark, tmp_path):
+    kernel = Kernel(when, tmp_path)
+    said = kernel.heard()
+    if when != "starting":
+        assert len(processes_with(mark)) >= 5 or when == "leaves"
+    kernel.end(number)
+    if when == "busy":
+        (worker,) = [process for process in processes_with(mark) if "EngineCluster" in " ".join(process.cmdline())]
+        worker.kill()  # the test's own
+    wait_until(lambda: not processes_with(mark), limit=10.0)
+    wait_until(lambda: not list(tmp_path.glob("jupyter-dtrain-*")), limit=10.0)
+    for folder in said.get("folders", []):
+        assert not Path(folder).exists()
+    assert not (tmp_path / ".ipython").exists()  # nothing is written into the user's profile
+
+
+def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "shm").mkdir()
+    left, recent = folders.Folders(), folders.Folders()
+    (left.blobs / "weights").write_bytes(b"1234")
+    (left.private / "lock").touch()
+    long_ago = time.time() - 2 * folders.SETTLED
+    os.utime(left.private, (long_ago, long_ago))
+
+    with (left.private / "lock").open() as held:
+        import fcntl
+
+        fcntl.flock(held, fcntl.LOCK_EX)
+        folders.sweep()
+        assert (left.blobs / "weights").exists()  # its guard is alive
+    folders.sweep()
+    assert not left.private.exists()
+    assert not left.blobs.exists()
+    assert recent.private.exists()
+
+
+def test_large_buffers_go_to_disk_where_shared_memory_is_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "SHARED_MEMORY_AT_LEAST", 1 << 60)
+    made = folders.Folders()
+    assert made.blobs.parent == made.private
+    made.remove()
+    assert list(tmp_path.iterdir()) == []

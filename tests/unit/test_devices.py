@@ -1,0 +1,256 @@
+"""Who computes on what, and how busy it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from jupyter_dtrain.cluster import devices
+from jupyter_dtrain.cluster.devices import plan_devices
+from jupyter_dtrain.engine.devices import DeviceSampler
+from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.options import ClusterOptions
+
+
+class FakeNvml(types.ModuleType):
+    """A driver with some GPUs, as pynvml shows it."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__("pynvml")
+        self.names = names
+
+    def nvmlInit(self):
+        if not self.names:
+            raise self.NVMLError("no driver")
+
+    def nvmlShutdown(self):
+        pass
+
+    def nvmlDeviceGetCount(self):
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        return int(uuid.removeprefix("GPU-uuid-"))
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-uuid-{handle}"
+
+    def nvmlDeviceGetName(self, handle):
+        return self.names[handle]
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return types.SimpleNamespace(used=10 + handle, total=100)
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        return types.SimpleNamespace(gpu=40 + handle)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretend to be a machine with these GPUs and cores."""
+
+    def pretend(*, gpus=(), cores=8, torch_has_cuda=True, visible=None):
+        monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(gpus)))
+        monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+        monkeypatch.setattr(devices, "torch_has_cuda", lambda: torch_has_cuda)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return pretend
+
+
+@pytest.mark.parametrize(("cores", "num_engines", "num_threads"), [(1, 2, 1), (2, 2, 1), (4, 2, 2), (16, 8, 2)])
+def test_without_gpus_one_engine_per_two_cores_and_at_least_two(machine, cores, num_engines, num_threads):
+    machine(cores=cores)
+    plans = plan_devices(ClusterOptions())
+    assert [(plan.rank, plan.kind, plan.index, plan.device, plan.num_threads) for plan in plans] == [
+        (rank, "cpu", None, "cpu", num_threads) for rank in range(num_engines)
+    ]
+
+
+def test_more_engines_than_cores_share_them(machine):
+    machine(cores=2)
+    assert [plan.num_threads for plan in plan_devices(ClusterOptions(num_engines=5))] == [1] * 5
+
+
+def test_one_engine_per_gpu(machine):
+    machine(gpus=["H100", "H100", "A100"], cores=12)
+    plans = plan_devices(ClusterOptions())
+    assert [(plan.kind, plan.index, plan.name, plan.device, plan.num_threads) for plan in plans] == [
+        ("cuda", "GPU-uuid-0", "H100", "cuda:0", 4),
+        ("cuda", "GPU-uuid-1", "H100", "cuda:0", 4),
+        ("cuda", "GPU-uuid-2", "A100", "cuda:0", 4),
+    ]
+
+
+def test_fewer_engines_than_gpus_take_the_first(machine):
+    machine(gpus=["H100"] * 4)
+    assert [plan.index for plan in plan_devices(ClusterOptions(num_engines=2))] == ["GPU-uuid-0", "GPU-uuid-1"]
+
+
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"device": "auto"}])
+def test_more_engines_than_gpus(machine, options):
+    machine(gpus=["H100", "H100"])
+    with pytest.raises(UsageError, match=r"3 engines were asked for.* there are 2 GPUs\. Use --engines 2, or --device cpu"):
+        plan_devices(ClusterOptions(num_engines=3, **options))
+
+
+def test_cuda_on_a_machine_without_gpus(machine):
+    machine()
+    with pytest.raises(UsageError, match=r"no NVIDIA GPU here.*--device cpu"):
+        plan_devices(ClusterOptions(device="cuda"))
+
+
+def test_cuda_with_a_torch_that_has_none(machine):
+    machine(gpus=["H100"], torch_has_cuda=False)
+    with pytest.raises(UsageError, match="built without CUDA"):
+        plan_devices(ClusterOptions(device="cuda"))
+    assert {plan.kind for plan in plan_devices(ClusterOptions())} == {"cpu"}
+
+
+def test_cpu_although_there_are_gpus(machine):
+    machine(gpus=["H100"], cores=4)
+    plans = plan_devices(ClusterOptions(device="cpu", num_engines=4))
+    assert [plan.kind for plan in plans] == ["cpu"] * 4
+    assert {plan.environment()["CUDA_VISIBLE_DEVICES"] for plan in plans} == {""}
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("2,0", ["2", "0"]),
+        (" 1 ", ["1"]),
+        ("0,-1,1", ["0"]),  # CUDA stops at the first entry that names no device
+        ("0,7", ["0"]),
+        ("GPU-uuid-1", ["GPU-uuid-1"]),
+        ("GPU-nobody", []),
+        ("MIG-abc", ["MIG-abc"]),
+        ("", []),
+    ],
+)
+def test_visible_devices_are_respected(machine, visible, expected):
+    machine(gpus=["H100"] * 3, visible=visible)
+    assert [gpu.index for gpu in devices.visible_gpus()] == expected
+
+
+def test_environment_of_a_rank(machine):
+    machine(gpus=["H100", "A100"], cores=6)
+    environment = plan_devices(ClusterOptions())[1].environment()
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-uuid-1"
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
+    assert environment["JUPYTER_DTRAIN_RANK"] == "1"
+    assert environment["JUPYTER_DTRAIN_DEVICE_NAME"] == "A100"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("150000 100000", 1.5), ("max 100000", float("inf"))])
+def test_a_container_quota_of_cores(tmp_path, text, expected):
+    (tmp_path / "membership").write_text("0::/outer/inner\n")
+    (tmp_path / "outer/inner").mkdir(parents=True)
+    (tmp_path / "outer/cpu.max").write_text(text)
+    (tmp_path / "outer/inner/cpu.max").write_text("400000 100000")
+    assert devices._cgroup_quota(tmp_path, tmp_path / "membership") == min(expected, 4.0)
+
+
+def test_a_quota_of_the_older_control_groups(tmp_path):
+    (tmp_path / "membership").write_text("4:memory:/m\n3:cpu,cpuacct:/not/in/here\n")
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("250000")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000")
+    assert devices._cgroup_quota(tmp_path, tmp_path / "membership") == 2.5
+
+
+def test_no_more_cores_than_this_process_may_use():
+    assert 1 <= devices.usable_cores() <= len(os.sched_getaffinity(0))
+
+
+def test_whether_torch_has_cuda_is_known_without_importing_it():
+    code = (
+        "import sys\n"
+        "from jupyter_dtrain.cluster.devices import plan_devices, torch_has_cuda\n"
+        "from jupyter_dtrain.options import ClusterOptions\n"
+        "plan_devices(ClusterOptions()); said = torch_has_cuda()\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "assert said == (torch.version.cuda is not None)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# -- use -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_busy_process_shows_and_its_workers_count(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    sampler = DeviceSampler(5)
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    busy = sampler.sample()
+    assert busy.rank == 5
+    assert 10 < busy.utilization <= 100  # all of one core, unless others keep it from getting it
+    assert 0 < busy.memory_used < busy.memory_total
+
+    with subprocess.Popen([sys.executable, "-c", "x = bytearray(50 << 20); print(flush=True); input()"], stdin=-1, stdout=-1) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        assert sampler.sample().memory_used > busy.memory_used + (40 << 20)
+        worker.kill()
+
+
+def test_an_idle_process_shows_too():
+    sampler = DeviceSampler(0)
+    utilizations = []
+    for _ in range(5):
+        time.sleep(0.1)
+        utilizations.append(sampler.sample().utilization)
+    assert min(utilizations) < 50  # the least: the test's own threads may do something now and then
+
+
+def test_a_sample_is_cheap():
+    sampler = DeviceSampler(0)
+    seconds = []
+    for _ in range(50):
+        begin = time.thread_time()
+        sampler.sample()
+        seconds.append(time.thread_time() - begin)
+    assert sorted(seconds)[25] < 0.01  # 0.4 ms on an idle machine; this catches a look at every process there is
+
+
+def test_a_gpu_by_its_uuid(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(["H100", "H100", "H100"]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-uuid-2")
+    use = DeviceSampler(1, "cuda:0").sample()
+    assert (use.rank, use.utilization, use.memory_used, use.memory_total) == (1, 42.0, 12, 100)
+
+
+def test_a_gpu_that_tells_nothing_ends_no_run(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([]))
+    use = DeviceSampler(0, "cuda:0").sample()
+    assert (use.utilization, use.memory_used, use.memory_total) == (0.0, 0, 0)
+
+
+def test_the_device_is_named_as_the_cluster_names_it(monkeypatch):
+    monkeypatch.setenv("JUPYTER_DTRAIN_DEVICE_NAME", "Some Processor")
+    assert DeviceSampler(0).device_name() == "Some Processor"
+    monkeypatch.delenv("JUPYTER_DTRAIN_DEVICE_NAME")
+    assert DeviceSampler(0).device_name()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not devices.visible_gpus(), reason="no GPU here")
+def test_a_real_gpu():
+    use = DeviceSampler(0, "cuda:0").sample()
+    assert 0 <= use.utilization <= 100
+    assert 0 < use.memory_used < use.memory_total
