@@ -1,6 +1,27 @@
 """One line on top of a training cell, and it runs on every engine of a cluster."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
 __version__ = "0.1.0"
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Add ``%%distribute`` and ``%distribute`` to a notebook, and serve its sidebar. Called by ``%load_ext``."""
+    from .notebook.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Stop the cluster and take the magics away. Called by ``%unload_ext``."""
+    from .notebook.magics import unload
+
+    unload(shell)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

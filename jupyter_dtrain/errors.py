@@ -91,7 +91,8 @@ class CellError(DtrainError):
 
         original = getattr(builtins, name, None)
         bases: tuple[type, ...] = (cls,)
-        if isinstance(original, type) and issubclass(original, Exception):
+        # IPython shows instances of SyntaxError in its own way, from attributes that describe one source file.
+        if isinstance(original, type) and issubclass(original, Exception) and not issubclass(original, SyntaxError):
             bases = (cls, original)
         try:
             error: CellError = type(name, bases, {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)

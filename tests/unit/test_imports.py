@@ -41,8 +41,10 @@ ENGINE_ORDER = [
     "process_group",
     "randomness",
     "shares",
+    "device_names",
     "devices",
     "emit",
+    "link",
     "control",
     "cell",
     "models",
@@ -51,6 +53,7 @@ ENGINE_ORDER = [
     "gradients",
     "observe",
     "instrument",
+    "results",
     "worker",
 ]
 

@@ -1,0 +1,85 @@
+"""Running the cell's text, and what is told of an error in it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_BROKEN = ("gloo", "nccl", "connection closed by peer")
+_OURS = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a traceback. `text` is the source line where this side knows it."""
+
+    filename: str
+    line: int
+    function: str
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that ended the cell on one rank.
+
+    Attributes
+    ----------
+    name, message : str
+        The exception's type and text.
+    frames : list of Frame
+        From the cell's line down, without this project's own frames.
+    secondary : bool
+        It only says that another rank has left: a collective that broke, a store that closed.
+    """
+
+    name: str
+    message: str
+    frames: list[Frame]
+    secondary: bool
+
+
+def run_cell(source: str, filename: str, namespace: dict[str, Any]) -> Any:
+    """Run `source` in `namespace` and return the value of its last line if that is an expression."""
+    tree = ast.parse(source, filename)
+    # Tracebacks and inspect.getsource find the text here; mtime None keeps it from being checked against a file.
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    last: ast.Expression | None = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+    exec(compile(tree, filename, "exec", dont_inherit=True), namespace)
+    if last is None:
+        return None
+    return eval(compile(last, filename, "eval", dont_inherit=True), namespace)
+
+
+def describe(error: BaseException) -> Failure:
+    """Return what the notebook is told of `error`."""
+    frames = [
+        Frame(item.filename, item.lineno or 0, item.name, item.line or None)
+        for item in traceback.extract_tb(error.__traceback__)
+        if not item.filename.startswith(_OURS) and not item.filename.endswith("unittest/mock.py")
+    ]
+    return Failure(type(error).__name__, str(error), frames, secondary=_is_secondary(error))
+
+
+def _is_secondary(error: BaseException) -> bool:
+    if type(error).__name__.startswith("Dist"):  # DistBackendError, DistNetworkError, …
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _BROKEN)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Release what the frames of `error` hold: models, graphs and reducers would outlive the run with them."""
+    seen: BaseException | None = error
+    while seen is not None:
+        trace: TracebackType | None = seen.__traceback__
+        if trace is not None:
+            traceback.clear_frames(trace)
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__

@@ -1,0 +1,159 @@
+"""Gradients of the global batch: every backward pass ends with the same ``.grad`` on all ranks.
+
+PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass. It is
+driven from the backward pass and not from a wrapper's ``forward``: whatever computed the loss (a method, two models,
+tensors that belong to no module) the leaves of its graph say what has to be reduced.
+
+The reducer averages over ranks. A rank's part of the global batch enters before that, at the root of the graph: a mean
+over a share of weight *w* of the global batch is scaled by *w · world_size*. Averaging is linear and leaves what all
+ranks agree on as it is, so gradients accumulated over several backward passes come out right as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class _Leaves(nn.Module):
+    """Leaf tensors, registered or not, in the place where DistributedDataParallel looks for parameters."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._leaves = tuple(leaves)
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for index, leaf in enumerate(self._leaves):
+            yield f"leaf_{index}", leaf  # type: ignore[misc]
+
+
+class GradientSync:
+    """Reduces gradients in backward passes while it is installed.
+
+    Parameters
+    ----------
+    world_size : int
+    weight_of : callable
+        Returns the rank's part of the global batch that the root of a graph was computed on.
+    """
+
+    def __init__(self, *, world_size: int, weight_of: Callable[[torch.Tensor], float]) -> None:
+        self._world_size = world_size
+        self._weight_of = weight_of
+        self._reducers: dict[tuple[int, ...], DistributedDataParallel] = {}
+        self._roots: list[nn.Module] = []
+        self._siblings: dict[int, nn.Module] = {}
+
+    def know(self, module: nn.Module) -> None:
+        """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
+        self._roots.append(module)
+        for parameter in module.parameters():
+            self._siblings.setdefault(id(parameter), module)
+
+    def close(self) -> None:
+        """Drop the reducers. To be called before the process group is left."""
+        self._reducers.clear()
+        self._roots.clear()
+        self._siblings.clear()
+
+    def backward(
+        self,
+        original: Callable[..., None],
+        tensors: Sequence[torch.Tensor],
+        grad_tensors: Sequence[torch.Tensor | None],
+        *,
+        inputs: Sequence[torch.Tensor] | None,
+        **options: Any,
+    ) -> None:
+        """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
+        reached = leaves_of(tensors)
+        if inputs is not None:
+            kept = {id(tensor) for tensor in inputs}
+            reached = [leaf for leaf in reached if id(leaf) in kept]
+        if not reached:
+            original(tensors, grad_tensors, inputs=inputs, **options)
+            return
+        wanted = self._with_siblings(reached) if inputs is None else reached
+        reducer, partial = self._reducer_for(wanted, complete=len(wanted) == len(reached))
+        scaled = [self._scaled(t, g) for t, g in zip(tensors, grad_tensors, strict=True)]
+        roots = list(tensors)
+        if len(wanted) != len(reached) and not partial:
+            # All were reached when the reducer was made, so it waits for each of them on every rank.
+            there = {id(leaf) for leaf in reached}
+            rest = [leaf for leaf in wanted if id(leaf) not in there]
+            roots.append(torch.stack([leaf.reshape(-1)[:1].sum() for leaf in rest]).sum())
+            scaled.append(torch.zeros_like(roots[-1]))
+        reducer._rebuild_buckets()
+        reducer.prepare_for_backward(roots if partial else [])
+        original(roots, scaled, inputs=inputs, **options)
+
+    def _scaled(self, root: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        factor = self._weight_of(root) * self._world_size
+        if factor == 1.0 or not root.requires_grad:
+            return gradient
+        if gradient is None:
+            return torch.full_like(root, factor)
+        return gradient * factor
+
+    def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
+        there = {id(leaf) for leaf in reached}
+        modules = {id(self._siblings[key]): self._siblings[key] for key in there if key in self._siblings}
+        rest = {id(p): p for module in modules.values() for p in module.parameters() if p.requires_grad and id(p) not in there}
+        return reached + list(rest.values())
+
+    def _reducer_for(self, leaves: list[torch.Tensor], *, complete: bool) -> tuple[Any, bool]:
+        key = tuple(sorted(id(leaf) for leaf in leaves))
+        ddp = self._reducers.get(key)
+        if ddp is None:
+            ddp = self._reducers[key] = _make_reducer(self._ordered(leaves), complete=complete)
+        return ddp.reducer, ddp.find_unused_parameters
+
+    def _ordered(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return `leaves` in an order that all ranks agree on: that of the known modules, then as reached."""
+        first: dict[int, int] = {}
+        for module in self._roots:
+            for parameter in module.parameters():
+                first.setdefault(id(parameter), len(first))
+        return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
+
+
+def _make_reducer(leaves: list[torch.Tensor], *, complete: bool) -> DistributedDataParallel:
+    # A reducer that looks for unused parameters costs a walk of the graph and one more collective per pass: ranks
+    # take the cheaper one where the first pass reaches every leaf on all of them.
+    agreed = torch.tensor([0 if complete else 1])
+    dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+    return DistributedDataParallel(
+        _Leaves(leaves),
+        init_sync=False,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=bool(agreed.item()),
+    )
+
+
+def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the leaf tensors that require gradients in the graph of `roots`, in the order in which the graph is walked."""
+    leaves: dict[int, torch.Tensor] = {}
+    seen: set[Any] = set()
+    pending: list[Any] = []
+    for root in roots:
+        if root.grad_fn is not None:
+            pending.append(root.grad_fn)
+        elif root.requires_grad:
+            leaves[id(root)] = root
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            leaves[id(variable)] = variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                pending.append(following)
+    return list(leaves.values())

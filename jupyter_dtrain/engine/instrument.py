@@ -1,0 +1,91 @@
+"""Where a run meets PyTorch: the few calls that are noticed while a cell runs, and nothing after it.
+
+The cell's code and objects stay as they are; PyTorch's own entry points are replaced for the time of the run, so
+models, loaders and optimizers count wherever and whenever they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+
+from .gradients import GradientSync
+from .loaders import SharedLoaders
+from .models import ModelCalls
+
+
+@contextmanager
+def instrumented(
+    *,
+    models: ModelCalls,
+    loaders: SharedLoaders,
+    gradients: GradientSync | None,
+    on_backward: Callable[[torch.Tensor], None],
+    on_optimizer_step: Callable[[torch.optim.Optimizer], None],
+) -> Iterator[None]:
+    """Let the parts of a run see the calls that they are about.
+
+    Parameters
+    ----------
+    gradients : GradientSync, optional
+        ``None`` where there is one rank.
+    on_backward : callable
+        Told of the root of every backward pass before it runs.
+    on_optimizer_step : callable
+        Told of every optimizer after its step.
+    """
+    make, call, iterate, backward = nn.Module.__init__, nn.Module.__call__, DataLoader.__iter__, torch.autograd.backward
+
+    @wraps(make)
+    def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        models.made(self)
+
+    @wraps(call)
+    def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return models.call(call, self, args, kwargs)
+
+    @wraps(iterate)
+    def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
+        return loaders.iterate(iterate, self)
+
+    @wraps(backward)
+    def autograd_backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        grad_variables: Any = None,
+        inputs: Any = None,
+    ) -> None:
+        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        given = grad_tensors if grad_tensors is not None else grad_variables
+        grads = (given,) if given is None or isinstance(given, torch.Tensor) else tuple(given)
+        if len(grads) == 1 and len(roots) > 1:
+            grads *= len(roots)
+        only = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        on_backward(roots[0])
+        if gradients is None:
+            backward(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+        else:
+            gradients.backward(backward, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+
+    with ExitStack() as stack:
+        for target, name, replacement in (
+            (nn.Module, "__init__", module_init),
+            (nn.Module, "__call__", module_call),
+            (DataLoader, "__iter__", loader_iter),
+            (torch.autograd, "backward", autograd_backward),
+        ):
+            stack.enter_context(mock.patch.object(target, name, replacement))
+        hook = register_optimizer_step_post_hook(lambda optimizer, *_: on_optimizer_step(optimizer))
+        stack.callback(hook.remove)
+        yield

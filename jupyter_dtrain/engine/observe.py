@@ -1,0 +1,102 @@
+"""What a run shows of itself, with no logging call in the cell: loss, steps, learning rate, samples.
+
+A step begins when an optimizer steps that has stepped since the last one began, so the two optimizers of a GAN make one step together and
+optimizers used one after the other count on. A cell that updates its weights by hand counts its backward passes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+
+from ..protocol import Message, Progress, Steps
+from .shares import Share
+
+
+@dataclass
+class _Step:
+    step: int
+    time: float
+    loss: torch.Tensor | None
+    weight: float
+    learning_rate: float | None
+    samples: int
+
+
+class Observer:
+    """Counts the steps of one rank and keeps what belongs to each until it is sent."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._lock = threading.Lock()
+        self._done: list[_Step] = []
+        self._progress: Progress | None = None
+        self._stepped: set[int] = set()
+        self._loss: torch.Tensor | None = None
+        self._weight = 1.0
+        self._samples = 0
+        self._epoch = 0
+        self.step = 0
+        self.any_optimizer = False
+
+    def on_batch(self, share: Share, batch: int, batches: int | None) -> None:
+        """Note that the cell draws a batch of a split loader."""
+        self._samples += share.num_samples
+        if batch == 1:
+            self._epoch += 1
+        self._progress = Progress(rank=self._rank, epoch=self._epoch, batch=batch, batches=batches)
+
+    def on_backward(self, root: torch.Tensor, weight: float) -> None:
+        """Note a backward pass; `root` is the loss on the rank's part, `weight` that part of the global batch."""
+        if not self.any_optimizer and self._loss is not None:
+            self._finish(None)  # the pass before was a step made by hand
+        self._loss = root.detach() if root.numel() == 1 else None
+        self._weight = weight
+
+    def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that an optimizer has stepped."""
+        self.any_optimizer = True
+        if id(optimizer) in self._stepped:
+            self._stepped.clear()
+        first = not self._stepped
+        self._stepped.add(id(optimizer))
+        if first:
+            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+            self._finish(float(rate) if rate is not None else None)
+
+    def _finish(self, learning_rate: float | None) -> None:
+        self.step += 1
+        done = _Step(self.step, time.time(), self._loss, self._weight, learning_rate, self._samples)
+        self._loss, self._samples = None, 0
+        with self._lock:
+            self._done.append(done)
+
+    def finish(self) -> None:
+        """Count a last step that was made by hand."""
+        if not self.any_optimizer and self._loss is not None:
+            self._finish(None)
+
+    def drain(self) -> list[Message]:
+        """Return what is new as messages. Reads losses from the device: not for the training thread."""
+        with self._lock:
+            done, self._done = self._done, []
+        progress, self._progress = self._progress, None
+        messages: list[Message] = []
+        if done:
+            messages.append(
+                Steps(
+                    rank=self._rank,
+                    step=[s.step for s in done],
+                    time=[s.time for s in done],
+                    loss=[None if s.loss is None else float(s.loss) for s in done],
+                    weight=[s.weight for s in done],
+                    learning_rate=[s.learning_rate for s in done],
+                    samples=[s.samples for s in done],
+                )
+            )
+        if progress is not None and self._rank == 0:
+            messages.append(progress)
+        return messages

@@ -1,0 +1,78 @@
+"""What rank 0 sends home: the names that the cell bound, and what it changed in the notebook's objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..capture.copy_restore import Baseline, Contents
+from ..capture.pickling import Packed, Packer
+
+_HIDDEN = frozenset({"__builtins__", "__name__"})
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the notebook unpacks.
+
+    Attributes
+    ----------
+    bound : dict
+        Values of names that the cell bound.
+    value : object
+        Value of the cell's last line.
+    changed : dict of int to Contents
+        New contents of tracked objects, by their index.
+    deleted : list of str
+        Names that the cell deleted.
+    """
+
+    bound: dict[str, Any]
+    value: Any
+    changed: dict[int, Contents]
+    deleted: list[str]
+
+
+class Home:
+    """The namespace of a cell and the objects that came with it, as they were before the cell ran."""
+
+    def __init__(self, namespace: dict[str, Any], tracked: list[object]) -> None:
+        self._namespace = namespace
+        self._before = dict(namespace)
+        self._baseline = Baseline(tracked)
+
+    def pack(self, value: object) -> tuple[Packed, dict[str, str]]:
+        """Return what goes home, and the names that cannot, with the reason of each.
+
+        `value` is that of the cell's last line.
+        """
+        before = self._before
+        bound = {
+            name: obj for name, obj in self._namespace.items() if name not in _HIDDEN and (name not in before or before[name] is not obj)
+        }
+        deleted = [name for name in before if name not in self._namespace]
+        returned = Returned(bound, value, self._baseline.changed(), deleted)
+        try:
+            return self._pickled(returned), {}
+        except Exception:
+            # Something cannot be sent; now find out what, piece by piece.
+            stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
+            returned = Returned(
+                {name: obj for name, obj in bound.items() if name not in stays},
+                None if self._why_not(value) else value,
+                {index: new for index, new in returned.changed.items() if self._why_not(new) is None},
+                deleted,
+            )
+            return self._pickled(returned), stays
+
+    def _pickled(self, obj: object) -> Packed:
+        packer = Packer(namespace=self._namespace, known=self._baseline.objects)
+        packer.dump(obj)
+        return packer.packed()
+
+    def _why_not(self, obj: object) -> str | None:
+        try:
+            self._pickled(obj)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None

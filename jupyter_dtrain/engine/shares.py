@@ -1,0 +1,55 @@
+"""Which part of a global batch is whose.
+
+A loader's ``batch_size`` is the global batch. Every rank walks the same batches in the same order and keeps a
+contiguous part of each, so the parts of one batch in rank order are that batch. Parts may differ in size (a batch
+that does not divide, a slower engine): gradients are weighted by it, see `gradients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's part ``[start, stop)`` of a batch of `total` samples."""
+
+    start: int
+    stop: int
+    total: int
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the batch that are this rank's own."""
+        return self.stop - self.start
+
+    @property
+    def weight(self) -> float:
+        """The rank's part of the batch, from 0 to 1; over all ranks these add up to 1."""
+        return self.num_samples / self.total if self.total else 0.0
+
+    @property
+    def loaded(self) -> slice:
+        """The samples to load: the rank's own or, where it has none, one of the others'.
+
+        A rank without a sample still takes part in every collective, so it computes on a sample that is not
+        its own, with weight 0.
+        """
+        if self.num_samples or not self.total:
+            return slice(self.start, self.stop)
+        start = min(self.start, self.total - 1)
+        return slice(start, start + 1)
+
+
+def share_of(total: int, rank: int, speeds: Sequence[float]) -> Share:
+    """Split `total` samples in proportion to `speeds`, one of them per rank, and return the part of `rank`.
+
+    Boundaries are the rounded cumulative sums, so the parts always add up and differ from the exact
+    proportion by less than one sample.
+    """
+    whole = sum(speeds)
+    before = sum(speeds[:rank])
+    start = round(total * before / whole)
+    stop = total if rank == len(speeds) - 1 else round(total * (before + speeds[rank]) / whole)
+    return Share(start, stop, total)

@@ -1,0 +1,217 @@
+"""The engine's side of a run: join, prepare, run, report.
+
+`run` is what the notebook kernel calls on every engine. It always returns; what went wrong is part of what it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
+
+from ..capture.bundle import RandomState, unpack
+from ..capture.pickling import Unpacker
+from ..protocol import RankStarted
+from ..transport.blobs import BlobFolder
+from ..transport.wire import Parcel, from_parcel, to_parcel
+from .cell import Failure, describe, forget_frames, run_cell
+from .control import Control, StopRun
+from .device_names import on_device
+from .devices import DeviceSampler
+from .emit import Emitter
+from .gradients import GradientSync
+from .instrument import instrumented
+from .link import commands_to, output_of, publisher
+from .loaders import SharedLoaders
+from .models import ModelCalls, outermost
+from .observe import Observer
+from .optimizers import connect_schedulers
+from .process_group import ProcessGroup, Rendezvous
+from .randomness import ModelStream
+from .results import Home
+from .shares import Share, share_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every rank is given: the run, the cell and the notebook's values."""
+
+    run_id: str
+    rank: int
+    world_size: int
+    rendezvous: Rendezvous | None
+    source: str
+    filename: str
+    parcel: Parcel
+    random_state: RandomState
+    blob_folder: Path
+    device: str
+    timeout: timedelta
+    emit_interval: timedelta = timedelta(milliseconds=200)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a rank reports at the end.
+
+    Attributes
+    ----------
+    failure : Failure, optional
+        What ended the cell, if it was an exception.
+    stopped : bool
+        The run was stopped from outside.
+    steps : int
+        Steps finished.
+    parcel : Parcel, optional
+        From rank 0: a packed :class:`~.results.Returned`.
+    not_returned : dict of str to str
+        Names that stayed on the engine, with the reason.
+    random_state : RandomState, optional
+        From rank 0: the notebook's random streams continue from it.
+    """
+
+    rank: int
+    failure: Failure | None
+    stopped: bool
+    steps: int
+    parcel: Parcel | None = None
+    not_returned: dict[str, str] = field(default_factory=dict)
+    random_state: RandomState | None = None
+
+
+_group = ProcessGroup()
+
+
+def host_store(generation: str, address: str, timeout: timedelta) -> Rendezvous:
+    """Open the rendezvous of a new group of ranks on this engine."""
+    return _group.host_store(generation, address=address, timeout=timeout)
+
+
+def leave() -> None:
+    """Leave the process group."""
+    _group.leave()
+
+
+def run(encoded: bytes) -> bytes:
+    """Run one task. The argument is a pickled :class:`Task`, the result a pickled :class:`Outcome`."""
+    task: Task = pickle.loads(encoded)
+    try:
+        outcome = _run(task)
+    except BaseException as error:  # anything else would be shown as an error of ipyparallel's
+        outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0)
+        forget_frames(error)
+    if outcome.failure is not None:
+        # The others may wait for this rank in a collective: leaving frees them.
+        _group.leave()
+    return pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _run(task: Task) -> Outcome:
+    device = torch.device(task.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    control: Control | None = None
+    if task.rendezvous is not None:
+        store = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
+        control = Control(PrefixStore(task.run_id, store), rank=task.rank, world_size=task.world_size, timeout=task.timeout)
+    else:
+        control = Control(HashStore(), rank=0, world_size=1, timeout=task.timeout)
+    observer = Observer(task.rank)
+    sampler = DeviceSampler(task.rank, device)
+    emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
+    emitter.add_source(observer.drain)
+    emitter.add_source(lambda: [sampler.sample()])
+    emitter.emit(
+        RankStarted(
+            rank=task.rank,
+            world_size=task.world_size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            device=str(device),
+            device_name=sampler.device_name(),
+        )
+    )
+    with commands_to(control.command), contextlib.closing(emitter):
+        emitter.start()
+        return _run_cell(task, device, control, observer)
+
+
+def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer) -> Outcome:
+    rank, world_size = task.rank, task.world_size
+    blobs = BlobFolder(task.blob_folder)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    packed = from_parcel(task.parcel, blobs)
+    values, tracked = unpack(
+        Unpacker(packed, namespace=namespace, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
+    )
+    namespace.update(on_device(values, device))
+    connect_schedulers(tracked)
+    home = Home(namespace, tracked)
+    task.random_state.set()
+
+    current: Share | None = None  # of the batch that the cell drew last
+
+    def on_batch(share: Share, batch: int, batches: int | None) -> None:
+        nonlocal current
+        control.boundary(observer.step)
+        current = share
+        observer.on_batch(share, batch, batches)
+
+    def weight_of(_: torch.Tensor) -> float:
+        return 1.0 / world_size if current is None else current.weight
+
+    def on_backward(root: torch.Tensor) -> None:
+        observer.on_backward(root, weight_of(root))
+        if current is None:  # no loader marks the steps
+            control.boundary(observer.step)
+
+    gradients = GradientSync(world_size=world_size, weight_of=weight_of) if world_size > 1 else None
+    models = ModelCalls(
+        on_first_call=gradients.know if gradients is not None else lambda _: None,
+        stream=ModelStream(rank) if world_size > 1 else None,
+    )
+    for module in outermost(tracked):
+        models.know(module)
+    loaders = SharedLoaders(
+        share=lambda total: share_of(total, rank, [1.0] * world_size),
+        split_now=models.training,
+        on_batch=on_batch,
+    )
+    failure: Failure | None = None
+    stopped = False
+    value: Any = None
+    with (
+        instrumented(
+            models=models,
+            loaders=loaders,
+            gradients=gradients,
+            on_backward=on_backward,
+            on_optimizer_step=observer.on_optimizer_step,
+        ),
+        output_of(rank),
+    ):
+        try:
+            value = run_cell(task.source, task.filename, namespace)
+        except StopRun as error:
+            stopped = True
+            forget_frames(error)
+        except BaseException as error:
+            failure = describe(error)
+            forget_frames(error)
+    observer.finish()
+    control.close()
+    if gradients is not None:
+        gradients.close()
+    outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step)
+    if rank != 0:
+        return outcome
+    result, not_returned = home.pack(value)
+    return replace(outcome, parcel=to_parcel(result, blobs), not_returned=not_returned, random_state=RandomState.now())

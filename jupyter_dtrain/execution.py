@@ -1,0 +1,253 @@
+"""One cell on all ranks: tasks go out, output and events come in while they run, outcomes at the end.
+
+The calling thread waits here and shows what the cell prints, because output belongs to the cell only when it is
+printed by the thread that runs it. Events go to the recorder straight from the client's IO thread.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import signal
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from .cluster.channel import EngineChannel, Task
+from .cluster.cluster import EngineCluster
+from .engine import worker
+from .engine.link import CONTROL_MESSAGE
+from .errors import ClusterError, ProtocolError
+from .protocol import Message, Notice, parse
+
+GRACE = timedelta(seconds=3)  # for ranks to leave by themselves, before each stronger means
+TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
+RENDEZVOUS_TIMEOUT = timedelta(seconds=60)
+
+
+class Output(Protocol):
+    """Where the cell's output goes."""
+
+    def stream(self, name: str, text: str) -> None:
+        """Show `text` printed to ``stdout`` or ``stderr``."""
+
+    def display(self, content: dict[str, Any], *, update: bool) -> None:
+        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message."""
+
+    def clear(self, *, wait: bool) -> None:
+        """Clear what was shown."""
+
+    def progress(self, text: str) -> None:
+        """Show how far something is, in a line that is written over."""
+
+    def say(self, text: str) -> None:
+        """Show a line of this project's own."""
+
+
+@dataclass
+class RankEnd:
+    """How one rank's task ended: with an outcome, or with the engine gone."""
+
+    rank: int
+    outcome: worker.Outcome | None
+    reason: str = ""
+
+
+class Group:
+    """The ranks that share a process group, and where they meet. Kept between cells while the group is whole."""
+
+    def __init__(self, cluster: EngineCluster, num_ranks: int) -> None:
+        self.cluster = cluster
+        self.channel = EngineChannel(cluster.client)
+        self.engine_ids = cluster.engine_ids[:num_ranks]
+        self._rendezvous: Any = None
+
+    def rendezvous(self) -> Any:
+        """Return where the ranks meet (``None`` for one rank); opens a store on rank 0 if there is none yet."""
+        if len(self.engine_ids) == 1:
+            return None
+        if self._rendezvous is None:
+            task = self.channel.call(self.engine_ids[0], worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
+            self._rendezvous = task.result()
+        return self._rendezvous
+
+    def disband(self) -> None:
+        """Meet anew the next time: somebody has left."""
+        self._rendezvous = None
+
+
+class Execution:
+    """A task on every rank of a group.
+
+    Parameters
+    ----------
+    group : Group
+    task : worker.Task
+        Its `rank` is set for each rank in turn.
+    on_event : callable
+        Gets each engine event, on the client's IO thread.
+    output : Output
+    """
+
+    def __init__(self, group: Group, task: worker.Task, *, on_event: Callable[[Message], None], output: Output) -> None:
+        self._group = group
+        self._task = task
+        self._on_event = on_event
+        self._output = output
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tasks: list[Task] = []
+        self._ends: dict[int, RankEnd] = {}
+
+    def run(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
+        """Run the task on all ranks and return how each ended, in rank order.
+
+        Parameters
+        ----------
+        on_tick : callable
+            Called a few times a second while the cell runs.
+        on_interrupt : callable
+            Called at the first keyboard interrupt, after the ranks were asked to stop.
+        """
+        for rank, engine_id in enumerate(self._group.engine_ids):
+            encoded = pickle.dumps(replace(self._task, rank=rank), protocol=pickle.HIGHEST_PROTOCOL)
+            task = self._group.channel.call(engine_id, worker.run, encoded, on_message=self._listener(rank))
+            task.on_done(lambda: self._inbox.put(None))
+            self._tasks.append(task)
+        means = self._means()
+        deadline: float | None = None
+        interrupted = False
+        while not all(task.done for task in self._tasks):
+            try:
+                self._show(TICK)
+                on_tick()
+                if deadline is None and self._someone_left():
+                    deadline = time.monotonic() + GRACE.total_seconds()
+                if deadline is not None and time.monotonic() > deadline:
+                    next(means)()
+                    deadline = time.monotonic() + GRACE.total_seconds()
+            except KeyboardInterrupt:
+                if interrupted:
+                    next(means)()
+                else:
+                    interrupted = True
+                    self.stop()
+                    on_interrupt()
+                deadline = time.monotonic() + GRACE.total_seconds()
+        self._show_rest()
+        ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
+        if any(end.outcome is None or end.outcome.failure is not None for end in ends):
+            self._group.disband()
+        return ends
+
+    def stop(self) -> None:
+        """Ask all ranks to stop at the end of a step. Any thread may call this."""
+        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"command": "stop"})
+
+    # -- what comes in ----------------------------------------------------------------------------------------------
+
+    def _listener(self, rank: int) -> Callable[[str, dict[str, Any]], None]:
+        def listen(kind: str, content: dict[str, Any]) -> None:
+            if kind == "data_message":
+                self._take_events(content)
+            elif rank == 0 and kind == "stream":
+                self._inbox.put(lambda: self._output.stream(content["name"], content["text"]))
+            elif rank == 0 and kind in ("display_data", "update_display_data"):
+                self._inbox.put(lambda: self._output.display(content, update=kind != "display_data"))
+            elif rank == 0 and kind == "clear_output":
+                self._inbox.put(lambda: self._output.clear(wait=bool(content.get("wait"))))
+
+        return listen
+
+    def _take_events(self, batches: dict[str, Any]) -> None:
+        for messages in batches.values():
+            for message in messages:
+                try:
+                    event = parse(message)
+                    self._on_event(event)
+                except ProtocolError as error:
+                    self._say(str(error))
+                else:
+                    if isinstance(event, Notice):
+                        self._say(event.text)
+
+    def _say(self, text: str) -> None:
+        self._inbox.put(lambda: self._output.say(text))
+
+    def _show(self, wait: timedelta) -> None:
+        """Show what has arrived; wait for something at most `wait`."""
+        try:
+            item = self._inbox.get(timeout=wait.total_seconds())
+        except queue.Empty:
+            return
+        while True:
+            if item is not None:
+                item()
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+
+    def _show_rest(self) -> None:
+        """Show output that is still on its way: it takes another road than the results."""
+        deadline = time.monotonic() + GRACE.total_seconds()
+        self._tasks[0].on_output_done(lambda: self._inbox.put(None))
+        while not self._tasks[0].output_done and time.monotonic() < deadline and self._is_alive(0):
+            self._show(TICK)
+        self._show(timedelta(0))
+
+    # -- what ends it ------------------------------------------------------------------------------------------------
+
+    def _someone_left(self) -> bool:
+        """Return whether a rank has ended in a way that may leave others waiting for it."""
+        ends = [self._end(rank, task) for rank, task in enumerate(self._tasks) if task.done]
+        return any(end.outcome is None or end.outcome.failure is not None for end in ends)
+
+    def _is_alive(self, rank: int) -> bool:
+        return rank not in self._group.cluster.dead_ranks()
+
+    def _means(self) -> Any:
+        """Yield ever stronger means to end the ranks that are still running."""
+
+        def send(number: int) -> Callable[[], None]:
+            def act() -> None:
+                busy = [rank for rank, task in enumerate(self._tasks) if not task.done]
+                self._group.cluster.send_signal(number, busy)
+
+            return act
+
+        yield send(signal.SIGINT)
+        yield send(signal.SIGINT)
+        while True:
+            yield send(signal.SIGKILL)
+
+    def _end(self, rank: int, task: Task) -> RankEnd:
+        if rank not in self._ends:
+            try:
+                self._ends[rank] = RankEnd(rank, pickle.loads(task.result()))
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}" if self._is_alive(rank) else "its process has ended"
+                self._ends[rank] = RankEnd(rank, None, reason)
+        return self._ends[rank]
+
+
+def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster) -> ClusterError | None:
+    """Return the error to raise where an engine was lost, with the end of its log."""
+    lost = [end for end in ends if end.outcome is None]
+    if not lost:
+        return None
+    engines = {engine.rank: engine for engine in cluster.engines}
+    names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost)
+    first = ends[0].outcome
+    if first is not None and first.parcel is not None:
+        state = f"The notebook holds what rank 0 had at its last finished step ({first.steps})."
+    else:
+        state = "The notebook's objects are as they were before the cell."
+    tail = cluster.log_tail(lost[0].rank)
+    return ClusterError(
+        f"The engine of {names} was lost: {lost[0].reason}. {state} The next %%distribute cell starts a new cluster.\n"
+        "If it happens again, the engine may have run out of memory: try a smaller batch or fewer engines."
+        + (f"\nThe end of its log:\n{tail}" if tail else "")
+    )

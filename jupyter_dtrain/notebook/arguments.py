@@ -1,0 +1,101 @@
+"""The magics' lines, parsed: options as dataclasses, and errors and help as text in the cell."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ..errors import UsageError
+from ..options import ClusterOptions, RunOptions
+
+
+class HelpAsked(Exception):
+    """The line asks for help; the exception's text is it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}\n`{self.prog} --help` explains each option.")
+
+    def print_help(self, file: object = None) -> NoReturn:  # noqa: ARG002  # argparse's signature
+        raise HelpAsked(self.format_help().rstrip())
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
+    explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
+    parser.add_argument(*names, dest="num_engines", type=_number, metavar="N", help=explained)
+    parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
+
+
+def _cell_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="%%distribute",
+        description="Run the cell on every engine of the cluster: same batches, same result, and the trained model comes back.",
+        epilog="The cluster starts with the first cell and stays for the next ones. `%distribute --help` tells how to control it.",
+        allow_abbrev=False,
+    )
+    _add_cluster(parser, "--engines", "-n")
+    parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: its date and time)")
+    return parser
+
+
+def _line_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="start | status | stop", parser_class=_Parser)
+    start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
+    _add_cluster(start, "--engines", "-n")
+    actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
+    actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
+    return parser
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineCommand:
+    """A parsed ``%distribute`` line."""
+
+    action: str
+    cluster: ClusterOptions
+
+
+def parse_cell_line(line: str) -> RunOptions:
+    """Return the options of a ``%%distribute`` line.
+
+    Raises
+    ------
+    UsageError
+        The line cannot be understood.
+    HelpAsked
+        It asks for help.
+    """
+    found = _parse(_cell_parser, line)
+    return RunOptions(cluster=_cluster(found), name=found.name)
+
+
+def parse_line(line: str) -> LineCommand:
+    """Return what a ``%distribute`` line asks for; raises like :func:`parse_cell_line`."""
+    found = _parse(_line_parser, line)
+    if found.action is None:
+        raise HelpAsked(_line_parser().format_help().rstrip())
+    return LineCommand(action=found.action, cluster=_cluster(found))
+
+
+def _cluster(found: argparse.Namespace) -> ClusterOptions:
+    return ClusterOptions(num_engines=getattr(found, "num_engines", None), device=getattr(found, "device", "auto"))
+
+
+def _parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.Namespace:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{line!r}: {error}") from None
+    return make().parse_args(words)

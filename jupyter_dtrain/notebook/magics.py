@@ -1,0 +1,134 @@
+"""``%%distribute`` and ``%distribute``: from what the user typed to the session, and back into the notebook."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from .arguments import HelpAsked, parse_cell_line, parse_line
+from .lazy import LazySession
+from .output import CellOutput
+from .status import describe
+
+
+@magics_class
+class DistributeMagics(Magics):
+    """The magics of one IPython shell. torch, ipyparallel and the session are imported when first used."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell=shell)
+        self.session = LazySession()
+
+    @line_magic
+    def distribute(self, line: str) -> None:
+        """Start, show or stop the cluster: ``%distribute start -n 2``, ``%distribute status``, ``%distribute stop``."""
+        try:
+            command = parse_line(line)
+        except HelpAsked as asked:
+            _show(asked)
+            return
+        if command.action == "start":
+            self.session.get().start_cluster(command.cluster, on_progress=CellOutput().progress)
+        if command.action == "stop":
+            stopped = self.session.exists and self.session.get().stop_cluster()
+            _show("The engines have stopped." if stopped else "No engines are running.")
+        else:
+            snapshot = self.session.snapshot()
+            _show(describe(snapshot.cluster, snapshot.run))
+
+    @cell_magic("distribute")  # type: ignore[arg-type]  # annotated for line magics only
+    def distribute_cell(self, line: str, cell: str) -> Any:
+        """Run the cell on every engine of the cluster (``%%distribute --help`` lists the options)."""
+        try:
+            options = parse_cell_line(line)
+        except HelpAsked as asked:
+            _show(asked)
+            return None
+        from ..capture.bundle import pack
+        from ..capture.names import find_names
+        from .results import apply_outcome
+        from .tracebacks import cell_error
+
+        shell = self.shell
+        assert shell is not None
+        source = "\n" + shell.transform_cell(cell)  # the first line is the magic's
+        filename = shell.compile.cache(source, shell.execution_count)
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        bundle = pack(find_names(_parsed(source, filename, shell)), shell.user_ns)
+        output = CellOutput()
+        result = self.session.get().run(source, bundle, options, cell=cell, filename=filename, output=output)
+        value = None
+        if result.first is not None:
+            value = apply_outcome(result.first, result.returned, bundle, shell.user_ns)
+            for name, reason in result.first.not_returned.items():
+                output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
+        if result.lost is not None:
+            raise result.lost
+        error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=bundle.left_out)
+        if result.interrupted or isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt
+        if error is not None:
+            raise error
+        if result.first is not None and result.first.stopped:
+            output.say(f"Stopped after step {result.first.steps}; the notebook holds what was trained so far.")
+        return value
+
+
+def _show(text: object) -> None:
+    CellOutput().stream("stdout", f"{text}\n")
+
+
+def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
+    from ..errors import CellError
+
+    try:
+        tree = ast.parse(source, filename)
+        compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError as error:
+        place = f"{_cell_names(shell, filename)[filename]}, line {error.lineno}"
+        lines = [place]
+        if error.text:
+            lines.append(f"    {error.text.rstrip()}")
+            if error.offset:
+                lines.append("    " + " " * (error.offset - 1) + "^")
+        raise CellError.of("SyntaxError", str(error.msg), lines=[*lines, f"SyntaxError: {error.msg}"], ranks=[]) from None
+    return tree
+
+
+def _cell_names(shell: InteractiveShell, current: str) -> dict[str, str]:
+    """Return the files that hold the notebook's cells, and what the notebook calls each."""
+    numbers = getattr(shell.compile, "_filename_map", {})
+    return {filename: f"Cell In[{number}]" for filename, number in numbers.items()} | {current: f"Cell In[{shell.execution_count}]"}
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register the magics with `shell`; does nothing where they are."""
+    if isinstance(shell.magics_manager.registry.get(DistributeMagics.__name__), DistributeMagics):
+        return
+    magics = DistributeMagics(shell)
+    shell.register_magics(magics)
+    shell.input_transformers_cleanup.append(_body_for_help)
+    magics.session.telemetry.start()
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Stop the cluster and take the magics away."""
+    manager = shell.magics_manager
+    magics = manager.registry.pop(DistributeMagics.__name__, None)
+    if isinstance(magics, DistributeMagics):
+        magics.session.close()
+    if _body_for_help in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(_body_for_help)
+    for kind in ("line", "cell"):
+        manager.magics[kind].pop("distribute", None)
+
+
+def _body_for_help(lines: list[str]) -> list[str]:
+    """Let ``%%distribute --help`` stand alone: IPython refuses a cell magic without a body before it is asked."""
+    if len(lines) == 1 and lines[0].startswith("%%distribute"):
+        return [lines[0].rstrip("\n") + "\n", "\n"]
+    return lines

@@ -1,0 +1,42 @@
+"""Where a run's output goes: into the cell, as if the cell had printed it here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from IPython.display import DisplayHandle, clear_output, publish_display_data
+
+
+class CellOutput:
+    """Shows things in the cell that is running. Used by the thread that runs it: output of others would land anywhere."""
+
+    def __init__(self) -> None:
+        self._progress: DisplayHandle | None = None
+
+    def stream(self, name: str, text: str) -> None:
+        """Show `text` printed to ``stdout`` or ``stderr``."""
+        stream = sys.stderr if name == "stderr" else sys.stdout
+        stream.write(text)
+        stream.flush()
+
+    def display(self, content: dict[str, Any], *, update: bool) -> None:
+        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message."""
+        publish_display_data(content["data"], content.get("metadata") or {}, transient=content.get("transient") or {}, update=update)
+
+    def clear(self, *, wait: bool) -> None:
+        """Clear what was shown."""
+        clear_output(wait=wait)
+
+    def say(self, text: str) -> None:
+        """Show a line of this project's own."""
+        self.stream("stderr", text + "\n")
+
+    def progress(self, text: str) -> None:
+        """Show how far something is, in one line that is written over."""
+        data = {"text/plain": text}
+        if self._progress is None:
+            self._progress = DisplayHandle()
+            self._progress.display(data, raw=True)
+        else:
+            self._progress.update(data, raw=True)

@@ -1,0 +1,105 @@
+"""An error of the cell, shown once: the cell's own lines, and which ranks raised it."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Mapping, Sequence
+
+from ..engine.cell import Failure, Frame
+from ..errors import CellError
+from ..execution import RankEnd
+
+_CONTEXT = 2  # lines shown before and after the line at fault, in the notebook's own code
+_CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
+
+
+def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: Mapping[str, str]) -> CellError | None:
+    """Return the error that the ranks raised, or ``None`` if none did.
+
+    Ranks that failed only because another one left are not mentioned. Where ranks raised different errors the first
+    rank's is shown in full and the others in a line each.
+
+    Parameters
+    ----------
+    cells : mapping of str to str
+        File names of notebook cells, and what the notebook calls them (``"Cell In[3]"``).
+    left_out : mapping of str to str
+        Names that were not sent, with the reason: told where the cell misses one.
+    """
+    failures = {end.rank: end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None}
+    primary = {rank: failure for rank, failure in failures.items() if not failure.secondary} or failures
+    if not primary:
+        return None
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for rank, failure in primary.items():
+        groups.setdefault(_identity(failure), []).append(rank)
+    (ranks, *others) = groups.values()
+    shown = primary[ranks[0]]
+    lines = render(shown, ranks, world_size=len(ends), cells=cells)
+    missing = re.match(r"name '(\w+)' is not defined", shown.message)
+    if shown.name == "NameError" and missing and missing[1] in left_out:
+        lines.append(f"({missing[1]!r} exists in the notebook but could not be sent: {left_out[missing[1]]})")
+    for other in others:
+        failure = primary[other[0]]
+        lines.append(f"{_ranks(other)} raised {failure.name}: {failure.message}")
+    return CellError.of(shown.name, shown.message, lines=lines, ranks=ranks)
+
+
+def _identity(failure: Failure) -> tuple[object, ...]:
+    """Return what makes two failures the same: where and what, but for the numbers in the message."""
+    place = [(frame.filename, frame.line) for frame in failure.frames]
+    return (failure.name, re.sub(r"\d+(\.\d+)?", "#", failure.message), *place)
+
+
+def render(failure: Failure, ranks: Sequence[int], *, world_size: int, cells: Mapping[str, str]) -> list[str]:
+    """Return the lines of a traceback as Jupyter shows them."""
+    rule = "-" * 75
+    where = "" if world_size == 1 else f"on all {world_size} ranks" if len(ranks) == world_size else f"on {_ranks(ranks)}"
+    lines = [rule, f"{failure.name:<40}{where:>35}".rstrip()]
+    for frame in _kept(failure.frames, cells):
+        lines += _frame(frame, cells)
+    lines.append(f"{failure.name}: {failure.message}" if failure.message else failure.name)
+    return lines
+
+
+def _kept(frames: Sequence[Frame], cells: Mapping[str, str]) -> list[Frame]:
+    """Return the notebook's own frames and, of the library code below the last of them, the frame that raised."""
+    own = [index for index, frame in enumerate(frames) if _name(frame.filename, cells) is not None]
+    if not own:
+        return list(frames[-1:])
+    last = own[-1]
+    return [frames[index] for index in own] + list(frames[last + 1 :][-1:])
+
+
+def _frame(frame: Frame, cells: Mapping[str, str]) -> list[str]:
+    cell = _name(frame.filename, cells)
+    function = "" if frame.function == "<module>" else f", in {frame.function}"
+    lines = [f"{cell or frame.filename}, line {frame.line}{function}"]
+    source = linecache.getlines(frame.filename)
+    if cell is None or not source:
+        text = frame.text or linecache.getline(frame.filename, frame.line).strip()
+        return [*lines, f"      {text}"] if text else lines
+    first = max(1, frame.line - _CONTEXT)
+    for number in range(first, min(len(source), frame.line + _CONTEXT) + 1):
+        text = source[number - 1].rstrip()
+        if number == 1 and not text:
+            continue  # the place of the magic's own line
+        mark = "---->" if number == frame.line else "     "
+        lines.append(f"{mark} {number:>3} {text}".rstrip())
+    return lines
+
+
+def _name(filename: str, cells: Mapping[str, str]) -> str | None:
+    if filename in cells:
+        return cells[filename]
+    return "Cell" if _CELL_FILE.search(filename) else None
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 2``, ``ranks 0–3`` or ``ranks 0, 2``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}–{ranks[-1]}"
+    return "ranks " + ", ".join(map(str, ranks))

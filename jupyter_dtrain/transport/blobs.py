@@ -1,0 +1,90 @@
+"""Large buffers, stored once per host under the hash of their bytes.
+
+A buffer is written once into a folder in shared memory and mapped by every engine of the host, privately: a page
+is copied when an engine writes to it and shared until then. What is stored already is not written again, so the rerun
+of a cell sends only what changed. On a host whose shared memory is too small the folder lies on disk: slower, and the
+same otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
+
+
+def key_of(buffer: memoryview) -> str:
+    """Return the name under which `buffer` is stored: a hash of its bytes and its length."""
+    return f"{hashlib.blake2b(buffer, digest_size=20).hexdigest()}-{buffer.nbytes:x}"
+
+
+class BlobFolder:
+    """A folder of buffers by content.
+
+    Parameters
+    ----------
+    path : Path
+        Made with mode 0700 if it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def put_all(self, buffers: Iterable[memoryview]) -> list[str]:
+        """Store `buffers` and return their keys in order. Hashing releases the interpreter's lock, so it runs in threads."""
+        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            return list(pool.map(self.put, buffers))
+
+    def put(self, buffer: memoryview) -> str:
+        """Store one buffer and return its key."""
+        key = key_of(buffer)
+        self.write(key, buffer)
+        return key
+
+    def write(self, key: str, buffer: memoryview) -> None:
+        """Store `buffer` under `key`, unless it is there. Readers never see a part of it."""
+        target = self.path / key
+        if target.exists():
+            os.utime(target)  # the least recently used go first
+            return
+        handle, name = tempfile.mkstemp(dir=self.path, prefix=".part-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(buffer)
+            Path(name).rename(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Return those of `keys` that are not stored."""
+        return [key for key in keys if not (self.path / key).exists()]
+
+    def open(self, key: str) -> memoryview:
+        """Map a stored buffer. Writes to it are private to the process."""
+        with (self.path / key).open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """Remove stored buffers. Processes that mapped one keep it."""
+        for key in keys:
+            (self.path / key).unlink(missing_ok=True)
+
+    def trim(self, *, keep: Iterable[str], limit: int) -> None:
+        """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored."""
+        kept = set(keep)
+        stored = [(entry.name, entry.stat()) for entry in os.scandir(self.path) if not entry.name.startswith(".")]
+        total = sum(stat.st_size for _, stat in stored)
+        for name, stat in sorted(stored, key=lambda item: item[1].st_mtime_ns):
+            if total <= limit:
+                return
+            if name not in kept:
+                self.discard([name])
+                total -= stat.st_size
