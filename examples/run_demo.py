@@ -20,8 +20,9 @@ from traitlets.config import Config
 
 NOTEBOOK = Path(__file__).with_name("digits.ipynb")
 ANNOUNCED = {  # cell id → what is said before the cell runs, where it takes its time
-    "data": "Importing PyTorch and loading the digits.",
-    "train": "Starting {engines} engines and training on them.\n",
+    "load": "Starting the engines.",
+    "data": "\nImporting PyTorch and loading the digits.",
+    "train": "Training on {engines} engines.\n",
 }
 NEXT = """
 The same in JupyterLab, with the curves live beside it:  make lab
