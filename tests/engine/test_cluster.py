@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -210,7 +211,7 @@ def test_a_killed_guard_takes_everything_along(mark):
 
 @pytest.mark.parametrize("culprit", ["controller", "engine"])
 def test_a_start_that_fails_says_why_and_leaves_nothing(culprit, mark, monkeypatch, tmp_path):
-    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path)
     if culprit == "controller":
         monkeypatch.setenv("PYTHONHOME", "/nonexistent")  # nothing but the guard starts
@@ -342,7 +343,7 @@ def test_nothing_outlives_the_kernel(when, number, mark, tmp_path):
 
 
 def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "tmp").mkdir()
     (tmp_path / "shm").mkdir()
@@ -365,7 +366,7 @@ def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
 
 
 def test_large_buffers_go_to_disk_where_shared_memory_is_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(folders, "SHARED_MEMORY_AT_LEAST", 1 << 60)
     made = folders.Folders()
     assert made.blobs.parent == made.private
