@@ -1,0 +1,93 @@
+/** The commands of the palette and menus: what the sidebar's buttons do. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { CommandRegistry } from '@lumino/commands';
+import { trainingIcon } from './icons';
+import type { TrainingModel } from './model/training';
+import { obstacleText } from './panels/texts';
+import type { CommandName } from './protocol';
+
+export const CommandIDs = {
+  show: 'jupyter-dtrain:show',
+  stopRun: 'jupyter-dtrain:stop-run',
+  startCluster: 'jupyter-dtrain:start-cluster',
+  stopCluster: 'jupyter-dtrain:stop-cluster'
+} as const;
+
+export interface ICommandOptions {
+  commands: CommandRegistry;
+  model: TrainingModel;
+  trans: TranslationBundle;
+  /** Bring the sidebar to the front. */
+  show: () => void;
+}
+
+/** Add the commands; those that act on a run are enabled when they can. */
+export function addCommands(options: ICommandOptions): void {
+  const { commands, model, trans, show } = options;
+  commands.addCommand(CommandIDs.show, {
+    label: trans.__('Show Distributed Training'),
+    caption: trans.__('Show the cluster and the run of the current notebook'),
+    icon: trainingIcon,
+    execute: show,
+    describedBy: { args: NO_ARGUMENTS }
+  });
+
+  const addControl = (
+    id: string,
+    name: CommandName,
+    label: string,
+    caption: string
+  ): void => {
+    const obstacle = (): string | null => {
+      const found = model.current?.controls.obstacle(name);
+      return found === null || found === undefined
+        ? null
+        : obstacleText(found, trans);
+    };
+    commands.addCommand(id, {
+      label,
+      caption: () => obstacle() ?? caption,
+      isEnabled: () => model.current?.controls.obstacle(name) === null,
+      execute: () => model.current?.controls.send(name),
+      describedBy: { args: NO_ARGUMENTS }
+    });
+  };
+  addControl(
+    CommandIDs.stopRun,
+    'stop_run',
+    trans.__('Stop the Distributed Run'),
+    trans.__('Stop after the current step and keep its weights')
+  );
+  addControl(
+    CommandIDs.startCluster,
+    'start_cluster',
+    trans.__('Start Training Engines'),
+    trans.__('Start one engine for each device')
+  );
+  addControl(
+    CommandIDs.stopCluster,
+    'stop_cluster',
+    trans.__('Stop Training Engines'),
+    trans.__('Stop the engines of the current notebook')
+  );
+
+  let enabled = '';
+  model.changed.connect(() => {
+    const { current } = model;
+    const now = String(
+      CONTROLS.map(name => current?.controls.obstacle(name) ?? null)
+    );
+    if (now !== enabled) {
+      enabled = now;
+      commands.notifyCommandChanged();
+    }
+  });
+}
+
+const CONTROLS: readonly CommandName[] = [
+  'stop_run',
+  'start_cluster',
+  'stop_cluster'
+];
+const NO_ARGUMENTS = { type: 'object', properties: {} } as const;

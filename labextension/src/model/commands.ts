@@ -1,0 +1,87 @@
+/**
+ * Sends commands to the kernel and waits for their answers.
+ *
+ * Each command carries an id that its reply repeats. A command that gets no
+ * reply in time fails with a sentence that says what else to try, because the
+ * user who pressed Stop is waiting.
+ */
+
+import type { JSONObject } from '@lumino/coreutils';
+import type { CommandName, ICommand, IReply } from '../protocol';
+
+/** How long the kernel may take to answer a command. */
+const REPLY_MS = 10_000;
+
+/** Why a command did not do what it was to do. */
+export class CommandError extends Error {
+  constructor(
+    /** `refused` by the kernel, no reply (`silent`), or the comm `closed`. */
+    readonly reason: 'refused' | 'silent' | 'closed',
+    message: string
+  ) {
+    super(message);
+  }
+}
+
+interface IWaiting {
+  resolve: (message: string) => void;
+  reject: (error: CommandError) => void;
+  timer: ReturnType<typeof setTimeout>;
+}
+
+export class CommandSender {
+  constructor(
+    /** Puts a command on the comm. */
+    private readonly _send: (data: JSONObject) => void,
+    private readonly _replyMs: number = REPLY_MS
+  ) {}
+
+  /** Send a command; resolves with what the kernel says that it did. */
+  send(name: CommandName, numEngines: number | null = null): Promise<string> {
+    this._count += 1;
+    const command = {
+      type: 'command',
+      id: `${name}-${this._count}`,
+      name,
+      num_engines: numEngines
+    } satisfies ICommand;
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this._settle(command.id)?.reject(
+          new CommandError('silent', `no reply in ${this._replyMs / 1000} s`)
+        );
+      }, this._replyMs);
+      this._waiting.set(command.id, { resolve, reject, timer });
+      this._send(command);
+    });
+  }
+
+  /** Take a reply; one that nobody waits for is dropped. */
+  receive(reply: IReply): void {
+    const waiting = this._settle(reply.id);
+    if (reply.ok) {
+      waiting?.resolve(reply.message);
+    } else {
+      waiting?.reject(new CommandError('refused', reply.message));
+    }
+  }
+
+  /** The comm is gone: nothing will be answered any more. */
+  close(): void {
+    for (const id of [...this._waiting.keys()]) {
+      this._settle(id)?.reject(new CommandError('closed', 'connection closed'));
+    }
+  }
+
+  private _settle(id: string): IWaiting | undefined {
+    const waiting = this._waiting.get(id);
+    if (waiting !== undefined) {
+      clearTimeout(waiting.timer);
+      this._waiting.delete(id);
+    }
+    return waiting;
+  }
+
+  private readonly _waiting = new Map<string, IWaiting>();
+  private _count = 0;
+}

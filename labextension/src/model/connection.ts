@@ -1,0 +1,310 @@
+/**
+ * One kernel's two comms and the state that they feed.
+ *
+ * Two comms, not one: the kernel writes telemetry from its busy main thread,
+ * and a comm that does so may no longer be answered on a subshell. Commands
+ * have a comm of their own, which the kernel answers while a cell runs.
+ *
+ * A kernel without the extension closes the comm at once. It is asked again
+ * after it has executed something that may have loaded the extension, and not
+ * otherwise: each question leaves a line in the kernel's log.
+ */
+
+import type { IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+import type { KernelMessage } from '@jupyterlab/services';
+import {
+  COMMAND_TARGET,
+  PROTOCOL_VERSION,
+  TELEMETRY_TARGET,
+  type CommandName,
+  type IBatch,
+  type IReply,
+  type Update
+} from '../protocol';
+import { openComm, type IOpenComm, type KernelLink } from './comm';
+import { CommandError, CommandSender } from './commands';
+import { TrainingState } from './state';
+
+/**
+ * `waiting`: for the kernel, or for its first message. `absent`: the extension
+ * is not loaded there. `mismatch`: another version of the protocol. `gone`: the
+ * kernel is restarting or dead.
+ */
+export type ConnectionStatus =
+  'waiting' | 'connected' | 'absent' | 'mismatch' | 'gone';
+
+/** Code that may load the extension, or start a run. */
+const MAY_LOAD = /dtrain|distribute|%run\b/;
+/** Runs of several cells ask once: this long after a cell's end. */
+const RETRY_MS = 300;
+const GONE = ['terminating', 'restarting', 'autorestarting', 'dead'];
+
+export class Connection implements IDisposable {
+  constructor(readonly kernel: KernelLink) {
+    kernel.statusChanged.connect(this._onStatus, this);
+    kernel.connectionStatusChanged.connect(this._onConnectionStatus, this);
+    kernel.iopubMessage.connect(this._onIOPub, this);
+    kernel.disposed.connect(this.dispose, this);
+    this._open();
+  }
+
+  readonly state = new TrainingState();
+
+  /** Something changed in `status`, `state` or what is under way. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  get status(): ConnectionStatus {
+    return this._status;
+  }
+
+  /** The protocol version of the kernel, once it has said. */
+  get kernelVersion(): number | null {
+    return this._kernelVersion;
+  }
+
+  /** Whether commands can be sent. */
+  get canCommand(): boolean {
+    return this._sender !== null;
+  }
+
+  /** Whether a cell is running, so that a plain reply may have to wait. */
+  get busy(): boolean {
+    return this.kernel.status === 'busy';
+  }
+
+  /**
+   * Whether somebody is looking: the kernel is then asked after everything
+   * that it executes, whatever it was.
+   */
+  get eager(): boolean {
+    return this._eager;
+  }
+
+  set eager(value: boolean) {
+    if (value && !this._eager && this._executed) {
+      this._retrySoon();
+    }
+    this._eager = value;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Send a command; resolves with the kernel's answer. */
+  send(name: CommandName, numEngines: number | null = null): Promise<string> {
+    if (this._sender === null) {
+      return Promise.reject(new CommandError('closed', 'not connected'));
+    }
+    return this._sender.send(name, numEngines);
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    this._close();
+    this._setStatus('gone');
+    Signal.clearData(this);
+  }
+
+  /** Open the telemetry comm, if the kernel is there and it is not open. */
+  private _open(): void {
+    const { kernel } = this;
+    if (
+      this._isDisposed ||
+      this._attempt !== null ||
+      kernel.connectionStatus !== 'connected' ||
+      GONE.includes(kernel.status) ||
+      kernel.status === 'starting'
+    ) {
+      return;
+    }
+    const attempt = new Attempt();
+    this._attempt = attempt;
+    this._executed = false;
+    this._setStatus('waiting');
+    void this._openTelemetry(attempt).catch(() => {
+      this._onClosed(attempt);
+    });
+  }
+
+  private async _openTelemetry(attempt: Attempt): Promise<void> {
+    const spec = await this.kernel.spec;
+    if (spec !== undefined && spec.language !== 'python') {
+      this._onClosed(attempt);
+      return;
+    }
+    attempt.keep(
+      await openComm(this.kernel, TELEMETRY_TARGET, {
+        onMessage: data => {
+          if (!attempt.closed) {
+            this._onTelemetry(attempt, data as unknown as IBatch);
+          }
+        },
+        onClose: () => {
+          this._onClosed(attempt);
+        }
+      })
+    );
+  }
+
+  private async _openCommands(attempt: Attempt): Promise<void> {
+    const comm = await openComm(this.kernel, COMMAND_TARGET, {
+      onMessage: data => {
+        this._sender?.receive(data as unknown as IReply);
+      },
+      onClose: () => {
+        this._onClosed(attempt);
+      }
+    });
+    attempt.keep(comm);
+    if (!attempt.closed) {
+      this._sender = new CommandSender(data => {
+        comm.send(data);
+      });
+      this._changed.emit();
+    }
+  }
+
+  private _onTelemetry(attempt: Attempt, batch: IBatch): void {
+    for (const message of batch.messages) {
+      this._onUpdate(attempt, message);
+    }
+    this._changed.emit();
+  }
+
+  private _onUpdate(attempt: Attempt, update: Update): void {
+    if (update.type === 'snapshot') {
+      this._kernelVersion = update.version;
+      if (update.version !== PROTOCOL_VERSION) {
+        attempt.close();
+        this._setStatus('mismatch');
+        return;
+      }
+      if (this._status !== 'connected') {
+        this._setStatus('connected');
+        void this._openCommands(attempt).catch(() => {
+          this._onClosed(attempt);
+        });
+      }
+    }
+    if (!attempt.closed) {
+      this.state.apply(update);
+    }
+  }
+
+  /** The kernel closed a comm: it has no such target, or no longer. */
+  private _onClosed(attempt: Attempt): void {
+    if (this._attempt !== attempt || this._status === 'mismatch') {
+      return;
+    }
+    this._close();
+    this._setStatus('absent');
+    if (this._executed) {
+      this._retrySoon();
+    }
+  }
+
+  private _close(): void {
+    clearTimeout(this._timer);
+    this._timer = undefined;
+    this._sender?.close();
+    this._sender = null;
+    this._attempt?.close();
+    this._attempt = null;
+  }
+
+  private _onStatus(): void {
+    const { status } = this.kernel;
+    if (GONE.includes(status)) {
+      this._close();
+      this.state.lose();
+      this._kernelVersion = null;
+      this._setStatus('gone');
+    } else if (this._status === 'gone' || this._status === 'waiting') {
+      this._open();
+    } else if (status === 'idle' && this._executed) {
+      this._retrySoon();
+    }
+    // Whether a cell runs is shown with the controls.
+    this._changed.emit();
+  }
+
+  /** After a lost connection the comms are opened anew, for a new snapshot. */
+  private _onConnectionStatus(): void {
+    if (this.kernel.connectionStatus === 'connected') {
+      this._close();
+      this._open();
+    } else if (this._status === 'connected') {
+      this._sender?.close();
+      this._sender = null;
+      this._setStatus('waiting');
+    }
+  }
+
+  private _onIOPub(_: unknown, message: KernelMessage.IIOPubMessage): void {
+    if (message.header.msg_type === 'execute_input') {
+      const { code } = message.content as { code: string };
+      if (this._eager || MAY_LOAD.test(code)) {
+        this._executed = true;
+      }
+    }
+  }
+
+  private _retrySoon(): void {
+    if (this._status === 'absent' && this._timer === undefined) {
+      this._timer = setTimeout(() => {
+        this._timer = undefined;
+        this._open();
+      }, RETRY_MS);
+    }
+  }
+
+  private _setStatus(status: ConnectionStatus): void {
+    this._status = status;
+    this._changed.emit();
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private _status: ConnectionStatus = 'waiting';
+  private _attempt: Attempt | null = null;
+  private _sender: CommandSender | null = null;
+  private _kernelVersion: number | null = null;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+  private _eager = false;
+  private _executed = false;
+  private _isDisposed = false;
+}
+
+/**
+ * The comms of one attempt to connect. Messages and comms that come after it
+ * was closed belong to nobody: the comms are closed, the messages dropped.
+ */
+class Attempt {
+  get closed(): boolean {
+    return this._closed;
+  }
+
+  keep(comm: IOpenComm): void {
+    if (this._closed) {
+      comm.close();
+    } else {
+      this._comms.push(comm);
+    }
+  }
+
+  close(): void {
+    this._closed = true;
+    for (const comm of this._comms.splice(0)) {
+      comm.close();
+    }
+  }
+
+  private readonly _comms: IOpenComm[] = [];
+  private _closed = false;
+}

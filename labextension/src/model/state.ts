@@ -1,0 +1,155 @@
+/**
+ * What is known of one kernel's cluster and run: the sum of its updates.
+ *
+ * A plain object that `apply` changes in place and that anybody may read; the
+ * connection that feeds it says when it changed. It knows no DOM and no comm.
+ */
+
+import {
+  RUN_PHASES_ENDED,
+  type IClusterUpdate,
+  type IDeviceUse,
+  type INotice,
+  type IPoints,
+  type IRunUpdate,
+  type ISnapshot,
+  type Nested,
+  type RunPhase,
+  type Update
+} from '../protocol';
+import { Series } from './series';
+
+/**
+ * A run's phase as the views show it. `lost`: its kernel went away before the
+ * run had ended, so how it ended is not known here.
+ */
+export type ShownPhase = RunPhase | 'lost';
+
+export type Cluster = Nested<IClusterUpdate>;
+export type Run = Omit<Nested<IRunUpdate>, 'phase'> & { phase: ShownPhase };
+export type DeviceUse = Nested<IDeviceUse>;
+
+/** More notices than this are not kept: the oldest go first. */
+const MAX_NOTICES = 50;
+
+const NO_CLUSTER: Cluster = { phase: 'stopped', engines: [], detail: '' };
+
+export class TrainingState {
+  cluster: Cluster = NO_CLUSTER;
+  run: Run | null = null;
+  /** When `run` was last told, in milliseconds since the epoch. */
+  runReceived = 0;
+  /** The newest device use by rank. */
+  readonly devices = new Map<number, DeviceUse>();
+  /** The curves of the run by name, in the order in which they appeared. */
+  readonly series = new Map<string, Series>();
+  readonly notices: Nested<INotice>[] = [];
+
+  /** Whether a run is under way (one that may still change). */
+  get running(): boolean {
+    return this.run !== null && !hasEnded(this.run.phase);
+  }
+
+  apply(update: Update, now: number = Date.now()): void {
+    switch (update.type) {
+      case 'snapshot':
+        this._applySnapshot(update, now);
+        break;
+      case 'cluster_update':
+        this._setCluster(update);
+        break;
+      case 'run_update':
+        this._setRun(update, now);
+        break;
+      case 'points':
+        this._addPoints(update);
+        break;
+      case 'device_use':
+        this.devices.set(update.rank, update);
+        break;
+      case 'notice':
+        this._addNotice(update);
+        break;
+    }
+  }
+
+  /** The kernel is gone, and with it the cluster and what was running. */
+  lose(): void {
+    this.cluster = NO_CLUSTER;
+    this.devices.clear();
+    if (this.run !== null && !hasEnded(this.run.phase)) {
+      this.run = { ...this.run, phase: 'lost' };
+    }
+  }
+
+  private _applySnapshot(snapshot: ISnapshot, now: number): void {
+    this._setCluster(snapshot.cluster);
+    this.devices.clear();
+    for (const device of snapshot.devices) {
+      this.devices.set(device.rank, device);
+    }
+    // A restarted kernel knows of no run; the last one stays to be read.
+    if (snapshot.run !== null) {
+      this._setRun(snapshot.run, now);
+      // The curves are merged, not replaced: points that overtook the snapshot
+      // stay.
+      for (const points of snapshot.points) {
+        this._addPoints(points);
+      }
+    }
+  }
+
+  private _setCluster(cluster: Cluster): void {
+    this.cluster = cluster;
+    const ranks = new Set(cluster.engines.map(engine => engine.rank));
+    for (const rank of this.devices.keys()) {
+      if (!ranks.has(rank)) {
+        this.devices.delete(rank);
+      }
+    }
+  }
+
+  private _setRun(run: Nested<IRunUpdate>, now: number): void {
+    this._enterRun(run.run_id);
+    this.run = run;
+    this.runReceived = now;
+  }
+
+  private _addPoints(points: Nested<IPoints>): void {
+    this._enterRun(points.run_id);
+    let series = this.series.get(points.name);
+    if (series === undefined) {
+      series = new Series(points.name);
+      this.series.set(points.name, series);
+    }
+    series.add(points);
+  }
+
+  /** Forget the curves and notices of another run than `runId`. */
+  private _enterRun(runId: string): void {
+    if (this._runId !== runId) {
+      this._runId = runId;
+      this.run = null;
+      this.series.clear();
+      this.notices.length = 0;
+    }
+  }
+
+  /** Equal texts from several ranks are one notice, as equal errors are. */
+  private _addNotice(notice: Nested<INotice>): void {
+    if (this.notices.some(other => other.text === notice.text)) {
+      return;
+    }
+    this.notices.push(notice);
+    if (this.notices.length > MAX_NOTICES) {
+      this.notices.shift();
+    }
+  }
+
+  private _runId: string | null = null;
+}
+
+/** Whether a run in this phase changes no more. */
+export function hasEnded(phase: ShownPhase): boolean {
+  return phase === 'lost' || RUN_PHASES_ENDED.includes(phase);
+}

@@ -1,0 +1,102 @@
+/**
+ * The training that the sidebar shows: that of the current notebook's kernel.
+ *
+ * A kernel that is no longer current keeps its connection until it is gone, so
+ * that going back to its notebook shows at once what happened meanwhile.
+ */
+
+import type { IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+import type { KernelLink } from './comm';
+import { Connection } from './connection';
+import { Controls } from './controls';
+
+/** A kernel's connection with its controls. */
+export interface ITraining {
+  readonly connection: Connection;
+  readonly controls: Controls;
+}
+
+export class TrainingModel implements IDisposable {
+  /** Emitted after any change to what is to be shown. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** The current kernel's training; `null`: there is no kernel. */
+  get current(): ITraining | null {
+    return this._current;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Whether the user is looking at it. */
+  get watched(): boolean {
+    return this._watched;
+  }
+
+  set watched(value: boolean) {
+    this._watched = value;
+    if (this._current !== null) {
+      this._current.connection.eager = value;
+    }
+  }
+
+  /** Show the training of another kernel. */
+  follow(kernel: KernelLink | null): void {
+    if (this._isDisposed) {
+      return;
+    }
+    if (this._current !== null) {
+      this._current.connection.eager = false;
+    }
+    this._current =
+      kernel === null || kernel.isDisposed ? null : this._training(kernel);
+    if (this._current !== null) {
+      this._current.connection.eager = this._watched;
+    }
+    this._changed.emit();
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    this._current = null;
+    for (const { connection } of this._trainings.values()) {
+      connection.dispose();
+    }
+    this._trainings.clear();
+    Signal.clearData(this);
+  }
+
+  private _training(kernel: KernelLink): ITraining {
+    const known = this._trainings.get(kernel);
+    if (known !== undefined) {
+      return known;
+    }
+    const connection = new Connection(kernel);
+    const training = { connection, controls: new Controls(connection) };
+    const onChanged = (): void => {
+      if (this._current === training) {
+        this._changed.emit();
+      }
+    };
+    connection.changed.connect(onChanged);
+    training.controls.changed.connect(onChanged);
+    kernel.disposed.connect(() => {
+      this._trainings.delete(kernel);
+    });
+    this._trainings.set(kernel, training);
+    return training;
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private readonly _trainings = new Map<KernelLink, ITraining>();
+  private _current: ITraining | null = null;
+  private _watched = false;
+  private _isDisposed = false;
+}

@@ -1,0 +1,47 @@
+/** Numbers as a person reads them, in a few characters. */
+
+const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+
+/** Four significant digits: `0.3128`, `1e-7`; a dash for what is not known. */
+export function formatValue(value: number | null): string {
+  return value === null ? '–' : String(Number(value.toPrecision(4)));
+}
+
+/** A count with the locale's grouping, whole from ten on. */
+export function formatCount(value: number | null): string {
+  return value === null
+    ? '–'
+    : value.toLocaleString(undefined, {
+        maximumFractionDigits: Math.abs(value) < 10 ? 1 : 0
+      });
+}
+
+export function formatPercent(value: number): string {
+  return `${Math.round(value)} %`;
+}
+
+/** Bytes used of bytes there are, in the unit of the larger: `1.2 / 16 GiB`. */
+export function formatMemory(used: number, total: number): string {
+  let unit = 0;
+  let scale = 1;
+  while (total / scale >= 1024 && unit < BYTE_UNITS.length - 1) {
+    scale *= 1024;
+    unit += 1;
+  }
+  return `${short(used / scale)} / ${short(total / scale)} ${BYTE_UNITS[unit] ?? ''}`;
+}
+
+function short(value: number): string {
+  return value.toFixed(value < 10 ? 1 : 0);
+}
+
+/** Seconds as `0:07`, `12:34` or `1:02:03`. */
+export function formatDuration(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const two = (value: number): string => String(value).padStart(2, '0');
+  const minutes = Math.floor(whole / 60) % 60;
+  const hours = Math.floor(whole / 3600);
+  return hours > 0
+    ? `${hours}:${two(minutes)}:${two(whole % 60)}`
+    : `${minutes}:${two(whole % 60)}`;
+}

@@ -1,0 +1,258 @@
+/** The run: how far it is, how fast, how well, and a button to stop it. */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Message } from '@lumino/messaging';
+import type { Run } from '../model/state';
+import type { ITraining } from '../model/training';
+import { Control } from './control';
+import { formatCount, formatDuration, formatValue } from './format';
+import { failureText, obstacleText, runPhaseText } from './texts';
+import { View } from './view';
+
+/** The elapsed time goes on between two updates of a run with long steps. */
+const TICK_MS = 1000;
+
+export class RunView extends View {
+  protected render(): React.ReactElement | null {
+    const training = this.model.current;
+    const run = training?.connection.state.run ?? null;
+    if (training === null || run === null) {
+      return training?.connection.status === 'connected' ? (
+        <NoRun trans={this.trans} />
+      ) : null;
+    }
+    return <RunSection training={training} run={run} trans={this.trans} />;
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._startTicking();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    if (this.isVisible) {
+      this._startTicking();
+    }
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._stopTicking();
+  }
+
+  protected override onBeforeDetach(message: Message): void {
+    this._stopTicking();
+    super.onBeforeDetach(message);
+  }
+
+  private _startTicking(): void {
+    this._stopTicking();
+    this._timer = setInterval(() => {
+      if (this.model.current?.connection.state.running === true) {
+        this.schedule();
+      }
+    }, TICK_MS);
+  }
+
+  private _stopTicking(): void {
+    clearInterval(this._timer);
+  }
+
+  private _timer: ReturnType<typeof setInterval> | undefined;
+}
+
+function NoRun({ trans }: { trans: TranslationBundle }): React.ReactElement {
+  return (
+    <section
+      className="jp-dtrain-section"
+      data-testid="jp-dtrain-run"
+      data-phase="none"
+      aria-labelledby="jp-dtrain-run-title"
+    >
+      <header>
+        <h2 id="jp-dtrain-run-title">{trans.__('Run')}</h2>
+      </header>
+      <p className="jp-dtrain-hint">
+        {trans.__(
+          'Nothing has been run yet. Make this the first line of a training cell and run it:'
+        )}
+      </p>
+      <pre>%%distribute</pre>
+    </section>
+  );
+}
+
+interface IRunProps {
+  training: ITraining;
+  run: Run;
+  trans: TranslationBundle;
+}
+
+function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
+  const { connection, controls } = training;
+  const { state } = connection;
+  const phase = controls.stopping ? 'stopping' : run.phase;
+  const obstacle = controls.obstacle('stop_run');
+  const reason = obstacle === null ? null : obstacleText(obstacle, trans);
+  const { failure } = controls;
+  const elapsed =
+    run.elapsed +
+    (state.running ? Math.max(0, Date.now() - state.runReceived) / 1000 : 0);
+  return (
+    <section
+      className="jp-dtrain-section"
+      data-testid="jp-dtrain-run"
+      data-phase={phase}
+      data-run-id={run.run_id}
+      aria-labelledby="jp-dtrain-run-title"
+    >
+      <header>
+        <h2 id="jp-dtrain-run-title">{trans.__('Run')}</h2>
+        <span className="jp-dtrain-run-name" title={run.name}>
+          {run.name}
+        </span>
+        <span
+          className="jp-dtrain-phase"
+          data-testid="jp-dtrain-run-phase"
+          role="status"
+        >
+          {runPhaseText(phase, trans)}
+        </span>
+      </header>
+      <Progress run={run} running={state.running} trans={trans} />
+      <dl className="jp-dtrain-numbers">
+        <Stat
+          name="loss"
+          label={trans.__('Loss')}
+          value={formatValue(run.loss)}
+        />
+        <Stat
+          name="step"
+          label={trans.__('Step')}
+          value={formatCount(run.step)}
+        />
+        <Stat
+          name="samples"
+          label={trans.__('Samples/s')}
+          value={formatCount(run.samples_per_second)}
+        />
+        <Stat
+          name="learning-rate"
+          label={trans.__('Learning rate')}
+          value={formatValue(run.learning_rate)}
+        />
+        <Stat
+          name="elapsed"
+          label={trans.__('Elapsed')}
+          value={formatDuration(elapsed)}
+        />
+        <Stat
+          name="engines"
+          label={trans.__('Engines')}
+          value={String(run.world_size)}
+        />
+      </dl>
+      {run.error !== null && (
+        <pre
+          className="jp-dtrain-error"
+          data-testid="jp-dtrain-run-error"
+          role="alert"
+          tabIndex={0}
+        >
+          {run.error}
+        </pre>
+      )}
+      {run.phase === 'lost' && (
+        <p className="jp-dtrain-hint">
+          {trans.__(
+            'The kernel ended while this run was going on. What it had recorded until then is in the folder of runs.'
+          )}
+        </p>
+      )}
+      <div className="jp-dtrain-controls">
+        <Control
+          label={controls.stopping ? trans.__('Stopping…') : trans.__('Stop')}
+          testId="jp-dtrain-stop"
+          className="jp-dtrain-stop"
+          reason={reason}
+          onClick={() => {
+            void controls.send('stop_run');
+          }}
+        />
+        <span className="jp-dtrain-hint" data-testid="jp-dtrain-stop-reason">
+          {reason ?? trans.__('Keeps the weights of the last finished step')}
+        </span>
+      </div>
+      {failure?.command === 'stop_run' && state.running && (
+        <p className="jp-dtrain-error-text" role="alert">
+          {failureText(failure, trans)}
+        </p>
+      )}
+    </section>
+  );
+}
+
+interface IProgressProps {
+  run: Run;
+  running: boolean;
+  trans: TranslationBundle;
+}
+
+/** Where the loader is; a bar where its length is known. */
+function Progress(props: IProgressProps): React.ReactElement | null {
+  const { run, running, trans } = props;
+  const { epoch, batch, batches } = run;
+  if (epoch === null) {
+    return running ? <div className="jp-dtrain-bar jp-dtrain-waiting" /> : null;
+  }
+  const text =
+    batch === null
+      ? trans.__('Epoch %1', String(epoch))
+      : batches === null
+        ? trans.__('Epoch %1 · batch %2', String(epoch), String(batch))
+        : trans.__(
+            'Epoch %1 · batch %2 of %3',
+            String(epoch),
+            String(batch),
+            String(batches)
+          );
+  const percent =
+    batch === null || batches === null || batches === 0
+      ? null
+      : Math.min(100, (100 * batch) / batches);
+  return (
+    <div className="jp-dtrain-progress" data-testid="jp-dtrain-progress">
+      <span>{text}</span>
+      {percent !== null && (
+        <div
+          className="jp-dtrain-bar"
+          role="progressbar"
+          aria-label={trans.__('Progress of the epoch')}
+          aria-valuemin={0}
+          aria-valuemax={100}
+          aria-valuenow={Math.round(percent)}
+          aria-valuetext={text}
+        >
+          <div style={{ width: `${percent}%` }} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+interface IStatProps {
+  name: string;
+  label: string;
+  value: string;
+}
+
+function Stat({ name, label, value }: IStatProps): React.ReactElement {
+  return (
+    <div>
+      <dt>{label}</dt>
+      <dd data-testid={`jp-dtrain-${name}`}>{value}</dd>
+    </div>
+  );
+}

@@ -1,0 +1,51 @@
+/** The sidebar: its sections one below the other, scrolled as one. */
+
+import type { IThemeManager } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Message } from '@lumino/messaging';
+import { Panel } from '@lumino/widgets';
+import { trainingIcon } from '../icons';
+import type { TrainingModel } from '../model/training';
+import { ClusterView } from './cluster';
+import { CurvesView } from './curves';
+import { NoticesView } from './notices';
+import { RunView } from './run';
+import { StatusView } from './status';
+
+export const SIDEBAR_ID = 'jp-dtrain-sidebar';
+
+export class Sidebar extends Panel {
+  constructor(
+    private readonly _model: TrainingModel,
+    trans: TranslationBundle,
+    themes: IThemeManager | null
+  ) {
+    super();
+    this.id = SIDEBAR_ID;
+    this.addClass('jp-dtrain-sidebar');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', trans.__('Distributed training'));
+    this.title.icon = trainingIcon;
+    this.title.caption = trans.__('Distributed training');
+    this.addWidget(new StatusView('jp-dtrain-status', _model, trans));
+    this.addWidget(new RunView('jp-dtrain-run', _model, trans));
+    this.addWidget(new CurvesView(_model, trans, themes));
+    this.addWidget(new ClusterView('jp-dtrain-cluster', _model, trans));
+    this.addWidget(new NoticesView('jp-dtrain-notices', _model, trans));
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._model.watched = true;
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._model.watched = this.isVisible;
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._model.watched = false;
+  }
+}

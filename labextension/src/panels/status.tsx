@@ -1,0 +1,59 @@
+/** What to do when there is nothing to show: no kernel, no extension, … */
+
+import * as React from 'react';
+import { mismatchText } from './texts';
+import { View } from './view';
+
+export class StatusView extends View {
+  protected render(): React.ReactElement | null {
+    const connection = this.model.current?.connection;
+    const text = this._text();
+    if (text === null) {
+      return null;
+    }
+    return (
+      <div
+        className="jp-dtrain-status"
+        data-testid="jp-dtrain-status"
+        data-status={connection?.status ?? 'no-kernel'}
+        role="status"
+      >
+        {text}
+      </div>
+    );
+  }
+
+  private _text(): React.ReactElement | null {
+    const { trans } = this;
+    const connection = this.model.current?.connection;
+    switch (connection?.status) {
+      case undefined:
+        return (
+          <p>
+            {trans.__('Open a notebook with a Python kernel to see its runs.')}
+          </p>
+        );
+      case 'connected':
+        return null;
+      case 'waiting':
+        return <p>{trans.__('Waiting for the kernel…')}</p>;
+      case 'gone':
+        return <p>{trans.__('The kernel is not running.')}</p>;
+      case 'absent':
+        return (
+          <>
+            <p>{trans.__('To train on several engines, run this cell:')}</p>
+            <pre>%load_ext jupyter_dtrain</pre>
+            <p>{trans.__('Then add one line on top of a training cell:')}</p>
+            <pre>%%distribute</pre>
+          </>
+        );
+      case 'mismatch':
+        return (
+          <p className="jp-dtrain-error-text">
+            {mismatchText(connection.kernelVersion, trans)}
+          </p>
+        );
+    }
+  }
+}

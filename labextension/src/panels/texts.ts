@@ -1,0 +1,110 @@
+/** The sentences for what the model says in codes. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { IFailure, Obstacle } from '../model/controls';
+import type { ShownPhase } from '../model/state';
+import { PROTOCOL_VERSION, type ClusterPhase } from '../protocol';
+
+export function runPhaseText(
+  phase: ShownPhase,
+  trans: TranslationBundle
+): string {
+  switch (phase) {
+    case 'starting':
+      return trans.__('Starting');
+    case 'running':
+      return trans.__('Running');
+    case 'stopping':
+      return trans.__('Stopping');
+    case 'finished':
+      return trans.__('Finished');
+    case 'stopped':
+      return trans.__('Stopped');
+    case 'failed':
+      return trans.__('Failed');
+    case 'lost':
+      return trans.__('Ended with its kernel');
+  }
+}
+
+export function clusterPhaseText(
+  phase: ClusterPhase,
+  trans: TranslationBundle
+): string {
+  switch (phase) {
+    case 'stopped':
+      return trans.__('Stopped');
+    case 'starting':
+      return trans.__('Starting');
+    case 'running':
+      return trans.__('Running');
+    case 'stopping':
+      return trans.__('Stopping');
+  }
+}
+
+/** Why a control cannot act now, and what would make it able to. */
+export function obstacleText(
+  obstacle: Obstacle,
+  trans: TranslationBundle
+): string {
+  switch (obstacle) {
+    case 'waiting':
+      return trans.__('Waiting for the kernel');
+    case 'absent':
+      return trans.__('The extension is not loaded in this kernel');
+    case 'mismatch':
+      return trans.__('The kernel and this page have different versions');
+    case 'gone':
+      return trans.__('The kernel is not running');
+    case 'no-run':
+      return trans.__('Nothing has been run yet');
+    case 'run-ended':
+      return trans.__('The run has ended');
+    case 'run-stopping':
+      return trans.__('Stopping after the current step…');
+    case 'run-active':
+      return trans.__('A run is using the engines: stop it first');
+    case 'cluster-changing':
+    case 'sent':
+      return trans.__('The engines are starting or stopping');
+    case 'cluster-running':
+      return trans.__('The engines are running');
+    case 'cluster-stopped':
+      return trans.__('No engines are running');
+  }
+}
+
+/** What went wrong with a command, and what to try next. */
+export function failureText(
+  failure: IFailure,
+  trans: TranslationBundle
+): string {
+  switch (failure.reason) {
+    case 'refused':
+      return failure.message;
+    case 'silent':
+      return failure.busy
+        ? trans.__(
+            'The kernel did not answer while the cell runs. Use the notebook’s own ■ (Interrupt the kernel) instead.'
+          )
+        : trans.__(
+            'The kernel did not answer. Try again, or restart the kernel.'
+          );
+    case 'closed':
+      return trans.__(
+        'The connection to the kernel was closed before it answered. Try again when it is back.'
+      );
+  }
+}
+
+export function mismatchText(
+  kernelVersion: number | null,
+  trans: TranslationBundle
+): string {
+  return trans.__(
+    'The kernel and this page have different versions of jupyter_dtrain (protocol %1 and %2). Install one version in both places, restart the kernel and reload this page.',
+    String(kernelVersion),
+    String(PROTOCOL_VERSION)
+  );
+}

@@ -1,0 +1,114 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { TrainingModel, type ITraining } from '../src/model/training';
+import { COMMAND_TARGET, TELEMETRY_TARGET } from '../src/protocol';
+import { FakeKernel, recorded, settle } from './fakes';
+
+async function training(
+  recording: string,
+  until?: number
+): Promise<[FakeKernel, ITraining, TrainingModel]> {
+  const kernel = new FakeKernel();
+  const model = new TrainingModel();
+  model.follow(kernel.link);
+  await settle();
+  const updates = recorded(recording).slice(0, until);
+  kernel.comm(TELEMETRY_TARGET).receive(...updates);
+  await settle();
+  assert.ok(model.current);
+  return [kernel, model.current, model];
+}
+
+describe('Stop', () => {
+  it('stops a run, and cannot be pressed twice', async () => {
+    const [kernel, { controls }] = await training('reload-mid-run', 4);
+    assert.equal(controls.obstacle('stop_run'), null);
+    const sent = controls.send('stop_run');
+    assert.equal(controls.stopping, true);
+    assert.equal(controls.obstacle('stop_run'), 'run-stopping');
+    kernel.comm(COMMAND_TARGET).reply(true, 'stopping');
+    await sent;
+    assert.equal(controls.stopping, true, 'until the run has ended');
+    kernel
+      .comm(TELEMETRY_TARGET)
+      .receive(...recorded('reload-mid-run').slice(4));
+    assert.equal(controls.stopping, false);
+    assert.equal(controls.obstacle('stop_run'), 'run-ended');
+    assert.equal(controls.failure, null);
+  });
+
+  it('can be pressed again after it was refused', async () => {
+    const [kernel, { controls }] = await training('reload-mid-run', 4);
+    const sent = controls.send('stop_run');
+    kernel.comm(COMMAND_TARGET).reply(false, 'no engine answered');
+    await sent;
+    assert.equal(controls.obstacle('stop_run'), null);
+    assert.deepEqual(controls.failure, {
+      command: 'stop_run',
+      reason: 'refused',
+      message: 'no engine answered',
+      busy: false
+    });
+  });
+
+  it('has nothing to stop before the first run', async () => {
+    const [, { controls }] = await training('digits-two-engines', 1);
+    assert.equal(controls.obstacle('stop_run'), 'no-run');
+  });
+
+  it('cannot act when the kernel is gone', async () => {
+    const [kernel, { controls }] = await training('reload-mid-run', 4);
+    kernel.become('dead');
+    assert.equal(controls.obstacle('stop_run'), 'gone');
+  });
+});
+
+describe('the engines', () => {
+  it('can be started when there are none', async () => {
+    const [, { controls }] = await training('digits-two-engines', 1);
+    assert.equal(controls.obstacle('start_cluster'), null);
+    assert.equal(controls.obstacle('stop_cluster'), 'cluster-stopped');
+  });
+
+  it('cannot be started or stopped while they start', async () => {
+    const [, { controls }] = await training('digits-two-engines', 2);
+    assert.equal(controls.obstacle('start_cluster'), 'cluster-changing');
+    assert.equal(controls.obstacle('stop_cluster'), 'cluster-changing');
+  });
+
+  it('cannot be stopped under a run', async () => {
+    const [, { controls }] = await training('reload-mid-run', 4);
+    assert.equal(controls.obstacle('stop_cluster'), 'run-active');
+  });
+
+  it('can be stopped after a run', async () => {
+    const [, { controls }] = await training('digits-two-engines');
+    assert.equal(controls.obstacle('stop_cluster'), null);
+    assert.equal(controls.obstacle('start_cluster'), 'cluster-running');
+  });
+});
+
+describe('the model', () => {
+  it('keeps what it knows of a notebook that is no longer current', async () => {
+    const [kernel, first, model] = await training('digits-two-engines', 8);
+    const other = new FakeKernel();
+    model.follow(other.link);
+    assert.notEqual(model.current, first);
+    kernel
+      .comm(TELEMETRY_TARGET)
+      .receive(...recorded('digits-two-engines').slice(8));
+    model.follow(kernel.link);
+    assert.equal(model.current, first);
+    assert.equal(first.connection.state.run?.phase, 'finished');
+    model.dispose();
+  });
+
+  it('has nothing to show without a kernel', () => {
+    const model = new TrainingModel();
+    let changes = 0;
+    model.changed.connect(() => (changes += 1));
+    model.follow(null);
+    assert.equal(model.current, null);
+    assert.equal(changes, 1);
+  });
+});

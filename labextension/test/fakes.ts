@@ -1,0 +1,147 @@
+/** A kernel with the parts that the model uses, and recorded updates. */
+
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { PromiseDelegate, type JSONObject } from '@lumino/coreutils';
+import { Signal } from '@lumino/signaling';
+import type { KernelLink } from '../src/model/comm';
+import type { Update } from '../src/protocol';
+
+type Status = KernelLink['status'];
+
+/** Read the updates of a recording, which a Python test checks as well. */
+export function recorded(name: string): Update[] {
+  // The tests run from the repository's root.
+  const path = join(process.cwd(), 'tests', 'recorded', `${name}.json`);
+  return JSON.parse(readFileSync(path, 'utf-8')) as Update[];
+}
+
+/** Let promises and the timers that are due go on. */
+export async function settle(): Promise<void> {
+  for (let i = 0; i < 20; i++) {
+    await Promise.resolve();
+  }
+}
+
+export class FakeComm {
+  constructor(readonly targetName: string) {}
+
+  readonly commId = 'comm';
+  readonly commsOverSubshells = 'perCommTarget';
+  readonly started = new PromiseDelegate<void>();
+  readonly subshellStarted = this.started.promise;
+  readonly sent: JSONObject[] = [];
+  opened = false;
+  isDisposed = false;
+  onMsg: (message: { content: { data: unknown } }) => void = ignore;
+  onClose: () => void = ignore;
+
+  open(): void {
+    this.opened = true;
+  }
+
+  send(data: JSONObject): void {
+    this.sent.push(data);
+  }
+
+  close(): void {
+    this.isDisposed = true;
+    this.onClose();
+  }
+
+  /** The kernel sends updates. */
+  receive(...messages: Update[]): void {
+    this.onMsg({ content: { data: { messages } } });
+  }
+
+  /** The kernel answers the newest command. */
+  reply(ok: boolean, message: string): void {
+    const id = this.sent[this.sent.length - 1]?.id;
+    this.onMsg({ content: { data: { type: 'reply', id, ok, message } } });
+  }
+}
+
+/** Build one with `new`, use it as a kernel through `link`. */
+export class FakeKernel {
+  readonly statusChanged = new Signal<this, Status>(this);
+  readonly connectionStatusChanged = new Signal<this, string>(this);
+  readonly iopubMessage = new Signal<this, unknown>(this);
+  readonly disposed = new Signal<this, void>(this);
+  readonly comms: FakeComm[] = [];
+  readonly controlMessages: string[] = [];
+  readonly shellMessages: { type: string; subshell: unknown }[] = [];
+  readonly clientId = 'client';
+  readonly username = '';
+  status: Status = 'idle';
+  connectionStatus = 'connected';
+  isDisposed = false;
+  supportsSubshells = true;
+  language = 'python';
+  info: Promise<unknown> = Promise.resolve({});
+
+  get link(): KernelLink {
+    return this as unknown as KernelLink;
+  }
+
+  get spec(): Promise<{ language: string }> {
+    return Promise.resolve({ language: this.language });
+  }
+
+  createComm(target: string): FakeComm {
+    const comm = new FakeComm(target);
+    if (this.subshells) {
+      comm.started.resolve();
+    }
+    this.comms.push(comm);
+    return comm;
+  }
+
+  sendControlMessage(message: { header: { msg_type: string } }): unknown {
+    this.controlMessages.push(message.header.msg_type);
+    const reply = { content: { subshell_id: 'own-subshell' } };
+    return { done: Promise.resolve(reply) };
+  }
+
+  sendShellMessage(message: {
+    header: { msg_type: string; subshell_id?: unknown };
+  }): void {
+    const { msg_type, subshell_id } = message.header;
+    this.shellMessages.push({ type: msg_type, subshell: subshell_id });
+  }
+
+  /** The newest comm to a target. */
+  comm(target: string): FakeComm {
+    const found = this.comms.filter(comm => comm.targetName === target).pop();
+    if (found === undefined) {
+      throw new Error(`no comm to ${target} was made`);
+    }
+    return found;
+  }
+
+  become(status: Status): void {
+    this.status = status;
+    this.statusChanged.emit(status);
+  }
+
+  connect(status: string): void {
+    this.connectionStatus = status;
+    this.connectionStatusChanged.emit(status);
+  }
+
+  /** A cell runs from start to end. */
+  execute(code: string): void {
+    this.become('busy');
+    this.iopubMessage.emit({
+      header: { msg_type: 'execute_input' },
+      content: { code }
+    });
+    this.become('idle');
+  }
+
+  /** Whether subshells start at once. */
+  subshells = true;
+}
+
+function ignore(): void {
+  // Nobody listens.
+}

@@ -1,0 +1,31 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import {
+  formatDuration,
+  formatMemory,
+  formatPercent,
+  formatValue
+} from '../src/panels/format';
+
+describe('numbers for a person', () => {
+  it('have four significant digits', () => {
+    assert.equal(formatValue(0.312849), '0.3128');
+    assert.equal(formatValue(0.0000001), '1e-7');
+    assert.equal(formatValue(null), '–');
+  });
+
+  it('name the unit of memory once', () => {
+    assert.equal(formatMemory(1.2 * 2 ** 30, 16 * 2 ** 30), '1.2 / 16 GiB');
+    assert.equal(formatMemory(512, 900), '512 / 900 B');
+  });
+
+  it('are rounded percents', () => {
+    assert.equal(formatPercent(86.6), '87 %');
+  });
+
+  it('are times of day for durations', () => {
+    assert.equal(formatDuration(7.9), '0:07');
+    assert.equal(formatDuration(754), '12:34');
+    assert.equal(formatDuration(3723), '1:02:03');
+  });
+});

@@ -1,0 +1,146 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { TrainingState } from '../src/model/state';
+import { recorded } from './fakes';
+
+function play(name: string, until?: number): TrainingState {
+  const state = new TrainingState();
+  for (const update of recorded(name).slice(0, until)) {
+    state.apply(update, 1000);
+  }
+  return state;
+}
+
+describe('a recorded run on two engines', () => {
+  it('ends with the state of its last update', () => {
+    const { run, running, cluster } = play('digits-two-engines');
+    assert.equal(running, false);
+    assert.equal(run?.phase, 'finished');
+    assert.equal(run.step, 69);
+    assert.equal(run.epoch, 3);
+    assert.equal(run.batch, 23);
+    assert.equal(run.samples_per_second, 1793.4);
+    assert.equal(cluster.phase, 'running');
+    assert.deepEqual(
+      cluster.engines.map(engine => [engine.rank, engine.device]),
+      [
+        [0, 'cpu'],
+        [1, 'cpu']
+      ]
+    );
+  });
+
+  it('has every point of every curve', () => {
+    const { series, run } = play('digits-two-engines');
+    assert.deepEqual([...series.keys()], ['loss', 'accuracy']);
+    const loss = series.get('loss');
+    assert.deepEqual(
+      loss?.steps,
+      Array.from({ length: 69 }, (_, i) => i + 1)
+    );
+    assert.equal(loss.last, run?.loss);
+    assert.deepEqual(series.get('accuracy')?.steps, [25, 50, 69]);
+    assert.equal(series.get('accuracy')?.last, 0.963889);
+  });
+
+  it('shows the newest use of each device', () => {
+    const state = play('digits-two-engines');
+    const newest = recorded('digits-two-engines')
+      .filter(update => update.type === 'device_use')
+      .slice(-2);
+    assert.deepEqual([...state.devices.values()], newest);
+  });
+
+  it('says once what both ranks noticed', () => {
+    assert.equal(play('digits-two-engines').notices.length, 1);
+  });
+
+  it('is under way before any step is done', () => {
+    const { run, running } = play('digits-two-engines', 4);
+    assert.equal(run?.phase, 'starting');
+    assert.equal(running, true);
+    assert.equal(run.batches, null);
+  });
+});
+
+describe('a page that is loaded in the middle of a run', () => {
+  it('has every point once, whatever overtook the snapshot', () => {
+    const { series, run } = play('reload-mid-run');
+    assert.deepEqual(
+      series.get('loss')?.steps,
+      Array.from({ length: 53 }, (_, i) => i + 1)
+    );
+    assert.equal(run?.phase, 'stopped');
+  });
+});
+
+describe('a run that fails', () => {
+  it('keeps its error and the gap in its curve', () => {
+    const { series, run, running, cluster } = play('failed-run');
+    assert.equal(running, false);
+    assert.match(run?.error ?? '', /^ValueError: Expected input batch_size/);
+    assert.deepEqual(series.get('loss')?.values.slice(2), [
+      98.125,
+      null,
+      null,
+      null
+    ]);
+    assert.equal(cluster.phase, 'running');
+  });
+});
+
+describe('a new run', () => {
+  it('starts with no curve, notice or error of the last one', () => {
+    const state = play('digits-two-engines');
+    const first = recorded('failed-run').find(
+      update => update.type === 'run_update'
+    );
+    assert.ok(first);
+    state.apply(first);
+    assert.equal(state.series.size, 0);
+    assert.equal(state.notices.length, 0);
+    assert.equal(state.run?.step, 0);
+  });
+});
+
+describe('a kernel that goes away', () => {
+  it('loses a run that was under way, but not its curve', () => {
+    const state = play('reload-mid-run', 4);
+    state.lose();
+    assert.equal(state.run?.phase, 'lost');
+    assert.equal(state.running, false);
+    assert.equal(state.series.get('loss')?.length, 45);
+    assert.equal(state.cluster.phase, 'stopped');
+    assert.equal(state.devices.size, 0);
+  });
+
+  it('leaves a run that had ended as it was', () => {
+    const state = play('digits-two-engines');
+    state.lose();
+    assert.equal(state.run?.phase, 'finished');
+  });
+
+  it('leaves the last run to be read when the new kernel knows of none', () => {
+    const state = play('reload-mid-run', 4);
+    state.lose();
+    const empty = recorded('digits-two-engines')[0];
+    assert.ok(empty);
+    state.apply(empty);
+    assert.equal(state.run?.phase, 'lost');
+    assert.equal(state.series.get('loss')?.length, 45);
+  });
+});
+
+describe('a cluster that shrinks', () => {
+  it('forgets the devices of ranks that are gone', () => {
+    const state = play('digits-two-engines');
+    const { engines } = state.cluster;
+    state.apply({
+      type: 'cluster_update',
+      phase: 'running',
+      engines: engines.slice(0, 1),
+      detail: ''
+    });
+    assert.deepEqual([...state.devices.keys()], [0]);
+  });
+});
