@@ -1,0 +1,31 @@
+"""Tests that need what a machine may not have are skipped there, with the reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+
+import pytest
+
+
+@cache
+def no_gpu() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
+@cache
+def no_browser() -> str | None:
+    # Under CI=true a missing browser is a failure: there, nothing is skipped silently.
+    if os.environ.get("CI") == "true" or any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        return None
+    return "no Chromium: tests/browser/chromium.sh installs it where apt-get can"
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for marker, missing in (("gpu", no_gpu), ("browser", no_browser)):
+            if item.get_closest_marker(marker) and (reason := missing()):
+                item.add_marker(pytest.mark.skip(reason=reason))
