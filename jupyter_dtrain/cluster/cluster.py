@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -78,6 +79,7 @@ class EngineCluster:
         self.engine_ids: list[int] = []
         self.engines: list[EngineInfo] = []
         self.client = None
+        self._kernel = os.getpid()
         self._stopped = False
         self._stop_lock = threading.Lock()
         self._warm: Any = None
@@ -158,9 +160,9 @@ class EngineCluster:
         return self._warm is not None and self._warm.ready()
 
     def dead_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended."""
-        if self._stopped:
-            return list(range(len(self.device_plans)))
+        """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
+        if self._stopped or not self._processes.guard_alive or CONTROLLER in self._processes.statuses:
+            return [plan.rank for plan in self.device_plans]
         return [plan.rank for plan in self.device_plans if _engine(plan.rank) in self._processes.statuses]
 
     def pids(self) -> dict[str, int]:
@@ -187,6 +189,8 @@ class EngineCluster:
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""
+        if os.getpid() != self._kernel:
+            return  # a fork of the kernel that leaves: the cluster is not its own
         with self._stop_lock:
             if self._stopped:
                 return
@@ -221,12 +225,11 @@ class EngineCluster:
         import ipyparallel  # while the processes import it too
 
         connection = self._wait_for_file(files[0], tell, deadline)
-        try:
-            self.client = ipyparallel.Client(
-                connection, profile_dir=str(folders.profile), ipython_dir=str(folders.profile), timeout=_left(deadline)
-            )
-        except TimeoutError:
-            raise self._late(tell_tail=CONTROLLER) from None
+        folder = str(folders.profile)
+        while self.client is None:
+            self._check(deadline)
+            with contextlib.suppress(TimeoutError):
+                self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, _left(deadline)))
         self._wait_for_engines(tell, deadline)
         self.engine_ids = [plan.rank for plan in self.device_plans]  # an engine asks for its rank as its id
         self.engines = [
@@ -278,12 +281,14 @@ class EngineCluster:
             tail = self._folders.log_tail("guard")
             raise ClusterError(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
         if time.monotonic() > deadline:
-            raise self._late(tell_tail=_engine(0) if self.client is not None else CONTROLLER)
+            raise self._late()
 
-    def _late(self, *, tell_tail: str) -> ClusterError:
-        up = len(self.client.ids) if self.client is not None else 0
+    def _late(self) -> ClusterError:
+        up = self.client.ids if self.client is not None else []
+        missing = [_engine(plan.rank) for plan in self.device_plans if plan.rank not in up]
+        tail = self._folders.log_tail(missing[0] if self.client is not None and missing else CONTROLLER)
         return ClusterError(
-            f"Only {up} of {len(self.device_plans)} engines came up in time.{_logged(self._folders.log_tail(tell_tail))}\n"
+            f"Only {len(up)} of {len(self.device_plans)} engines came up in time.{_logged(tail)}\n"
             "Is the machine overloaded? Try fewer engines, or a longer start timeout."
         )
 

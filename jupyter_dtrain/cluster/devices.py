@@ -86,14 +86,20 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
         _check_gpus(options, gpus)
     if gpus:
         gpus = gpus[: options.num_engines or len(gpus)]
-        num_threads = max(1, cores // len(gpus))
+        num_threads = _share(cores, len(gpus))
         return [
             DevicePlan(rank=rank, kind="cuda", index=gpu.index, name=gpu.name, num_threads=num_threads) for rank, gpu in enumerate(gpus)
         ]
     num_engines = options.num_engines or max(2, cores // 2)
-    num_threads = max(1, cores // num_engines)
+    num_threads = _share(cores, num_engines)
     name = cpu_name()
     return [DevicePlan(rank=rank, kind="cpu", index=None, name=name, num_threads=num_threads) for rank in range(num_engines)]
+
+
+def _share(cores: int, num_engines: int) -> int:
+    """Return the threads of each engine: its share of the cores, or fewer where ``OMP_NUM_THREADS`` says so."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores // num_engines, int(wanted) if wanted.isdigit() else cores))
 
 
 def _check_gpus(options: ClusterOptions, gpus: list[Gpu]) -> None:

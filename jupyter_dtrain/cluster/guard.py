@@ -203,8 +203,8 @@ class Guard:
             for pid in below:
                 try:
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+                except OSError:
+                    pass  # gone, or another user's by now
             self.reap()
             time.sleep(0.005)
 

@@ -64,9 +64,14 @@ class GuardedProcesses:
         return self._guard.pid
 
     @property
+    def guard_alive(self) -> bool:
+        """Whether the guard is running; when it is not, its processes are not either."""
+        return self._guard.poll() is None
+
+    @property
     def alive(self) -> bool:
         """Whether the guard and all processes are running."""
-        return self._guard.poll() is None and not self.statuses
+        return self.guard_alive and not self.statuses
 
     def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         """Ask for a process; its pid appears in `pids`."""
@@ -75,11 +80,6 @@ class GuardedProcesses:
     def signal(self, name: str, number: int) -> None:
         """Send a signal to the process `name`; nothing happens if it is gone."""
         self._tell({"do": "signal", "name": name, "signal": int(number)})
-
-    def wait_started(self, names: Sequence[str], limit: timedelta) -> bool:
-        """Wait until all of `names` have a pid; return whether they have."""
-        with self._changed:
-            return self._changed.wait_for(lambda: all(name in self.pids for name in names), limit.total_seconds())
 
     def wait_change(self, limit: timedelta) -> None:
         """Wait until a process starts or ends, at most `limit`."""

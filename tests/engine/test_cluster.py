@@ -138,6 +138,18 @@ def test_a_signal_that_does_not_exist_is_an_error(cluster):
     assert cluster.alive
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_of_the_kernel_cannot_stop_the_cluster(cluster):
+    pid = os.fork()
+    if pid == 0:
+        cluster.stop()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert cluster.alive
+    assert cluster.private_dir.exists()
+    assert cluster.view.apply_sync(int, "5") == [5, 5]
+
+
 # -- starting and stopping -------------------------------------------------------------------------------------------
 
 
@@ -197,12 +209,24 @@ def test_a_killed_engine_is_noticed_and_leaves_the_other(mark):
     assert processes_with(mark) == []
 
 
+def test_without_its_controller_no_rank_can_be_reached(mark):
+    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    try:
+        os.kill(cluster.pids()["controller"], signal.SIGKILL)
+        wait_until(lambda: cluster.dead_ranks() == [0, 1])
+        assert not cluster.alive
+    finally:
+        cluster.stop()
+    assert processes_with(mark) == []
+
+
 def test_a_killed_guard_takes_everything_along(mark):
     cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
         os.kill(cluster.pids()["guard"], signal.SIGKILL)
         wait_until(lambda: not processes_with(mark))
         assert not cluster.alive
+        assert cluster.dead_ranks() == [0]
     finally:
         cluster.stop()
     assert not cluster.private_dir.exists()

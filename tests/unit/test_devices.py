@@ -65,6 +65,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(devices, "usable_cores", lambda: cores)
         monkeypatch.setattr(devices, "torch_has_cuda", lambda: torch_has_cuda)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
@@ -83,6 +84,13 @@ def test_without_gpus_one_engine_per_two_cores_and_at_least_two(machine, cores, 
 def test_more_engines_than_cores_share_them(machine):
     machine(cores=2)
     assert [plan.num_threads for plan in plan_devices(ClusterOptions(num_engines=5))] == [1] * 5
+
+
+@pytest.mark.parametrize(("wanted", "num_threads"), [("1", 1), ("16", 4), ("4,2", 4)])
+def test_fewer_threads_where_the_user_says_so(machine, monkeypatch, wanted, num_threads):
+    machine(cores=8)
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert [plan.num_threads for plan in plan_devices(ClusterOptions(num_engines=2))] == [num_threads] * 2
 
 
 def test_one_engine_per_gpu(machine):
@@ -172,7 +180,7 @@ def test_a_quota_of_the_older_control_groups(tmp_path):
 
 
 def test_no_more_cores_than_this_process_may_use():
-    assert 1 <= devices.usable_cores() <= len(os.sched_getaffinity(0))
+    assert 1 <= devices.usable_cores() <= (os.cpu_count() or 1)
 
 
 def test_whether_torch_has_cuda_is_known_without_importing_it():
