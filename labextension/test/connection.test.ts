@@ -211,8 +211,16 @@ describe('a kernel that restarts', () => {
     kernel.become('restarting');
     assert.equal(connection.status, 'gone');
     assert.equal(connection.state.run?.phase, 'lost');
+    kernel.become('busy');
+    kernel.connect('connecting');
+    kernel.connect('connected');
     kernel.become('idle');
+    mock.timers.tick(300);
     await settle();
+    assert.deepEqual(
+      kernel.comms.map(comm => comm.targetName),
+      [TELEMETRY_TARGET, COMMAND_TARGET, TELEMETRY_TARGET]
+    );
     kernel.comm(TELEMETRY_TARGET).onClose();
     assert.equal(connection.status, 'absent');
     assert.equal(connection.state.run.phase, 'lost');

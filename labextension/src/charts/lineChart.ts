@@ -94,7 +94,7 @@ export class LineChart {
     return {
       width,
       height: this._options.height,
-      padding: [8, 8, 0, 0],
+      padding: [8, 12, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: false, range: wholeSteps } },

@@ -36,8 +36,8 @@ export type ConnectionStatus =
 
 /** Code that may load the extension, or start a run. */
 const MAY_LOAD = /dtrain|distribute|%run\b/;
-/** Runs of several cells ask once: this long after a cell's end. */
-const RETRY_MS = 300;
+/** Several cells in a row, or several changes of status, ask once. */
+const SOON_MS = 300;
 const GONE = ['terminating', 'restarting', 'autorestarting', 'dead'];
 
 export class Connection implements IDisposable {
@@ -227,7 +227,8 @@ export class Connection implements IDisposable {
       this._kernelVersion = null;
       this._setStatus('gone');
     } else if (this._status === 'gone' || this._status === 'waiting') {
-      this._open();
+      // Soon, not now: a restarted kernel is connected to anew.
+      this._openSoon();
     } else if (status === 'idle' && this._executed) {
       this._retrySoon();
     }
@@ -257,12 +258,16 @@ export class Connection implements IDisposable {
   }
 
   private _retrySoon(): void {
-    if (this._status === 'absent' && this._timer === undefined) {
-      this._timer = setTimeout(() => {
-        this._timer = undefined;
-        this._open();
-      }, RETRY_MS);
+    if (this._status === 'absent') {
+      this._openSoon();
     }
+  }
+
+  private _openSoon(): void {
+    this._timer ??= setTimeout(() => {
+      this._timer = undefined;
+      this._open();
+    }, SOON_MS);
   }
 
   private _setStatus(status: ConnectionStatus): void {

@@ -73,7 +73,7 @@ function RankRow({ engine, use, trans }: IRankRowProps): React.ReactElement {
       className="jp-dtrain-rank"
       data-testid="jp-dtrain-rank"
       data-rank={engine.rank}
-      title={trans.__('Process %1', String(engine.pid))}
+      title={trans.__('%1, process %2', engine.host, String(engine.pid))}
     >
       <span className="jp-dtrain-rank-name">
         {trans.__('Rank %1', String(engine.rank))}

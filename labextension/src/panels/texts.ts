@@ -23,7 +23,7 @@ export function runPhaseText(
     case 'failed':
       return trans.__('Failed');
     case 'lost':
-      return trans.__('Ended with its kernel');
+      return trans.__('Kernel ended');
   }
 }
 
