@@ -39,7 +39,6 @@ class Folders:
             self.blobs.mkdir(mode=0o700)
         else:
             self.blobs = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-        (self.private / "blobs.path").write_text(str(self.blobs))
         self.profile = self.private / "profile"
         self.logs = self.private / "log"
         for folder in (self.profile, self.logs):
@@ -65,19 +64,25 @@ class Folders:
 
 def sweep() -> None:
     """Remove the folders of this user's clusters whose guard is gone."""
-    for private in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
-        try:
-            if private.stat().st_uid != os.getuid() or private.stat().st_mtime > time.time() - SETTLED:
-                continue
-            if (lock := private / "lock").exists():
-                with lock.open() as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            blobs = private / "blobs.path"
-            if blobs.exists() and (path := Path(blobs.read_text())).name.startswith(_prefix()):
-                shutil.rmtree(path, ignore_errors=True)
-            shutil.rmtree(private, ignore_errors=True)
-        except OSError:
-            continue  # its guard holds the lock, or someone else was quicker
+    for base in {Path(tempfile.gettempdir()), SHARED_MEMORY}:
+        for folder in base.glob(f"{_prefix()}*"):
+            try:
+                if folder.stat().st_uid == os.getuid() and folder.stat().st_mtime < time.time() - SETTLED and not _guarded(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+            except OSError:
+                continue  # someone else was quicker
+
+
+def _guarded(folder: Path) -> bool:
+    """Whether a guard holds its lock on `folder`."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _prefix() -> str:

@@ -84,7 +84,7 @@ class Guard:
     parent : int
         Pid of the kernel, whose child this process is.
     folders : list of str
-        Removed at the end. The first holds the file ``lock``, held for as long as the guard runs.
+        Locked while the guard runs, which tells other clusters that they are in use, and removed at the end.
     """
 
     def __init__(self, parent: int, folders: list[str]) -> None:
@@ -97,8 +97,8 @@ class Guard:
 
     def run(self) -> None:
         """Serve until told to stop or until the kernel is gone, then clean up."""
-        self.lock = open(os.path.join(self.folders[0], "lock"), "w")  # noqa: PTH118, PTH123, SIM115 - held until this process ends
-        fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for folder in self.folders:
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until this process ends
         self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(wake, False)
@@ -213,7 +213,7 @@ class Guard:
         import shutil
 
         os.chdir("/")
-        for folder in reversed(self.folders):  # the one with the lock last
+        for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -288,7 +290,7 @@ KERNEL = """
     def say(**values):
         print(json.dumps(values), flush=True)
 
-    when = sys.argv[1]
+    when, worker = sys.argv[1], None
     cluster_module.WARM_MODULES = ()
     cluster = EngineCluster.start(
         ClusterOptions(num_engines=2, device="cpu"),
@@ -301,9 +303,10 @@ KERNEL = """
             "import os, subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True)\\n"
             "if os.fork() == 0: time.sleep(600)\\n"
             "begun = True", block=True)
-        if os.fork() == 0:  # a worker of the kernel's own holds the kernel's pipes open
+        worker = os.fork()  # the kernel's own, which holds the kernel's pipes open
+        if worker == 0:
             time.sleep(600)
-    say(pids=cluster.pids(), folders=[str(cluster.private_dir), str(cluster.blob_dir)])
+    say(worker=worker, pids=cluster.pids(), folders=[str(cluster.private_dir), str(cluster.blob_dir)])
     if when == "leaves":
         sys.exit()
     time.sleep(600)
@@ -324,9 +327,9 @@ class Kernel:
             start_new_session=True,
         )
 
-    def heard(self) -> dict[str, list[str]]:
+    def heard(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        said: dict[str, list[str]] = json.loads(self.process.stdout.readline())
+        said: dict[str, Any] = json.loads(self.process.stdout.readline())
         return said
 
     def end(self, number: int | None) -> None:
@@ -357,8 +360,8 @@ def test_nothing_outlives_the_kernel(when, number, mark, tmp_path):
         assert len(processes_with(mark)) >= 5 or when == "leaves"
     kernel.end(number)
     if when == "busy":
-        (worker,) = [process for process in processes_with(mark) if "EngineCluster" in " ".join(process.cmdline())]
-        worker.kill()  # the test's own
+        wait_until(lambda: [process.pid for process in processes_with(mark)] == [said["worker"]], limit=10.0)
+        os.kill(said["worker"], signal.SIGKILL)  # the test's own
     wait_until(lambda: not processes_with(mark), limit=10.0)
     wait_until(lambda: not list(tmp_path.glob("jupyter-dtrain-*")), limit=10.0)
     for folder in said.get("folders", []):
@@ -373,20 +376,31 @@ def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
     (tmp_path / "shm").mkdir()
     left, recent = folders.Folders(), folders.Folders()
     (left.blobs / "weights").write_bytes(b"1234")
-    (left.private / "lock").touch()
     long_ago = time.time() - 2 * folders.SETTLED
-    os.utime(left.private, (long_ago, long_ago))
+    for folder in (left.private, left.blobs):
+        os.utime(folder, (long_ago, long_ago))
 
-    with (left.private / "lock").open() as held:
-        import fcntl
-
-        fcntl.flock(held, fcntl.LOCK_EX)
-        folders.sweep()
-        assert (left.blobs / "weights").exists()  # its guard is alive
+    guard = os.open(left.blobs, os.O_RDONLY)
+    fcntl.flock(guard, fcntl.LOCK_EX)
+    folders.sweep()
+    assert (left.blobs / "weights").exists()  # its guard is alive
+    os.close(guard)
     folders.sweep()
     assert not left.private.exists()
     assert not left.blobs.exists()
     assert recent.private.exists()
+    assert recent.blobs.exists()
+
+
+def test_a_running_cluster_is_not_swept_away(cluster, monkeypatch):
+    monkeypatch.setattr(folders, "SETTLED", -1.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(cluster.private_dir.parent))
+    monkeypatch.setattr(folders, "_prefix", lambda: cluster.private_dir.name)  # nobody else's, whatever else runs here
+    folders.sweep()
+    monkeypatch.setattr(folders, "_prefix", lambda: cluster.blob_dir.name)
+    folders.sweep()
+    assert cluster.private_dir.exists()
+    assert cluster.blob_dir.exists()
 
 
 def test_large_buffers_go_to_disk_where_shared_memory_is_small(tmp_path, monkeypatch):
