@@ -19,6 +19,7 @@ from typing import Any
 
 from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
+from .capture.surroundings import Surroundings
 from .cluster.cluster import EngineCluster
 from .engine.worker import Outcome, Task
 from .errors import ClusterError, StoreError, UsageError
@@ -182,6 +183,7 @@ class Session:
             filename=filename,
             parcel=parcel,
             random_state=random_state,
+            surroundings=Surroundings.now(),
             blob_folder=cluster.blob_dir,
             device=cluster.device_plans[0].device,
             timeout=GROUP_TIMEOUT,

@@ -19,6 +19,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from ..capture.bundle import RandomState, unpack
 from ..capture.pickling import Unpacker
+from ..capture.surroundings import Surroundings
 from ..protocol import RankStarted
 from ..transport.blobs import BlobFolder
 from ..transport.wire import Parcel, from_parcel, to_parcel
@@ -52,6 +53,7 @@ class Task:
     filename: str
     parcel: Parcel
     random_state: RandomState
+    surroundings: Surroundings
     blob_folder: Path
     device: str
     timeout: timedelta
@@ -76,6 +78,8 @@ class Outcome:
         Names that stayed on the engine, with the reason.
     random_state : RandomState, optional
         From rank 0: the notebook's random streams continue from it.
+    surroundings : Surroundings, optional
+        From rank 0, if the cell changed them.
     """
 
     rank: int
@@ -85,6 +89,7 @@ class Outcome:
     parcel: Parcel | None = None
     not_returned: dict[str, str] = field(default_factory=dict)
     random_state: RandomState | None = None
+    surroundings: Surroundings | None = None
 
 
 _group = ProcessGroup()
@@ -147,6 +152,8 @@ def _run(task: Task) -> Outcome:
 def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer) -> Outcome:
     rank, world_size = task.rank, task.world_size
     blobs = BlobFolder(task.blob_folder)
+    task.surroundings.set()
+    surroundings = Surroundings.now()
     namespace: dict[str, Any] = {"__name__": "__main__"}
     packed = from_parcel(task.parcel, blobs)
     values, tracked = unpack(
@@ -214,4 +221,11 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     if rank != 0:
         return outcome
     result, not_returned = home.pack(value)
-    return replace(outcome, parcel=to_parcel(result, blobs), not_returned=not_returned, random_state=RandomState.now())
+    after = Surroundings.now()
+    return replace(
+        outcome,
+        parcel=to_parcel(result, blobs),
+        not_returned=not_returned,
+        random_state=RandomState.now(),
+        surroundings=after if after != surroundings else None,
+    )

@@ -46,6 +46,8 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
         namespace.pop(name, None)
     if outcome.random_state is not None:
         outcome.random_state.set()
+    if outcome.surroundings is not None:
+        outcome.surroundings.set()
     namespace.setdefault("__builtins__", builtins)
     return result.value
 
