@@ -114,7 +114,10 @@ class _Flow:
                     if name not in assigned:
                         self.maybe.setdefault(name, line)
                 if isinstance(node, ast.Delete):
-                    return assigned - _stores(node)
+                    deleted = _stores(node)
+                    for name in deleted - assigned:  # it has to be there
+                        self.maybe.setdefault(name, node.lineno)
+                    return assigned - deleted
                 return assigned | self.store(node)
 
     def read(self, expression: ast.expr, assigned: set[str]) -> None:
