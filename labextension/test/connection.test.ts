@@ -32,7 +32,7 @@ async function absent(): Promise<[FakeKernel, Connection]> {
   const kernel = new FakeKernel();
   const connection = new Connection(kernel.link);
   await settle();
-  kernel.comm(TELEMETRY_TARGET).onClose();
+  kernel.comm(TELEMETRY_TARGET).closedByKernel();
   return [kernel, connection];
 }
 
@@ -57,6 +57,7 @@ describe('a kernel with the extension', () => {
     comm.started.resolve();
     await settle();
     assert.equal(comm.opened, true);
+    assert.equal(kernel.shellMessages[0]?.subshell, comm.subshellId);
     assert.equal(connection.status, 'waiting');
   });
 
@@ -106,6 +107,15 @@ describe('a kernel with the extension', () => {
 });
 
 describe('a kernel without the extension', () => {
+  it('is told nothing more on a comm that it has closed', async () => {
+    const [kernel] = await absent();
+    await settle();
+    assert.deepEqual(
+      kernel.shellMessages.map(message => message.type),
+      ['comm_open']
+    );
+  });
+
   it('is asked again after a cell that may have loaded it', async () => {
     const [kernel, connection] = await absent();
     assert.equal(connection.status, 'absent');
@@ -221,7 +231,7 @@ describe('a kernel that restarts', () => {
       kernel.comms.map(comm => comm.targetName),
       [TELEMETRY_TARGET, COMMAND_TARGET, TELEMETRY_TARGET]
     );
-    kernel.comm(TELEMETRY_TARGET).onClose();
+    kernel.comm(TELEMETRY_TARGET).closedByKernel();
     assert.equal(connection.status, 'absent');
     assert.equal(connection.state.run.phase, 'lost');
   });
@@ -237,7 +247,7 @@ describe('a connection that breaks', () => {
     assert.equal(connection.canCommand, false);
     kernel.connect('connected');
     await settle();
-    assert.equal(old.isDisposed, true);
+    assert.equal(old.isDisposed, true, 'after the kernel has closed it');
     const fresh = kernel.comm(TELEMETRY_TARGET);
     assert.notEqual(fresh, old);
     fresh.receive(...recorded('reload-mid-run').slice(1));
@@ -250,6 +260,11 @@ describe('a connection that is disposed', () => {
   it('closes its comms and drops what still comes', async () => {
     const [kernel, connection] = await connected();
     connection.dispose();
+    await settle();
+    assert.deepEqual(
+      kernel.shellMessages.slice(-2).map(message => message.type),
+      ['comm_close', 'comm_close']
+    );
     assert.ok(kernel.comms.every(comm => comm.isDisposed));
     kernel
       .comm(TELEMETRY_TARGET)

@@ -24,9 +24,12 @@ export async function settle(): Promise<void> {
 }
 
 export class FakeComm {
-  constructor(readonly targetName: string) {}
+  constructor(
+    readonly targetName: string,
+    readonly commId: string,
+    readonly subshellId: string | null
+  ) {}
 
-  readonly commId = 'comm';
   readonly commsOverSubshells = 'perCommTarget';
   readonly started = new PromiseDelegate<void>();
   readonly subshellStarted = this.started.promise;
@@ -36,17 +39,14 @@ export class FakeComm {
   onMsg: (message: { content: { data: unknown } }) => void = ignore;
   onClose: () => void = ignore;
 
-  open(): void {
-    this.opened = true;
-  }
-
-  send(data: JSONObject): void {
-    this.sent.push(data);
-  }
-
-  close(): void {
+  dispose(): void {
     this.isDisposed = true;
+  }
+
+  /** The kernel closes the comm. */
+  closedByKernel(): void {
     this.onClose();
+    this.dispose();
   }
 
   /** The kernel sends updates. */
@@ -88,7 +88,8 @@ export class FakeKernel {
   }
 
   createComm(target: string): FakeComm {
-    const comm = new FakeComm(target);
+    const count = this.comms.length + 1;
+    const comm = new FakeComm(target, `comm-${count}`, `${target}-subshell`);
     if (this.subshells) {
       comm.started.resolve();
     }
@@ -104,9 +105,18 @@ export class FakeKernel {
 
   sendShellMessage(message: {
     header: { msg_type: string; subshell_id?: unknown };
-  }): void {
-    const { msg_type, subshell_id } = message.header;
-    this.shellMessages.push({ type: msg_type, subshell: subshell_id });
+    content: { comm_id: string; data: JSONObject };
+  }): unknown {
+    const { msg_type: type, subshell_id: subshell } = message.header;
+    const { comm_id, data } = message.content;
+    const comm = this.comms.find(one => one.commId === comm_id);
+    this.shellMessages.push({ type, subshell });
+    if (comm !== undefined && type === 'comm_open') {
+      comm.opened = true;
+    } else if (comm !== undefined && type === 'comm_msg') {
+      comm.sent.push(data);
+    }
+    return { done: Promise.resolve() };
   }
 
   /** The newest comm to a target. */

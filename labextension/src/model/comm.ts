@@ -49,6 +49,14 @@ export interface IOpenComm {
   close(): void;
 }
 
+/** The states of a kernel that takes no more messages. */
+export const GONE: readonly KernelLink['status'][] = [
+  'terminating',
+  'restarting',
+  'autorestarting',
+  'dead'
+];
+
 /** How long the kernel may take to say what it is before it counts as busy. */
 const INFO_MS = 2000;
 /** How long to wait for a subshell before doing without. */
@@ -69,28 +77,20 @@ export async function openComm(
   comm.onMsg = message => {
     handlers.onMessage(message.content.data);
   };
+  const opened = new OpenComm(kernel, comm, own);
   comm.onClose = () => {
+    opened.forget();
     handlers.onClose();
   };
-  if (own !== null) {
-    return openOnSubshell(kernel, comm, own);
-  }
   if (
+    own === null &&
     kernel.supportsSubshells &&
     comm.commsOverSubshells !== CommsOverSubshells.Disabled
   ) {
     await subshellStarted(comm);
   }
-  comm.open();
-  return {
-    send: data => {
-      comm.send(data);
-    },
-    close: () => {
-      comm.onClose = ignore;
-      closeComm(kernel, comm);
-    }
-  };
+  opened.open();
+  return opened;
 }
 
 /**
@@ -104,54 +104,112 @@ async function subshellStarted(comm: Kernel.IComm): Promise<void> {
   }
 }
 
-/** Open `comm` with messages that name the subshell, which the comm does not. */
-function openOnSubshell(
-  kernel: KernelLink,
-  comm: Kernel.IComm,
-  subshellId: string
-): IOpenComm {
-  const address = {
-    channel: 'shell' as const,
-    username: kernel.username,
-    session: kernel.clientId,
-    subshellId
-  };
-  const { commId: comm_id, targetName: target_name } = comm;
-  kernel.sendShellMessage(
-    KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({
-      ...address,
-      msgType: 'comm_open',
-      content: { comm_id, target_name, data: {} }
-    }),
-    false,
-    true
-  );
-  return {
-    send: data => {
-      kernel.sendShellMessage(
-        KernelMessage.createMessage<KernelMessage.ICommMsgMsg<'shell'>>({
-          ...address,
-          msgType: 'comm_msg',
-          content: { comm_id, data }
-        }),
-        false,
-        true
-      );
-    },
-    close: () => {
-      comm.onClose = ignore;
-      closeComm(kernel, comm);
-      if (!kernel.isDisposed) {
-        deleteSubshell(kernel, subshellId);
-      }
+/**
+ * A comm whose messages go to its own subshell or to the one that JupyterLab
+ * gave it. It sends them itself, for two reasons: `IComm` knows no other
+ * subshell, and it deletes its subshell together with the message that closes
+ * it, which makes the kernel complain in the output of a cell.
+ */
+class OpenComm implements IOpenComm {
+  constructor(
+    private readonly _kernel: KernelLink,
+    private readonly _comm: Kernel.IComm,
+    private readonly _ownSubshell: string | null
+  ) {}
+
+  open(): void {
+    const { commId: comm_id, targetName: target_name } = this._comm;
+    void this._post(
+      KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({
+        ...this._address(),
+        msgType: 'comm_open',
+        content: { comm_id, target_name, data: {} }
+      })
+    );
+  }
+
+  send(data: JSONObject): void {
+    const { commId: comm_id } = this._comm;
+    void this._post(
+      KernelMessage.createMessage<KernelMessage.ICommMsgMsg<'shell'>>({
+        ...this._address(),
+        msgType: 'comm_msg',
+        content: { comm_id, data }
+      })
+    );
+  }
+
+  close(): void {
+    if (this._closing) {
+      return;
     }
-  };
+    this._closing = true;
+    this._comm.onClose = ignore;
+    const { commId: comm_id } = this._comm;
+    const posted = this._post(
+      KernelMessage.createMessage<KernelMessage.ICommCloseMsg<'shell'>>({
+        ...this._address(),
+        msgType: 'comm_close',
+        content: { comm_id, data: {} }
+      })
+    );
+    void posted.then(() => {
+      this._comm.dispose();
+      this._deleteOwnSubshell();
+    });
+  }
+
+  /** The kernel closed the comm: there is nothing left to close. */
+  forget(): void {
+    if (!this._closing) {
+      this._closing = true;
+      this._deleteOwnSubshell();
+    }
+  }
+
+  private _deleteOwnSubshell(): void {
+    if (this._ownSubshell !== null && isThere(this._kernel)) {
+      deleteSubshell(this._kernel, this._ownSubshell);
+    }
+  }
+
+  private _address(): {
+    channel: 'shell';
+    username: string;
+    session: string;
+    subshellId: string | null;
+  } {
+    return {
+      channel: 'shell',
+      username: this._kernel.username,
+      session: this._kernel.clientId,
+      subshellId: this._ownSubshell ?? labSubshell(this._comm)
+    };
+  }
+
+  /** Send a message; resolves when the kernel is done with it, or is gone. */
+  private async _post(message: KernelMessage.IShellMessage): Promise<void> {
+    if (this._comm.isDisposed || !isThere(this._kernel)) {
+      return;
+    }
+    try {
+      await this._kernel.sendShellMessage(message, false, true).done;
+    } catch {
+      // The kernel went away meanwhile, which its status says.
+    }
+  }
+
+  private _closing = false;
 }
 
-function closeComm(kernel: KernelLink, comm: Kernel.IComm): void {
-  if (!kernel.isDisposed && !comm.isDisposed) {
-    comm.close();
-  }
+/** The subshell that JupyterLab gave a comm; the interface lacks it yet. */
+function labSubshell(comm: Kernel.IComm): string | null {
+  return (comm as { subshellId?: string | null }).subshellId ?? null;
+}
+
+/** Whether the kernel can take a message. */
+function isThere(kernel: KernelLink): boolean {
+  return !kernel.isDisposed && !GONE.includes(kernel.status);
 }
 
 /** Ask for a subshell on the control channel; `null`: the kernel has none. */

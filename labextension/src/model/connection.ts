@@ -22,7 +22,7 @@ import {
   type IReply,
   type Update
 } from '../protocol';
-import { openComm, type IOpenComm, type KernelLink } from './comm';
+import { GONE, openComm, type IOpenComm, type KernelLink } from './comm';
 import { CommandError, CommandSender } from './commands';
 import { TrainingState } from './state';
 
@@ -36,9 +36,10 @@ export type ConnectionStatus =
 
 /** Code that may load the extension, or start a run. */
 const MAY_LOAD = /dtrain|distribute|%run\b/;
-/** Several cells in a row, or several changes of status, ask once. */
+/** Several cells in a row ask once: this long after the end of the first. */
 const SOON_MS = 300;
-const GONE = ['terminating', 'restarting', 'autorestarting', 'dead'];
+/** A kernel that comes back is connected to anew; else it is asked by then. */
+const BACK_MS = 2000;
 
 export class Connection implements IDisposable {
   constructor(readonly kernel: KernelLink) {
@@ -227,8 +228,7 @@ export class Connection implements IDisposable {
       this._kernelVersion = null;
       this._setStatus('gone');
     } else if (this._status === 'gone' || this._status === 'waiting') {
-      // Soon, not now: a restarted kernel is connected to anew.
-      this._openSoon();
+      this._openIn(BACK_MS);
     } else if (status === 'idle' && this._executed) {
       this._retrySoon();
     }
@@ -259,15 +259,15 @@ export class Connection implements IDisposable {
 
   private _retrySoon(): void {
     if (this._status === 'absent') {
-      this._openSoon();
+      this._openIn(SOON_MS);
     }
   }
 
-  private _openSoon(): void {
+  private _openIn(ms: number): void {
     this._timer ??= setTimeout(() => {
       this._timer = undefined;
       this._open();
-    }, SOON_MS);
+    }, ms);
   }
 
   private _setStatus(status: ConnectionStatus): void {
