@@ -1,0 +1,62 @@
+"""The demonstration as a user runs it: with its line of magic, and without."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def accuracies(text: str) -> list[float]:
+    """Return the table's validation accuracies, in percent."""
+    return [float(row) for row in re.findall(r"^ *\d+ +[\d.]+ +([\d.]+)%", text, re.MULTILINE)]
+
+
+def train(notebook: nbformat.NotebookNode, folder: Path) -> list[float]:
+    """Execute the whole notebook in `folder`; return the accuracies, the last of them that of the notebook's own model."""
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    printed = {
+        cell.id: "".join(output.text for output in cell.outputs if output.output_type == "stream")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    }
+    found = re.match(r"(\d+) of (\d+) validation digits", printed["use"])
+    assert found, printed["use"]
+    return [*accuracies(printed["train"]), 100 * int(found[1]) / int(found[2])]
+
+
+@pytest.mark.slow
+def test_the_notebook_learns_the_same_without_its_magic(tmp_path):
+    distributed = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
+    plain = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
+    for cell in plain.cells:
+        cell.source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
+    here = train(plain, tmp_path)
+    there = train(distributed, tmp_path)
+    assert len(here) == len(there) == 9
+    assert here[-1] > 95
+    assert there == pytest.approx(here, abs=1.0)  # percent: 3 of 360 digits, for the order in which floats are added
+
+
+def test_the_notebook_is_stored_without_outputs():
+    for cell in nbformat.read(EXAMPLES / "digits.ipynb", as_version=4).cells:
+        assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
+
+
+@pytest.mark.slow
+def test_make_demo_prints_its_table():
+    done = subprocess.run([sys.executable, EXAMPLES / "run_demo.py"], capture_output=True, text=True, timeout=120, check=True)
+    heading = "epoch    loss  val accuracy  samples/s  engines"
+    table = done.stdout[done.stdout.index(heading) :].splitlines()[1:9]
+    assert [row.split()[0] for row in table] == [str(epoch) for epoch in range(1, 9)]
+    assert {row.split()[4] for row in table} == {"2"}
+    assert accuracies(table[-1])[0] > 95
+    assert "make lab" in done.stdout
+    assert done.stderr == ""
