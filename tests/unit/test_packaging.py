@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -19,6 +21,20 @@ def test_every_direct_dependency_is_pinned_for_development():
     wanted += [one for extra in PROJECT["project"]["optional-dependencies"].values() for one in extra]
     names = {re.split(r"[\[<>=]", requirement)[0] for requirement in wanted} - {"jupyter_dtrain"}
     assert names - set(CONSTRAINTS) == set()
+
+
+def test_every_import_is_a_declared_dependency():
+    """Of the package itself: what another dependency happens to bring along may go with its next version."""
+    called = {"nvidia-ml-py": "pynvml", "ipython": "IPython", "pyzmq": "zmq"}
+    declared = {re.split(r"[<>=]", requirement)[0] for requirement in PROJECT["project"]["dependencies"]}
+    allowed = {called.get(name, name) for name in declared} | {"jupyter_dtrain"} | sys.stdlib_module_names
+    for path in (ROOT / "jupyter_dtrain").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in names:
+                assert name.partition(".")[0] in allowed, f"{path.relative_to(ROOT)}, line {node.lineno}, imports {name}"
 
 
 def test_one_version_of_torch_is_installed_first():
