@@ -30,9 +30,12 @@ def test_every_import_is_a_declared_dependency():
     allowed = {called.get(name, name) for name in declared} | {"jupyter_dtrain"} | sys.stdlib_module_names
     for path in (ROOT / "jupyter_dtrain").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            else:
+                continue
             for name in names:
                 assert name.partition(".")[0] in allowed, f"{path.relative_to(ROOT)}, line {node.lineno}, imports {name}"
 
