@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from .errors import UsageError
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
+Numbers = Literal["global", "local"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,14 @@ class RunOptions:
         The cluster to start if none is running, and what a running one must match.
     name : str, optional
         What the run is called in lists; by default a number.
+    numbers : {"global", "local"}
+        What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     name: str | None = None
+    numbers: Numbers = "global"
+
+    def __post_init__(self) -> None:
+        if self.numbers not in get_args(Numbers):
+            raise UsageError(f"--numbers {self.numbers}: choose {' or '.join(get_args(Numbers))}.")

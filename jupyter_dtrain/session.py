@@ -21,6 +21,7 @@ from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
 from .capture.surroundings import Surroundings
 from .cluster.cluster import EngineCluster
+from .cluster.devices import plan_devices
 from .engine.worker import Outcome, Task
 from .errors import ClusterError, StoreError, UsageError
 from .execution import Execution, Group, Output, RankEnd, lost_engines
@@ -107,6 +108,7 @@ class Session:
             if cluster is not None and _satisfies(cluster, options):
                 return cluster
             if self._cluster is not None:
+                plan_devices(options)  # what cannot be had must not cost the cluster that there is
                 self.stop_cluster()
 
             def tell(sentence: str) -> None:
@@ -186,6 +188,7 @@ class Session:
             surroundings=Surroundings.now(),
             blob_folder=cluster.blob_dir,
             device=cluster.device_plans[0].device,
+            numbers=options.numbers,
             timeout=GROUP_TIMEOUT,
         )
 
@@ -344,7 +347,7 @@ def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
 
 
 def _arguments(options: RunOptions) -> dict[str, Any]:
-    return {"engines": options.cluster.num_engines, "device": options.cluster.device}
+    return {"engines": options.cluster.num_engines, "device": options.cluster.device, "numbers": options.numbers}
 
 
 def _environment() -> dict[str, Any]:

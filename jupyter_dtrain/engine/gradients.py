@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .placements import GlobalTensor, Shard, part_of
+
 
 class _Leaves(nn.Module):
     """Leaf tensors, registered or not, in the place where DistributedDataParallel looks for parameters."""
@@ -71,17 +73,18 @@ class GradientSync:
         **options: Any,
     ) -> None:
         """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
+        scaled = [self._scaled(root, gradient) for root, gradient in zip(tensors, grad_tensors, strict=True)]
+        tensors = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
         reached = leaves_of(tensors)
         if inputs is not None:
             kept = {id(tensor) for tensor in inputs}
             reached = [leaf for leaf in reached if id(leaf) in kept]
         if not reached:
-            original(tensors, grad_tensors, inputs=inputs, **options)
+            original(tensors, scaled, inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
         reducer, partial = self._reducer_for(wanted, complete=len(wanted) == len(reached))
-        scaled = [self._scaled(t, g) for t, g in zip(tensors, grad_tensors, strict=True)]
-        roots = list(tensors)
+        roots = tensors
         if len(wanted) != len(reached) and not partial:
             # All were reached when the reducer was made, so it waits for each of them on every rank.
             there = {id(leaf) for leaf in reached}
@@ -94,11 +97,15 @@ class GradientSync:
 
     def _scaled(self, root: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
         factor = self._weight_of(root) * self._world_size
-        if factor == 1.0 or not root.requires_grad:
+        if not root.requires_grad:
             return gradient
-        if gradient is None:
-            return torch.full_like(root, factor)
-        return gradient * factor
+        if isinstance(root, GlobalTensor):
+            if gradient is not None and isinstance(root.placement, Shard):
+                gradient = part_of(gradient) if isinstance(gradient, GlobalTensor) else gradient[_rows(root.placement)]
+            root = part_of(root)
+        if factor == 1.0:
+            return gradient
+        return torch.full_like(root, factor) if gradient is None else gradient * factor
 
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
@@ -120,6 +127,10 @@ class GradientSync:
             for parameter in module.parameters():
                 first.setdefault(id(parameter), len(first))
         return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
+
+
+def _rows(placement: Shard) -> tuple[slice, ...]:
+    return (*(slice(None),) * placement.dim, placement.loaded)
 
 
 def _make_reducer(leaves: list[torch.Tensor], *, complete: bool) -> DistributedDataParallel:
@@ -151,7 +162,7 @@ def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             continue
         seen.add(node)
         variable = getattr(node, "variable", None)
-        if variable is not None:
+        if variable is not None and not isinstance(variable, GlobalTensor):  # a batch that requires gradients is the rank's own
             leaves[id(variable)] = variable
         for following, _ in node.next_functions:
             if following is not None and following not in seen:

@@ -59,6 +59,19 @@ def output_of(rank: int) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def shell_in(namespace: dict[str, Any]) -> Iterator[None]:
+    """Let magics in the cell (``%time``) see its names."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    before, shell.user_ns = shell.user_ns, namespace
+    try:
+        yield
+    finally:
+        shell.user_ns = before
+
+
 class _Nowhere(io.TextIOBase):
     def writable(self) -> bool:
         return True

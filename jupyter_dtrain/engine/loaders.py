@@ -9,14 +9,19 @@ drawn on one process. What has no batches of indices (iterable data, batches mad
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.utils.data import DataLoader
 
+from ..capture.bundle import RandomState
+from .batches import UnknownBatch, cut, length_of
 from .shares import Share
+
+Place = Callable[[Any, Share], Any]
+OnBatch = Callable[[Share | None, int, int | None], None]
 
 
 class SharedLoaders:
@@ -28,9 +33,13 @@ class SharedLoaders:
         Returns the rank's share of a batch of a given size.
     split_now : callable
         Whether an iteration that starts now is to be split.
+    place : callable
+        Returns the rank's part of a batch as the cell is to see it; raises `UnknownBatch` for one that cannot be split.
     on_batch : callable
-        Told of every batch of a split loader just before the cell gets it: its share, the number of the batch from 1, and
+        Told of every batch in training just before the cell gets it: its share (``None``: it is whole), its number from 1, and
         how many there are (``None``: not known).
+    on_unknown : callable
+        Told the type in a batch that keeps a loader from being split.
     """
 
     def __init__(
@@ -38,21 +47,53 @@ class SharedLoaders:
         *,
         share: Callable[[int], Share],
         split_now: Callable[[], bool],
-        on_batch: Callable[[Share, int, int | None], None],
+        place: Place,
+        on_batch: OnBatch,
+        on_unknown: Callable[[str], None],
     ) -> None:
         self._share = share
         self._split_now = split_now
+        self._place = place
         self._on_batch = on_batch
+        self._on_unknown = on_unknown
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
+        self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
+        self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
 
     def iterate(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> Iterator[Any]:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
         if not self._split_now():
             return original(loader)  # type: ignore[no-any-return]
-        if not _has_index_batches(loader):
-            return _SplitIterator(original(loader), _length(loader), self._cut_loaded, self._on_batch)
-        inner, batches = self._by_index(loader)
-        return _SplitIterator(original(inner), _length(loader), batches.next_share, self._on_batch)
+        whole = _Source(original, loader, _is_whole)
+        if loader in self._whole:
+            source = whole
+        elif _has_index_batches(loader):
+            inner, batches = self._by_index(loader)
+            source = _Source(original, inner, batches.next_share)
+        else:
+            source = _Source(original, loader, self._cut_loaded)
+        return _SplitIterator(
+            source, _length(loader), self._place, self._on_batch, None if loader in self._known else self._first(loader, whole)
+        )
+
+    def _first(self, loader: DataLoader[Any], whole: _Source) -> Callable[[UnknownBatch | None], _Source]:
+        """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
+        streams = [stream for stream in (loader.generator, getattr(loader.sampler, "generator", None)) if stream is not None]
+        states = [stream.get_state() for stream in streams]
+        random_state = RandomState.now()
+
+        def decide(error: UnknownBatch | None) -> _Source:
+            if error is None:
+                self._known.add(loader)
+                return whole
+            self._whole.add(loader)
+            self._on_unknown(str(error))
+            for stream, state in zip(streams, states, strict=True):
+                stream.set_state(state)
+            random_state.set()
+            return whole
+
+        return decide
 
     def _by_index(self, loader: DataLoader[Any]) -> tuple[DataLoader[Any], _ShareOfBatches]:
         inner = self._inner.get(loader)
@@ -67,12 +108,12 @@ class SharedLoaders:
         batches.shares.clear()
         return inner, batches
 
-    def _cut_loaded(self, batch: Any) -> tuple[Any, Share]:
-        total = _batch_length(batch)
+    def _cut_loaded(self, batch: Any) -> tuple[Any, Share | None]:
+        total = length_of(batch)
         if total is None:
-            return batch, Share(0, 1, 1)
+            raise UnknownBatch(type(batch).__name__)
         share = self._share(total)
-        return _cut(batch, share.loaded, total), share
+        return cut(batch, share.loaded, total), share
 
 
 class _ShareOfBatches:
@@ -99,37 +140,76 @@ class _ShareOfBatches:
         return batch, self.shares.pop(0)
 
 
+def _is_whole(batch: Any) -> tuple[Any, None]:
+    return batch, None
+
+
+class _Source:
+    """Where the batches of one iteration come from, and whose share each is. Starts when it is first asked."""
+
+    def __init__(self, make: Callable[[Any], Any], loader: DataLoader[Any], share: Callable[[Any], tuple[Any, Share | None]]) -> None:
+        self._make, self._loader, self._share = make, loader, share
+        self._batches: Any = None
+
+    def start(self) -> None:
+        self._batches = self._make(self._loader)
+
+    def __next__(self) -> tuple[Any, Share | None]:
+        return self._share(next(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
 class _SplitIterator:
     """The iterator that the cell holds."""
 
     def __init__(
         self,
-        batches: Any,
+        source: _Source,
         length: int | None,
-        cut: Callable[[Any], tuple[Any, Share]],
-        on_batch: Callable[[Share, int, int | None], None],
+        place: Place,
+        on_batch: OnBatch,
+        first: Callable[[UnknownBatch | None], _Source] | None,
     ) -> None:
-        self._batches = batches
+        source.start()  # draws random numbers where one process would
+        self._source = source
         self._length = length
-        self._cut = cut
+        self._place = place
         self._on_batch = on_batch
+        self._first = first
         self._count = 0
 
     def __iter__(self) -> _SplitIterator:
         return self
 
     def __next__(self) -> Any:
-        batch, share = self._cut(next(self._batches))
+        try:
+            batch, share = self._placed()
+        except UnknownBatch as error:
+            if self._first is None:
+                raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
+            self._source = self._first(error)
+            self._source.start()
+            batch, share = next(self._source)
+        else:
+            if self._first is not None:
+                self._first(None)
+        self._first = None
         self._count += 1
         self._on_batch(share, self._count, self._length)
         return batch
 
+    def _placed(self) -> tuple[Any, Share | None]:
+        batch, share = next(self._source)
+        return (batch if share is None else self._place(batch, share)), share
+
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._source)
 
 
 def _has_index_batches(loader: DataLoader[Any]) -> bool:
-    return loader.batch_sampler is not None and loader._dataset_kind == 0  # type: ignore[attr-defined]  # _DatasetKind.Map
+    return loader.batch_sampler is not None and not isinstance(loader.dataset, torch.utils.data.IterableDataset)
 
 
 def _length(loader: DataLoader[Any]) -> int | None:
@@ -137,34 +217,3 @@ def _length(loader: DataLoader[Any]) -> int | None:
         return len(loader)
     except TypeError:  # iterable data without a length
         return None
-
-
-def _batch_length(batch: Any) -> int | None:
-    """Return the size of dim 0 of the first tensor in a batch, ``None`` if there is none."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else None
-    parts: Any = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, list | tuple):
-        parts = batch
-    for part in parts:
-        found = _batch_length(part)
-        if found is not None:
-            return found
-    return None
-
-
-def _cut(batch: Any, part: slice, total: int) -> Any:
-    """Return `part` along dim 0 of everything in `batch` that has `total` entries there."""
-    if isinstance(batch, torch.Tensor):
-        return batch[part] if batch.dim() and batch.shape[0] == total else batch
-    if isinstance(batch, Mapping):
-        return type(batch)({key: _cut(value, part, total) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_cut(value, part, total) for value in batch))
-    if isinstance(batch, list | tuple):
-        if len(batch) == total and not any(isinstance(value, torch.Tensor) for value in batch):
-            return batch[part]  # one entry per sample: texts, names
-        return type(batch)(_cut(value, part, total) for value in batch)
-    return batch

@@ -1,7 +1,7 @@
 """The moment when the cell enters a model.
 
 Calls of modules that have parameters are noticed where they enter the outermost one: there the rank's random stream
-begins, and there a model that the cell has just made becomes known.
+begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
+from .global_view import GlobalView
+from .placements import Shard
 from .randomness import ModelStream
 
 
@@ -25,10 +27,13 @@ class ModelCalls:
         Told of each module with parameters when it is first entered from the cell.
     stream : ModelStream, optional
         Random stream inside models; ``None`` where the cell's own is used.
+    view : GlobalView, optional
+        Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
     """
 
-    def __init__(self, *, on_first_call: Callable[[nn.Module], None], stream: ModelStream | None) -> None:
+    def __init__(self, *, on_first_call: Callable[[nn.Module], None], stream: ModelStream | None, view: GlobalView | None) -> None:
         self._on_first_call = on_first_call
+        self._view = view
         self._stream = stream
         self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._made: WeakSet[nn.Module] = WeakSet()
@@ -43,15 +48,21 @@ class ModelCalls:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
         if self._inside or not self._models(module):
             return original(module, *args, **kwargs)
+        placement: Shard | None = None
+        if self._view is not None:
+            (args, kwargs), placement = self._view.enter((args, kwargs))
+        # On whole inputs all ranks compute the same, and must draw the same.
+        stream = self._stream if self._view is None or placement is not None else None
         self._inside = True
-        if self._stream is not None:
-            self._stream.switch()
+        if stream is not None:
+            stream.switch()
         try:
-            return original(module, *args, **kwargs)
+            result = original(module, *args, **kwargs)
         finally:
-            if self._stream is not None:
-                self._stream.switch()
+            if stream is not None:
+                stream.switch()
             self._inside = False
+        return result if self._view is None or placement is None else self._view.leave(result, placement)
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""

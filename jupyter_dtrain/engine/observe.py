@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..protocol import Message, Progress, Steps
+from .placements import part_of
 from .shares import Share
 
 
@@ -42,18 +43,18 @@ class Observer:
         self.step = 0
         self.any_optimizer = False
 
-    def on_batch(self, share: Share, batch: int, batches: int | None) -> None:
-        """Note that the cell draws a batch of a split loader."""
-        self._samples += share.num_samples
+    def on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
+        """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
+        self._samples += 0 if share is None else share.num_samples
         if batch == 1:
             self._epoch += 1
         self._progress = Progress(rank=self._rank, epoch=self._epoch, batch=batch, batches=batches)
 
     def on_backward(self, root: torch.Tensor, weight: float) -> None:
-        """Note a backward pass; `root` is the loss on the rank's part, `weight` that part of the global batch."""
+        """Note a backward pass; the loss is the sum of the ranks' `root` times their `weight`."""
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)  # the pass before was a step made by hand
-        self._loss = root.detach() if root.numel() == 1 else None
+        self._loss = part_of(root).detach() if root.numel() == 1 else None
         self._weight = weight
 
     def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -41,6 +41,10 @@ class Home:
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
 
+    def changed_objects(self) -> list[object]:
+        """Return the objects of the notebook that the cell has changed in place."""
+        return [self._baseline.objects[index] for index in self._baseline.changed()]
+
     def pack(self, value: object) -> tuple[Packed, dict[str, str]]:
         """Return what goes home, and the names that cannot, with the reason of each.
 

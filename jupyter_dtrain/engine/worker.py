@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
@@ -28,17 +28,13 @@ from .control import Control, StopRun
 from .device_names import on_device
 from .devices import DeviceSampler
 from .emit import Emitter
-from .gradients import GradientSync
-from .instrument import instrumented
-from .link import commands_to, output_of, publisher
-from .loaders import SharedLoaders
-from .models import ModelCalls, outermost
+from .link import commands_to, output_of, publisher, shell_in
+from .notes import Notes
 from .observe import Observer
 from .optimizers import connect_schedulers
 from .process_group import ProcessGroup, Rendezvous
-from .randomness import ModelStream
 from .results import Home
-from .shares import Share, share_of
+from .training import Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +52,7 @@ class Task:
     surroundings: Surroundings
     blob_folder: Path
     device: str
+    numbers: Literal["global", "local"]
     timeout: timedelta
     emit_interval: timedelta = timedelta(milliseconds=200)
 
@@ -123,7 +120,6 @@ def _run(task: Task) -> Outcome:
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    control: Control | None = None
     if task.rendezvous is not None:
         store = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
         control = Control(PrefixStore(task.run_id, store), rank=task.rank, world_size=task.world_size, timeout=task.timeout)
@@ -146,10 +142,10 @@ def _run(task: Task) -> Outcome:
     )
     with commands_to(control.command), contextlib.closing(emitter):
         emitter.start()
-        return _run_cell(task, device, control, observer)
+        return _run_cell(task, device, control, observer, Notes(emitter.emit, rank=task.rank))
 
 
-def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer) -> Outcome:
+def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer, notes: Notes) -> Outcome:
     rank, world_size = task.rank, task.world_size
     blobs = BlobFolder(task.blob_folder)
     task.surroundings.set()
@@ -164,59 +160,30 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     home = Home(namespace, tracked)
     task.random_state.set()
 
-    current: Share | None = None  # of the batch that the cell drew last
-
-    def on_batch(share: Share, batch: int, batches: int | None) -> None:
-        nonlocal current
-        control.boundary(observer.step)
-        current = share
-        observer.on_batch(share, batch, batches)
-
-    def weight_of(_: torch.Tensor) -> float:
-        return 1.0 / world_size if current is None else current.weight
-
-    def on_backward(root: torch.Tensor) -> None:
-        observer.on_backward(root, weight_of(root))
-        if current is None:  # no loader marks the steps
-            control.boundary(observer.step)
-
-    gradients = GradientSync(world_size=world_size, weight_of=weight_of) if world_size > 1 else None
-    models = ModelCalls(
-        on_first_call=gradients.know if gradients is not None else lambda _: None,
-        stream=ModelStream(rank) if world_size > 1 else None,
-    )
-    for module in outermost(tracked):
-        models.know(module)
-    loaders = SharedLoaders(
-        share=lambda total: share_of(total, rank, [1.0] * world_size),
-        split_now=models.training,
-        on_batch=on_batch,
+    training = Training(
+        rank=rank,
+        world_size=world_size,
+        objects=tracked,
+        global_numbers=task.numbers == "global",
+        control=control,
+        observer=observer,
+        notes=notes,
     )
     failure: Failure | None = None
     stopped = False
     value: Any = None
-    with (
-        instrumented(
-            models=models,
-            loaders=loaders,
-            gradients=gradients,
-            on_backward=on_backward,
-            on_optimizer_step=observer.on_optimizer_step,
-        ),
-        output_of(rank),
-    ):
+    with training.installed(), output_of(rank), shell_in(namespace):
         try:
-            value = run_cell(task.source, task.filename, namespace)
-        except StopRun as error:
-            stopped = True
-            forget_frames(error)
+            try:
+                value = run_cell(task.source, task.filename, namespace)
+            except StopRun as error:
+                stopped = True
+                forget_frames(error)
+            value, *_ = training.settle(value, namespace, *home.changed_objects())
         except BaseException as error:
             failure = describe(error)
             forget_frames(error)
-    observer.finish()
     control.close()
-    if gradients is not None:
-        gradients.close()
     outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step)
     if rank != 0:
         return outcome

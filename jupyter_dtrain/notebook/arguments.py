@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import UsageError
 from ..options import ClusterOptions, RunOptions
@@ -22,6 +22,16 @@ class _Parser(argparse.ArgumentParser):
 
     def print_help(self, file: object = None) -> NoReturn:  # noqa: ARG002  # argparse's signature
         raise HelpAsked(self.format_help().rstrip())
+
+
+class _ActionParser(_Parser):
+    """Of one action: it tells of what it does not know, and not the parser of the whole line, which knows less of it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def _number(text: str) -> int:
@@ -46,12 +56,18 @@ def _cell_parser() -> argparse.ArgumentParser:
     )
     _add_cluster(parser, "--engines", "-n")
     parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: its date and time)")
+    parser.add_argument(
+        "--numbers",
+        default="global",
+        metavar="KIND",
+        help="what the cell reads from a batch: global (as on one process) or local (the engine's own share) (default: global)",
+    )
     return parser
 
 
 def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", metavar="start | status | stop", parser_class=_Parser)
+    actions = parser.add_subparsers(dest="action", metavar="start | status | stop", parser_class=_ActionParser)
     start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
@@ -78,7 +94,7 @@ def parse_cell_line(line: str) -> RunOptions:
         It asks for help.
     """
     found = _parse(_cell_parser, line)
-    return RunOptions(cluster=_cluster(found), name=found.name)
+    return RunOptions(cluster=_cluster(found), name=found.name, numbers=found.numbers)
 
 
 def parse_line(line: str) -> LineCommand:

@@ -1,0 +1,109 @@
+"""The collectives behind a value that is read: a sum over ranks, or all parts put together.
+
+Both are differentiable, with the true adjoint: the gradient with respect to a rank's part is taken from the sum of the ranks'
+gradients. `gradients` averages over ranks at the leaves and scales at the root, so a loss that was computed from whole values, from
+parts, or from both has the gradient that one process would get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .placements import GlobalTensor, Partial, Shard, part_of
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        return _all_sum(part)
+
+    @staticmethod
+    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return _all_sum(grad)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, placement: Shard, sizes: tuple[int, ...]) -> torch.Tensor:
+        ctx.placement = placement
+        return _all_parts(part, placement, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        placement: Shard = ctx.placement
+        whole = _all_sum(grad)
+        part = whole.narrow(placement.dim, placement.loaded.start, placement.loaded.stop - placement.loaded.start)
+        return (part if placement.counts else torch.zeros_like(part)), None, None
+
+
+class Exchange:
+    """Turns global tensors into whole ones, the same on every rank.
+
+    Parameters
+    ----------
+    sizes_of : callable
+        Returns all ranks' numbers of samples for a batch of a given size, in rank order.
+    """
+
+    def __init__(self, *, sizes_of: Callable[[int], tuple[int, ...]]) -> None:
+        self._sizes_of = sizes_of
+
+    def whole(self, tensor: GlobalTensor) -> torch.Tensor:
+        """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
+        placement = tensor.placement
+        part = part_of(tensor)
+        if isinstance(placement, Partial):
+            weighted = part if placement.weight is None else weigh(part, placement.weight)
+            result = _Sum.apply(weighted)  # type: ignore[no-untyped-call]
+        else:
+            sizes = tuple(size * placement.unit for size in self._sizes_of(placement.share.total))
+            result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
+        assert isinstance(result, torch.Tensor)
+        return result
+
+    @staticmethod
+    def objects(value: Any) -> list[Any]:
+        """Return every rank's `value`, in rank order."""
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, value)
+        return found
+
+    @staticmethod
+    def total(number: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the ranks' numbers; no gradient."""
+        return _all_sum(number)
+
+
+def weigh(part: torch.Tensor, weight: float) -> torch.Tensor:
+    """Return ``part * weight``; zeros where the weight is 0, whatever the part of a rank without samples is."""
+    return part * weight if weight else torch.zeros_like(part)
+
+
+def _all_sum(part: torch.Tensor) -> torch.Tensor:
+    is_bool = part.dtype == torch.bool
+    result = (part.long() if is_bool else part).detach().clone().contiguous()
+    dist.all_reduce(result)
+    return result > 0 if is_bool else result
+
+
+def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> torch.Tensor:
+    moved = part.detach().movedim(placement.dim, 0)
+    rank = dist.get_rank()
+    own = moved[: sizes[rank]].contiguous()
+    # Collectives want parts of one size; the rest of a smaller one is cut off afterwards.
+    most = max(sizes)
+    if sizes[rank] < most:
+        own = torch.cat([own, own.new_zeros((most - sizes[rank], *own.shape[1:]))])
+    is_bool = own.dtype == torch.bool
+    if is_bool:
+        own = own.to(torch.uint8)
+    parts = [torch.empty_like(own) for _ in sizes]
+    dist.all_gather(parts, own)
+    whole = torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
+    if is_bool:
+        whole = whole.bool()
+    return whole.movedim(0, placement.dim).contiguous()

@@ -1,0 +1,48 @@
+"""What the user is told about what was done with the cell: one line each, once, with the cell's own line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..protocol import Message, Notice
+
+_OURS = str(Path(__file__).parents[1])
+_LIBRARIES = frozenset(("site-packages", "dist-packages", "torch", "unittest", "importlib"))
+
+
+class Notes:
+    """Says things to the user, from rank 0.
+
+    Parameters
+    ----------
+    emit : callable
+        Sends a message.
+    rank : int
+    """
+
+    def __init__(self, emit: Callable[[Message], None], *, rank: int) -> None:
+        self._emit = emit
+        self._rank = rank
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """Show `text`, unless it was said before."""
+        if self._rank == 0 and text not in self._said:
+            self._said.add(text)
+            self._emit(Notice(rank=self._rank, text=text))
+
+    @staticmethod
+    def place() -> str:
+        """Return `` (line 3)``: the line of the user's own code that is running, or nothing where there is none."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            parts = Path(filename).parts
+            if not filename.startswith(_OURS) and not _LIBRARIES.intersection(parts):
+                return f" (line {frame.f_lineno})"
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return ""

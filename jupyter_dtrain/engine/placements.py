@@ -1,0 +1,101 @@
+"""Tensors that know which part of the global batch they hold.
+
+The cell's code is to see the global batch and the model its share. So a batch of a split loader, and everything that the
+cell computes from it, is a :class:`GlobalTensor`: the rank's part as an ordinary tensor, with a *placement* in the words
+of ``torch.distributed.tensor``. `Shard`: the part is a slice of a dimension. `Partial`: the parts add up to the
+value, or their weighted mean is it. A plain tensor is a replicate, the same on every rank. The shape is the global one, operations
+stay on the part (`rules`), and a collective runs only when a value is read (`exchange`).
+
+DTensor is not the carrier because it costs 126 µs per operation where this costs 18, and refuses what
+cells do (a mask, a product with a plain tensor); docs/global-view.md has the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from .shares import Share
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part is a slice of dimension `dim`.
+
+    Attributes
+    ----------
+    dim : int
+        Counted from 0.
+    share : Share
+        The rank's samples.
+    unit : int
+        Entries along `dim` per sample: 1 for a batch, the length of a sequence once batch and time are one dimension.
+    """
+
+    dim: int
+    share: Share
+    unit: int = 1
+
+    @property
+    def total(self) -> int:
+        """Size of the dimension in the global tensor."""
+        return self.share.total * self.unit
+
+    @property
+    def loaded(self) -> slice:
+        """The entries of the global dimension that the part has (one that does not count where the share is empty)."""
+        part = self.share.loaded
+        return slice(part.start * self.unit, part.stop * self.unit)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the part belongs to the rank; ``False`` for the sample that stands in for an empty share."""
+        return self.share.num_samples > 0
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The ranks' parts together are the value.
+
+    Attributes
+    ----------
+    weight : float, optional
+        ``None``: the value is the sum of the parts. Otherwise it is the sum of the parts times each rank's weight, which add up to 1:
+        a weighted mean.
+    """
+
+    weight: float | None = None
+
+
+Placement = Shard | Partial
+
+
+class GlobalTensor(torch.Tensor):
+    """A rank's part of a tensor that spans the ranks. Made by :func:`place`.
+
+    Its class attribute `dispatch` runs operations on it; it is set while a run has a global view.
+    """
+
+    placement: Placement
+    dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Run an operation that one of its operands is a global tensor of."""
+        return GlobalTensor.dispatch(func, args, kwargs or {})
+
+
+def place(part: torch.Tensor, placement: Placement) -> GlobalTensor:
+    """Return `part` as a rank's part of a global tensor; the graph behind it stays."""
+    result: GlobalTensor = part.as_subclass(GlobalTensor)
+    result.placement = placement
+    return result
+
+
+def part_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rank's part as a plain tensor; the graph behind it stays."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)

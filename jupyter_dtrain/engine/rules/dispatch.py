@@ -1,0 +1,184 @@
+"""Where an operation on global tensors goes: to its rule, or to whole tensors.
+
+Each rule gets operands as the cell passed them and returns what the cell gets. An operation without a rule is computed on
+whole tensors: always right, at worst slower, and the run says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..exchange import Exchange
+from ..placements import GlobalTensor, Shard
+
+Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class NeedsWhole(Exception):
+    """A rule does not cover these operands: compute on whole tensors."""
+
+
+@dataclass
+class Rules:
+    """Runs operations on global tensors.
+
+    Parameters
+    ----------
+    table : mapping
+        The rule of each function that has one.
+    exchange : Exchange
+    rank, world_size : int
+    on_whole : callable
+        Told the name of an operation that had no rule and was computed on whole tensors.
+    """
+
+    table: Mapping[Any, Rule]
+    exchange: Exchange
+    rank: int
+    world_size: int
+    on_whole: Callable[[str], None]
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func`; the entry for ``__torch_function__``."""
+        rule = self.table.get(func)
+        if rule is not None:
+            try:
+                return rule(self, func, args, kwargs)
+            except NeedsWhole:
+                pass
+        else:
+            self.on_whole(getattr(func, "__name__", str(func)))
+        return self.on_wholes(func, args, kwargs)
+
+    def local(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` on parts."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    def whole(self, value: Any) -> Any:
+        """Return `value` with the global tensors in it whole."""
+        if isinstance(value, GlobalTensor):
+            return self._whole_tensor(value)
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            return type(value)(self.whole(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.whole(item) for key, item in value.items()}
+        return value
+
+    def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
+        # A cell that walks through a batch reads it entry by entry: exchange it once.
+        with torch._C.DisableTorchFunctionSubclass():
+            version = None if tensor.requires_grad or tensor.is_inference() else tensor._version
+            cached = tensor.__dict__.get("_whole")
+        if cached is not None and version is not None and cached[0] == version:
+            result: torch.Tensor = cached[1]
+            return result
+        result = self.exchange.whole(tensor)
+        if version is not None:
+            tensor.__dict__["_whole"] = (version, result)
+        return result
+
+    def on_wholes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` on whole tensors. In place, the part of the target is taken from the whole result."""
+        target = args[0] if args else None
+        if isinstance(target, GlobalTensor) and changes_in_place(func):
+            changed = self._whole_tensor(target).clone()
+            result = func(changed, *self.whole(args[1:]), **self.whole(kwargs))
+            with torch._C.DisableTorchFunctionSubclass():
+                if isinstance(target.placement, Shard):
+                    part = changed[at(target.placement.dim, target.placement.loaded)]
+                else:
+                    part = changed * (1.0 if target.placement.weight is not None else float(self.rank == 0))
+                target.copy_(part)
+            return target if result is changed else result
+        return func(*self.whole(args), **self.whole(kwargs))
+
+
+def at(dim: int, part: slice) -> tuple[slice, ...]:
+    """Return the index of `part` along `dim`."""
+    return (*(slice(None),) * dim, part)
+
+
+def changes_in_place(func: Any) -> bool:
+    """Return whether `func` writes into its first operand."""
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_DUNDERS
+
+
+_IN_PLACE_DUNDERS = frozenset(
+    f"__{name}__" for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem")
+)
+
+
+def tensors_in(args: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors among `args` and in the lists among them."""
+    found = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, list | tuple):
+            found += tensors_in(arg)
+    return found
+
+
+def ndim_of(tensor: torch.Tensor) -> int:
+    """Return the number of dims."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.dim()
+
+
+def globals_in(args: Iterable[Any]) -> list[GlobalTensor]:
+    """Return the global tensors among `args`."""
+    return [t for t in tensors_in(args) if isinstance(t, GlobalTensor)]
+
+
+def map_result(result: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """Apply `function` to the tensors of a result, which may be a (named) tuple."""
+    if isinstance(result, torch.Tensor):
+        return function(result)
+    if isinstance(result, tuple):
+        mapped = [map_result(item, function) for item in result]
+        return type(result)(mapped)
+    return result
+
+
+def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTensor, Shard]:
+    """Return the first operand, a shard, with its placement; no other operand may span ranks."""
+    first = args[0] if args else None
+    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard):
+        raise NeedsWhole
+    if globals_in(args[1:]) or globals_in(kwargs.values()):
+        raise NeedsWhole
+    return first, first.placement
+
+
+def global_shape(tensor: GlobalTensor) -> torch.Size:
+    """Return the shape of the whole tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        shape = list(tensor.shape)
+    if isinstance(tensor.placement, Shard):
+        shape[tensor.placement.dim] = tensor.placement.total
+    return torch.Size(shape)
+
+
+_MISSING = object()
+
+
+def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: int = 1) -> tuple[int, ...] | None:
+    """Return the dims that an operation works along, counted from 0; ``None``: all."""
+    given = kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else _MISSING))
+    if given is _MISSING or given is None or (isinstance(given, list | tuple) and not given):
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | list | tuple):
+        raise NeedsWhole
+    values = (given,) if isinstance(given, int) else tuple(given)
+    return tuple(value % ndim if ndim else 0 for value in values)
+
+
+def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read values: what is asked for needs the whole tensor."""
+    return rules.on_wholes(func, args, kwargs)

@@ -1,0 +1,140 @@
+"""Operations on corresponding entries: arithmetic, comparisons, activations, conversions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..exchange import weigh
+from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
+from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, ndim_of
+
+
+def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Operations on corresponding entries, with broadcasting: parts stay parts, whole operands are cut to match."""
+    if func in (torch.where, torch.Tensor.where) and len(args) + len(kwargs) == 1:
+        raise NeedsWhole  # the indices of what is true
+    operands = globals_in((*args, *kwargs.values()))
+    if any(isinstance(t.placement, Partial) for t in operands):
+        if all(isinstance(t.placement, Partial) for t in operands):
+            return _linear(rules, func, args, kwargs)
+        # A shard with a sum over the batch (a centred value, say): the sum is read first.
+        if changes_in_place(func) and isinstance(args[0], GlobalTensor) and isinstance(args[0].placement, Partial):
+            raise NeedsWhole
+        return elementwise(rules, func, *_partials_whole(rules, args, kwargs))
+    return _on_shards(rules, func, args, kwargs, operands)
+
+
+def _partials_whole(rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def convert(value: Any) -> Any:
+        return rules.whole(value) if isinstance(value, GlobalTensor) and isinstance(value.placement, Partial) else value
+
+    return tuple(convert(arg) for arg in args), {key: convert(value) for key, value in kwargs.items()}
+
+
+def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[GlobalTensor]) -> Any:
+    first = operands[0]
+    assert isinstance(first.placement, Shard)
+    placement = first.placement
+    from_right = ndim_of(first) - placement.dim
+
+    def fit(value: Any) -> Any:
+        if isinstance(value, GlobalTensor):
+            other = value.placement
+            assert isinstance(other, Shard)
+            same = other.share == placement.share and other.unit == placement.unit
+            if not same or ndim_of(value) - other.dim != from_right:
+                raise NeedsWhole
+            return value
+        if isinstance(value, torch.Tensor):
+            dim = value.dim() - from_right
+            if dim >= 0 and value.shape[dim] == placement.total and value.shape[dim] != 1:
+                return value[at(dim, placement.loaded)]
+            if dim >= 0 and value.shape[dim] != 1:
+                raise NeedsWhole
+            return value
+        if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
+            return type(value)(fit(item) for item in value)
+        return value
+
+    new_args = tuple(fit(arg) for arg in args)
+    new_kwargs = {key: fit(value) for key, value in kwargs.items()}
+    if changes_in_place(func) and not isinstance(args[0], GlobalTensor):
+        raise NeedsWhole  # a whole tensor cannot become a part in place
+    result = rules.local(func, new_args, new_kwargs)
+    if result is args[0] or not isinstance(result, torch.Tensor):
+        return result
+    return place(result, Shard(result.dim() - from_right, placement.share, placement.unit))
+
+
+_ADD = frozenset(("add", "sub", "subtract", "__add__", "__radd__", "__sub__", "__rsub__", "add_", "sub_", "__iadd__", "__isub__"))
+_MULTIPLY = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__"))
+_DIVIDE = frozenset(("div", "divide", "true_divide", "__truediv__", "div_", "__itruediv__"))
+_NEGATE = frozenset(("neg", "negative", "__neg__", "positive", "__pos__"))
+
+
+def _linear(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Keep sums and multiples of partial values partial; everything else reads them."""
+    name = getattr(func, "__name__", "")
+    target = args[0] if changes_in_place(func) else None
+    if kwargs or (target is not None and not isinstance(target, GlobalTensor)):  # alpha=, rounding_mode=, out=
+        raise NeedsWhole
+    if name in _ADD and len(args) == 2:
+        return _add(rules, func, args, target)
+    if name in _MULTIPLY and target is None and isinstance(args[1], GlobalTensor) and not isinstance(args[0], GlobalTensor):
+        func, args = torch.mul, (args[1], args[0])
+    partial = args[0]
+    if (name not in _MULTIPLY | _DIVIDE | _NEGATE) or not isinstance(partial, GlobalTensor) or globals_in(args[1:]):
+        raise NeedsWhole
+    return _same(rules.local(func, args, {}), partial.placement, target)
+
+
+def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | None) -> Any:
+    left, right = args
+    partials = [arg for arg in args if isinstance(arg, GlobalTensor)]
+    weights = {p.placement.weight for p in partials if isinstance(p.placement, Partial)}
+    if len(weights) == 1:
+        (weight,) = weights
+        if len(partials) == 2 or weight is not None:
+            # Means with the same weights: what all ranks agree on is its own weighted mean.
+            return _same(rules.local(func, args, {}), Partial(weight), target)
+    if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
+        raise NeedsWhole
+
+    # As sums: a mean's part times its weight, and what all ranks agree on is added once, by rank 0.
+    def as_sum(value: Any) -> Any:
+        if isinstance(value, GlobalTensor):
+            assert isinstance(value.placement, Partial)
+            return value if value.placement.weight is None else weigh(part_of(value), value.placement.weight)
+        return value if rules.rank == 0 else value * 0
+
+    return _same(rules.local(func, (as_sum(left), as_sum(right)), {}), Partial(), target)
+
+
+def _same(result: torch.Tensor, placement: Placement, target: GlobalTensor | None) -> Any:
+    return target if target is not None else place(result, placement)
+
+
+def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Operations that change neither values nor shape: the placement stays, whichever it is."""
+    first = args[0]
+    if not isinstance(first, GlobalTensor):
+        raise NeedsWhole
+    # Another tensor as argument lends its type or device only (`type_as`, `to(other)`).
+    result = rules.local(func, args, kwargs)
+    if result is first or not isinstance(result, torch.Tensor):
+        return result
+    return place(result, first.placement)
+
+
+def to_dtype(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Conversions: exact for a shard; of partial values only between types that keep sums (not to integers or bool)."""
+    first = args[0]
+    result = keeps(rules, func, args, kwargs)
+    if isinstance(first, GlobalTensor) and isinstance(first.placement, Partial) and isinstance(result, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            old, new = first.dtype, result.dtype
+        if new != old and (new == torch.bool or (old.is_floating_point and not new.is_floating_point)):
+            raise NeedsWhole
+    return result

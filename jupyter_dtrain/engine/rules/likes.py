@@ -1,0 +1,100 @@
+"""Tensors made after another, what is read off a part, and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..exchange import weigh
+from ..placements import GlobalTensor, Partial, Placement, part_of, place
+from .dispatch import NeedsWhole, Rules, at, changes_in_place, global_shape, the_shard
+
+
+def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Random tensors of a shard's shape: drawn whole from the cell's stream, the same on every rank, and cut."""
+    tensor, placement = the_shard(args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        blank = torch.empty(global_shape(tensor), dtype=tensor.dtype, device=tensor.device)
+        whole = func(blank, *args[1:], **kwargs)
+        part = whole[at(placement.dim, placement.loaded)]
+        if changes_in_place(func):
+            tensor.copy_(part)
+            return tensor
+        return place(part.contiguous(), placement)
+
+
+def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Dropout in the cell's own code: the mask is drawn whole, as one process would draw it, and cut."""
+    tensor, placement = the_shard(args, kwargs)
+    if kwargs.get("inplace"):
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        ones = torch.ones(global_shape(tensor), dtype=tensor.dtype, device=tensor.device)
+        mask = func(ones, *args[1:], **kwargs)[at(placement.dim, placement.loaded)]
+        return place(tensor * mask, placement)
+
+
+def new_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``new_zeros`` and its kin lend type and device only: the result is whole."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(part_of(args[0]), *rules.whole(args[1:]), **kwargs)
+
+
+def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what is the same for the part as for the whole: type, device, whether it requires gradients."""
+    return rules.local(func, args, kwargs)
+
+
+def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``.grad`` of a batch that requires gradients: roots are scaled by the world size (`gradients`), which is undone here."""
+    tensor = args[0]
+    with torch._C.DisableTorchFunctionSubclass():
+        found = tensor.grad
+        return None if found is None else place(part_of(found) / rules.world_size, tensor.placement)
+
+
+def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``loss.backward()``: the reducer (`gradients`) knows how to start from a part."""
+    names = ("gradient", "retain_graph", "create_graph", "inputs")
+    options = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    torch.autograd.backward(
+        args[0], options.get("gradient"), options.get("retain_graph"), options.get("create_graph", False), inputs=options.get("inputs")
+    )
+
+
+def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``torch.autograd.grad``: gradients of shards are shards; what each rank adds to those of whole tensors is a part of a sum."""
+    names = ("outputs", "inputs", "grad_outputs")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
+    starts = given.pop("grad_outputs", None)
+    starts = [None] * len(outputs) if starts is None else _sequence(starts)
+    with torch._C.DisableTorchFunctionSubclass():
+        local_starts = [_start(rules, output, start) for output, start in zip(outputs, starts, strict=True)]
+        found = func(outputs, inputs, local_starts, **given)
+    return tuple(None if g is None else place(g, _placement(i)) for g, i in zip(found, inputs, strict=True))
+
+
+def _placement(tensor: torch.Tensor) -> Placement:
+    return tensor.placement if isinstance(tensor, GlobalTensor) else Partial()
+
+
+def _sequence(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
+
+
+def _start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the gradient to start from at a rank's part of `output`."""
+    if not isinstance(output, GlobalTensor):
+        # Computed on every rank: each starts with an equal part, so that the parts of the result add up.
+        return (torch.ones_like(output) if start is None else start) / rules.world_size
+    placement = output.placement
+    if isinstance(placement, Partial):
+        whole = torch.ones_like(output) if start is None else start
+        return whole if placement.weight is None else weigh(whole, placement.weight)
+    if start is None:
+        start = torch.ones_like(output)
+    elif not isinstance(start, GlobalTensor):
+        start = start[at(placement.dim, placement.loaded)]
+    return start if placement.counts else torch.zeros_like(start)

@@ -1,0 +1,84 @@
+"""Operations along dims: sums, means, softmax, sorting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..placements import GlobalTensor, Partial, Shard, place
+from .dispatch import NeedsWhole, Rules, dims_of, map_result, ndim_of, the_shard
+from .elementwise import elementwise, keeps
+
+
+def along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run operations along a dim that keep the others' order (softmax, sort, argmax): on parts unless it is the sharded one."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    dims = dims_of(args, kwargs, ndim, _DIM_POSITION.get(func.__name__, 1))
+    if dims is None:
+        dims = _DEFAULT_DIM.get(func.__name__)
+        if dims is None:
+            raise NeedsWhole
+        dims = tuple(dim % ndim for dim in dims)
+    if placement.dim in dims:
+        raise NeedsWhole
+    result = rules.local(func, args, kwargs)
+
+    def wrap(value: torch.Tensor) -> torch.Tensor:
+        lost = 0 if value.dim() == ndim else sum(dim < placement.dim for dim in dims)
+        return place(value, Shard(placement.dim - lost, placement.share, placement.unit))
+
+    return map_result(result, wrap)
+
+
+_DIM_POSITION = dict.fromkeys(("topk", "kthvalue", "norm", "chunk", "split", "tensor_split", "normalize"), 2)
+_DEFAULT_DIM: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("topk", "sort", "argsort", "kthvalue", "msort", "glu"), (-1,)),
+    **dict.fromkeys(("chunk", "split", "tensor_split"), (0,)),
+    "normalize": (1,),
+}
+
+
+def mean(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take the mean over the batch as the weighted mean of the parts' means."""
+    return _reduction(rules, func, args, kwargs, is_mean=True)
+
+
+def total(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take the sum over the batch as the sum of the parts' sums."""
+    return _reduction(rules, func, args, kwargs, is_mean=False)
+
+
+def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_mean: bool) -> Any:
+    first = args[0] if args else None
+    if isinstance(first, GlobalTensor) and isinstance(first.placement, Partial):
+        return keeps(rules, func, args, kwargs)  # sums and means are linear
+    tensor, placement = the_shard(args, kwargs)
+    if "out" in kwargs:
+        raise NeedsWhole
+    dims = dims_of(args, kwargs, ndim_of(tensor))
+    if dims is not None and placement.dim not in dims:
+        return along(rules, func, args, kwargs)
+    result = rules.local(func, args, kwargs)
+    if is_mean:
+        return place(result, Partial(placement.share.weight))
+    return place(result if placement.counts else torch.zeros_like(result), Partial())
+
+
+def extreme(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``max`` and ``min``: with a dim along it, with a second tensor element by element, else over everything."""
+    if len(args) == 2 and isinstance(args[1], torch.Tensor) and not kwargs:
+        return elementwise(rules, func, args, kwargs)
+    return along(rules, func, args, kwargs)
+
+
+def unpack(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``chunk``, ``split`` and ``unbind`` along another dim than the batch."""
+    return along(rules, func, args, kwargs) if func not in (torch.unbind, torch.Tensor.unbind) else _unbind(rules, func, args, kwargs)
+
+
+def _unbind(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if dims_of(args, kwargs, ndim_of(args[0])) is None:
+        raise NeedsWhole  # along dim 0
+    return along(rules, func, args, kwargs)

@@ -1,0 +1,57 @@
+"""Operations that treat every sample by itself: layers, products with a matrix, embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..placements import GlobalTensor, Shard, place
+from .dispatch import (
+    NeedsWhole,
+    Rules,
+    globals_in,
+    map_result,
+    ndim_of,
+    tensors_in,
+)
+
+
+def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Operations that treat each entry of dim 0 by itself; whole operands are parameters, the same for all rows."""
+    first = args[0] if args else None
+    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim != 0 or ndim_of(first) < 2:
+        raise NeedsWhole
+    rest = [t for t in (*tensors_in(args[1:]), *tensors_in(kwargs.values())) if isinstance(t, GlobalTensor)]
+    if rest:
+        raise NeedsWhole
+    result = rules.local(func, args, kwargs)
+    placement = first.placement
+    return map_result(result, lambda t: place(t, placement))
+
+
+def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Like :func:`rowwise`, where rows may be single numbers (indices of an embedding, classes to encode)."""
+    first = args[0]
+    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or globals_in(args[1:]):
+        raise NeedsWhole
+    if func is F.one_hot and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
+        raise NeedsWhole  # their number depends on the data
+    placement = first.placement
+    return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
+
+
+def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Matrix products: rows of a shard times a whole matrix, or two batches of matrices."""
+    if len(args) != 2 or kwargs:
+        raise NeedsWhole
+    left, right = args
+    if not isinstance(left, GlobalTensor) or not isinstance(left.placement, Shard) or left.placement.dim != 0 or ndim_of(left) < 2:
+        raise NeedsWhole
+    if isinstance(right, GlobalTensor):
+        if right.placement != left.placement or ndim_of(left) != ndim_of(right) or ndim_of(left) < 3:
+            raise NeedsWhole
+    elif not isinstance(right, torch.Tensor) or right.dim() > 2:
+        raise NeedsWhole
+    return place(rules.local(func, args, {}), left.placement)

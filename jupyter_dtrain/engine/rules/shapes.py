@@ -1,0 +1,182 @@
+"""Shapes, views, indexing and joining."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..placements import GlobalTensor, Shard, place
+from .dispatch import (
+    NeedsWhole,
+    Rules,
+    dims_of,
+    global_shape,
+    ndim_of,
+    the_shard,
+)
+
+
+def shape(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the global shape, or one size of it."""
+    found = global_shape(args[0])
+    dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else None)
+    return found if dim is None else found[dim]
+
+
+def count(_: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``len`` and ``numel``."""
+    found = global_shape(args[0])
+    if func is torch.Tensor.__len__:
+        if not found:
+            raise TypeError("len() of a 0-d tensor")
+        return found[0]
+    return found.numel()
+
+
+def reshape(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Reshape where the first dim still runs over samples, or over equal pieces of samples."""
+    tensor, placement = the_shard(args[:1], {})
+    given = kwargs.get("shape", kwargs.get("size", args[1:]))
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]
+    if not given or not all(isinstance(size, int) for size in given) or placement.dim != 0:
+        raise NeedsWhole  # view(dtype), or samples along another dim
+    whole = global_shape(tensor)
+    sizes = list(given)
+    if -1 in sizes:
+        known = 1
+        for size in sizes:
+            known *= size if size != -1 else 1
+        if known == 0 or whole.numel() % known:
+            raise NeedsWhole  # and PyTorch's own error
+        sizes[sizes.index(-1)] = whole.numel() // known
+    return _regrouped(tensor, placement, sizes, whole)
+
+
+def _regrouped(tensor: GlobalTensor, placement: Shard, sizes: list[int], whole: torch.Size) -> Any:
+    product_of_sizes = 1
+    for size in sizes:
+        product_of_sizes *= size
+    total_entries = placement.share.total
+    if product_of_sizes != whole.numel() or not sizes or sizes[0] == 0 or sizes[0] % total_entries:
+        raise NeedsWhole
+    unit = sizes[0] // total_entries
+    loaded = placement.share.loaded
+    part = (unit * (loaded.stop - loaded.start), *sizes[1:])
+    with torch._C.DisableTorchFunctionSubclass():
+        return place(tensor.reshape(part), Shard(0, placement.share, unit))
+
+
+def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``flatten``: as a reshape of the global shape."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    start = kwargs.get("start_dim", args[1] if len(args) > 1 else 0) % max(ndim, 1)
+    end = kwargs.get("end_dim", args[2] if len(args) > 2 else -1) % max(ndim, 1)
+    if placement.dim != 0 or ndim == 0:
+        raise NeedsWhole
+    whole = global_shape(tensor)
+    return _regrouped(tensor, placement, [*whole[:start], whole[start : end + 1].numel(), *whole[end + 1 :]], whole)
+
+
+def squeeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``squeeze``, which must not take the batch for a dim of size 1 where the part has one sample."""
+    tensor, placement = the_shard(args, kwargs)
+    whole = global_shape(tensor)
+    dims = dims_of(args, kwargs, len(whole))
+    wanted = [dim for dim in (range(len(whole)) if dims is None else dims) if whole[dim] == 1]
+    if placement.dim in wanted:
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        result = torch.squeeze(tensor, tuple(wanted))
+    return place(result, Shard(placement.dim - sum(dim < placement.dim for dim in wanted), placement.share, placement.unit))
+
+
+def unsqueeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``unsqueeze``."""
+    tensor, placement = the_shard(args, kwargs)
+    dims = dims_of(args, kwargs, ndim_of(tensor) + 1)
+    assert dims is not None
+    return place(rules.local(func, args, kwargs), Shard(placement.dim + (dims[0] <= placement.dim), placement.share, placement.unit))
+
+
+def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Dims in another order: the sharded one moves along."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    name = func.__name__
+    if name in ("transpose", "swapaxes", "swapdims"):
+        order = list(range(ndim))
+        a, b = (kwargs.get(key, args[i] if len(args) > i else 0) % ndim for i, key in ((1, "dim0"), (2, "dim1")))
+        order[a], order[b] = order[b], order[a]
+    elif name in ("t", "__get__"):  # t(), .T, .mT
+        order = list(range(ndim))[::-1]
+        if func is torch.Tensor.mT.__get__ and ndim > 2:  # type: ignore[attr-defined]
+            order = [*range(ndim - 2), ndim - 1, ndim - 2]
+    else:
+        given = kwargs.get("dims", args[1:])
+        if len(given) == 1 and isinstance(given[0], list | tuple):
+            given = given[0]
+        order = [dim % ndim for dim in given]
+    return place(rules.local(func, args, kwargs), Shard(order.index(placement.dim), placement.share, placement.unit))
+
+
+def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``expand`` to a global shape that keeps the batch."""
+    tensor, placement = the_shard(args[:1], {})
+    given = kwargs.get("size", args[1:])
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]
+    dim = placement.dim + len(given) - ndim_of(tensor)
+    if dim < 0 or given[dim] not in (-1, placement.total):
+        raise NeedsWhole
+    sizes = [-1 if index == dim else size for index, size in enumerate(given)]
+    with torch._C.DisableTorchFunctionSubclass():
+        return place(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
+
+
+def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Indexing that takes whole rows of the batch: ``x[:, 3]``, ``x[..., 0]``."""
+    tensor, placement = the_shard(args[:1], {})
+    where = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if placement.dim != 0 or not where or not _all_rows(where[0], placement):
+        raise NeedsWhole
+    rest = where[1:]
+    if any(isinstance(item, torch.Tensor | list) or item is Ellipsis for item in rest):
+        raise NeedsWhole
+    if where[0] is Ellipsis and len([item for item in rest if item is not None]) >= ndim_of(tensor):
+        raise NeedsWhole  # the dots stand for nothing
+    local = (slice(None) if isinstance(where[0], slice) else where[0], *rest)
+    if func is torch.Tensor.__setitem__:
+        value = args[2]
+        if isinstance(value, GlobalTensor):
+            if value.placement != placement:
+                raise NeedsWhole
+        elif isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == placement.total and value.dim() >= ndim_of(tensor):
+            value = value[placement.loaded]
+        return rules.local(func, (tensor, local, value), {})
+    return place(rules.local(func, (tensor, local), {}), placement)
+
+
+def _all_rows(item: Any, placement: Shard) -> bool:
+    if item is Ellipsis:
+        return True
+    return isinstance(item, slice) and item.indices(placement.total) == (0, placement.total, 1)
+
+
+def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``cat`` and ``stack`` along another dim than the batch."""
+    parts = args[0] if args else kwargs.get("tensors")
+    if not isinstance(parts, list | tuple) or not all(isinstance(t, GlobalTensor) for t in parts):
+        raise NeedsWhole
+    placement = parts[0].placement
+    if not isinstance(placement, Shard) or any(t.placement != placement for t in parts):
+        raise NeedsWhole
+    ndim = ndim_of(parts[0]) + (func is torch.stack)
+    dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0)) % ndim
+    if func is torch.stack:
+        return place(rules.local(func, args, kwargs), Shard(placement.dim + (dim <= placement.dim), placement.share, placement.unit))
+    if dim == placement.dim:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), placement)

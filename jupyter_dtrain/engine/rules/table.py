@@ -1,0 +1,121 @@
+"""Which function has which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .dispatch import Rule, read
+from .elementwise import elementwise, keeps, to_dtype
+from .likes import backward, dropout, grad, gradient, local_value, new_like, random_like
+from .losses import loss
+from .reductions import along, extreme, mean, total, unpack
+from .rows import lookup, product, rowwise
+from .shapes import count, expand, flatten, index, join, permute, reshape, shape, squeeze, unsqueeze
+
+_UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
+fix floor frac isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num
+neg negative positive
+rad2deg reciprocal relu round rsqrt sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc sgn angle conj real imag
+clamp clip clamp_min clamp_max masked_fill where lerp addcmul addcdiv nextafter
+__abs__ __invert__ __neg__ __pos__"""
+_BINARY = """add sub subtract rsub mul multiply div divide true_divide floor_divide fmod remainder pow float_power atan2 arctan2 hypot
+maximum minimum fmax fmin eq ne lt le gt ge not_equal greater greater_equal less less_equal isclose logical_and logical_or logical_xor
+bitwise_and bitwise_or bitwise_xor xlogy copysign heaviside
+__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __rdiv__ __div__ __floordiv__ __rfloordiv__
+__mod__ __rmod__ __pow__ __rpow__
+__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __or__ __xor__ __rand__ __ror__ __rxor__
+__iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"""
+_ACTIVATIONS = """relu relu6 elu selu celu leaky_relu gelu silu mish hardswish hardtanh hardsigmoid softplus softsign tanhshrink
+logsigmoid sigmoid tanh threshold softshrink hardshrink"""
+_ROWS = """linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d
+max_pool3d avg_pool1d avg_pool2d
+avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d layer_norm group_norm
+instance_norm interpolate pad pixel_shuffle pixel_unshuffle unfold fold upsample local_response_norm"""
+_LOSSES = """cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits
+kl_div poisson_nll_loss gaussian_nll_loss hinge_embedding_loss soft_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
+multi_margin_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss triplet_margin_with_distance_loss"""
+_ALONG = """softmax log_softmax softmin argmax argmin cumsum cumprod logsumexp sort argsort topk kthvalue median mode
+prod std var norm amax amin
+all any flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
+_KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda retain_grad pin_memory share_memory_ __deepcopy__ alias"""
+_CONVERTS = "to type double float half bfloat16 long int short char byte bool type_as"
+_LIKE = "zeros_like ones_like empty_like full_like"
+_RANDOM_LIKE = "rand_like randn_like randint_like bernoulli"
+_NEW = "new_zeros new_ones new_empty new_full new_tensor"
+_VALUES = """dtype device is_cuda requires_grad is_leaf grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
+output_nr itemsize is_nested is_xpu is_mkldnn"""
+_METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference register_hook
+is_pinned is_same_size stride storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
+_READ_METHODS = """item tolist numpy __float__ __int__ __bool__ __index__ __repr__ __str__ __format__ __array__
+__complex__ __contains__ __iter__
+__reversed__ unique is_nonzero equal allclose nonzero bincount histc __reduce_ex__"""
+
+
+def _named(names: str, *homes: Any) -> list[Any]:
+    """Return the functions of those names in `homes`, as ``__torch_function__`` gets them."""
+    return [getattr(home, name) for name in names.split() for home in homes if callable(getattr(home, name, None))]
+
+
+def _properties(names: str) -> list[Any]:
+    found: list[Any] = [getattr(torch.Tensor, name, None) for name in names.split()]
+    return [prop.__get__ for prop in found if hasattr(prop, "__get__") and not callable(prop)]
+
+
+_RANDOM_IN_PLACE = frozenset(_named("normal_ uniform_ bernoulli_ random_ exponential_ log_normal_ cauchy_ geometric_", torch.Tensor))
+
+
+def _table() -> dict[Any, Rule]:
+    table: dict[Any, Rule] = {}
+
+    def add(rule: Rule, functions: Iterable[Any]) -> None:
+        for function in functions:
+            table[function] = rule
+
+    everywhere = (torch, torch.Tensor, F)
+    in_place = " ".join(f"{name}_" for name in (_UNARY + " " + _BINARY).split() if not name.startswith("__"))
+    add(elementwise, _named(_UNARY + " " + _BINARY + " " + in_place, torch, torch.Tensor))
+    add(elementwise, _named(_ACTIVATIONS, F, torch.special))
+    add(rowwise, _named(_ROWS, F, torch))
+    add(lookup, [F.embedding, F.one_hot])
+    add(product, [torch.matmul, torch.mm, torch.bmm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.__matmul__])
+    add(loss, _named(_LOSSES, F))
+    add(along, _named(_ALONG, *everywhere))
+    add(mean, [torch.mean, torch.Tensor.mean])
+    add(total, [torch.sum, torch.Tensor.sum])
+    add(extreme, [torch.max, torch.Tensor.max, torch.min, torch.Tensor.min])
+    add(shape, [torch.Tensor.size, torch.Tensor.shape.__get__])  # type: ignore[attr-defined]
+    add(count, [torch.Tensor.__len__, torch.numel, torch.Tensor.numel, torch.Tensor.nelement])
+    add(reshape, [torch.reshape, torch.Tensor.reshape, torch.Tensor.view])
+    add(flatten, [torch.flatten, torch.Tensor.flatten])
+    add(squeeze, [torch.squeeze, torch.Tensor.squeeze])
+    add(unsqueeze, [torch.unsqueeze, torch.Tensor.unsqueeze])
+    add(permute, _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
+    add(permute, _properties("T mT"))
+    add(expand, [torch.Tensor.expand])
+    add(index, [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
+    add(join, [torch.cat, torch.concat, torch.concatenate, torch.stack])
+    add(unpack, _named("chunk split tensor_split unbind", torch, torch.Tensor))
+    add(keeps, _named(_KEEPS, torch, torch.Tensor))
+    add(keeps, _properties("data"))
+    add(to_dtype, _named(_CONVERTS, torch.Tensor))
+    add(keeps, _named(_LIKE, torch))
+    add(random_like, _named(_RANDOM_LIKE, torch, torch.Tensor))
+    add(random_like, _RANDOM_IN_PLACE)
+    add(dropout, _named("dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout", F))
+    add(new_like, _named(_NEW, torch.Tensor))
+    add(local_value, _properties(_VALUES))
+    add(local_value, _named(_METHODS, torch.Tensor))
+    add(local_value, [torch.is_tensor, torch.is_floating_point, torch.is_complex])
+    add(gradient, _properties("grad"))
+    add(backward, [torch.Tensor.backward])
+    add(grad, [torch.autograd.grad])
+    add(read, _named(_READ_METHODS, torch.Tensor, torch))
+    return table
+
+
+TABLE: Mapping[Any, Rule] = _table()
+"""The rule of each function that has one."""

@@ -1,0 +1,135 @@
+"""One rank's part in what the cell trains: models, loaders, gradients and steps, each told of the others here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+
+from .batches import placed
+from .control import Control
+from .global_view import GlobalView
+from .gradients import GradientSync
+from .instrument import instrumented
+from .loaders import SharedLoaders
+from .models import ModelCalls, outermost
+from .notes import Notes
+from .observe import Observer
+from .randomness import ModelStream
+from .shares import Share, share_of
+
+
+class Training:
+    """What happens on one rank when the cell draws batches, calls models and runs backward passes.
+
+    Parameters
+    ----------
+    rank, world_size : int
+    objects : iterable of object
+        What came from the notebook: its models are known from the start, others when they are first called.
+    global_numbers : bool
+        Whether the cell sees global batches (`global_view`) or the rank's own.
+    control : Control
+    observer : Observer
+    notes : Notes
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        objects: Iterable[object],
+        global_numbers: bool,
+        control: Control,
+        observer: Observer,
+        notes: Notes,
+    ) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._control, self._observer, self._notes = control, observer, notes
+        self._share: Share | None = None  # of the batch that the cell drew last
+        self._drew = False
+        self._shares = cache(self._shares_of)
+        shared = world_size > 1
+        self._view = (
+            GlobalView(rank=rank, world_size=world_size, sizes_of=self._sizes_of, on_whole=self._say_whole)
+            if shared and global_numbers
+            else None
+        )
+        self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of) if shared else None
+        self._models = ModelCalls(
+            on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
+            stream=ModelStream(rank) if shared else None,
+            view=self._view,
+        )
+        for module in outermost(list(objects)):
+            self._models.know(module)
+        self._loaders = SharedLoaders(
+            share=lambda total: self._shares(total)[rank],
+            split_now=self._models.training,
+            place=placed if self._view is not None else lambda batch, _share: batch,
+            on_batch=self._on_batch,
+            on_unknown=self._say_unknown,
+        )
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
+        try:
+            with (
+                self._view.installed() if self._view is not None else nullcontext(),
+                instrumented(
+                    models=self._models,
+                    loaders=self._loaders,
+                    gradients=self._gradients,
+                    on_backward=self._on_backward,
+                    on_optimizer_step=self._observer.on_optimizer_step,
+                ),
+            ):
+                yield
+        finally:
+            self._observer.finish()
+            if self._gradients is not None:
+                self._gradients.close()
+
+    def settle(self, *values: Any) -> list[Any]:
+        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things."""
+        return list(values) if self._view is None else [self._view.settle(value) for value in values]
+
+    # -- what the cell does ------------------------------------------------------------------------------------------
+
+    def _on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
+        self._control.boundary(self._observer.step)
+        self._share, self._drew = share, True
+        self._observer.on_batch(share, batch, batches)
+
+    def _on_backward(self, root: torch.Tensor) -> None:
+        self._observer.on_backward(root, self._weight_of(root))
+        if not self._drew:  # no loader marks the steps
+            self._control.boundary(self._observer.step)
+
+    def _weight_of(self, root: torch.Tensor) -> float:
+        if self._view is not None:
+            return self._view.weight_of(root)
+        return 1.0 / self._world_size if self._share is None else self._share.weight
+
+    # -- shares ------------------------------------------------------------------------------------------------------
+
+    def _shares_of(self, total: int) -> tuple[Share, ...]:
+        return tuple(share_of(total, rank, [1.0] * self._world_size) for rank in range(self._world_size))
+
+    def _sizes_of(self, total: int) -> tuple[int, ...]:
+        return tuple(share.num_samples for share in self._shares(total))
+
+    # -- what the user is told ---------------------------------------------------------------------------------------
+
+    def _say_whole(self, name: str) -> None:
+        self._notes.say(
+            f"`{name}`{self._notes.place()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
+        )
+
+    def _say_unknown(self, kind: str) -> None:
+        self._notes.say(f"The batches{self._notes.place()} hold a {kind} and are not split: each engine computes on all of each batch.")
