@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
+from ..errors import UsageError
 from .arguments import HelpAsked, parse_cell_line, parse_line
 from .lazy import LazySession
 from .output import CellOutput
@@ -56,7 +58,7 @@ class DistributeMagics(Magics):
         shell = self.shell
         assert shell is not None
         source = "\n" + shell.transform_cell(cell)  # the first line is the magic's
-        filename = shell.compile.cache(source, shell.execution_count)
+        filename = shell.compile.cache(source, _number(shell))
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         bundle = pack(find_names(_parsed(source, filename, shell)), shell.user_ns)
         output = CellOutput()
@@ -87,7 +89,7 @@ def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
 
     try:
         tree = ast.parse(source, filename)
-        compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        code = compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         place = f"{_cell_names(shell, filename)[filename]}, line {error.lineno}"
         lines = [place]
@@ -96,13 +98,20 @@ def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
             if error.offset:
                 lines.append("    " + " " * (error.offset - 1) + "^")
         raise CellError.of("SyntaxError", str(error.msg), lines=[*lines, f"SyntaxError: {error.msg}"], ranks=[]) from None
+    if code.co_flags & inspect.CO_COROUTINE:
+        raise UsageError("a %%distribute cell cannot `await` outside of functions: await in a cell before it, and use the result here.")
     return tree
+
+
+def _number(shell: InteractiveShell) -> int:
+    """Return the number of the cell that is running: the shell's own counter may be a cell ahead of it."""
+    return len(shell.history_manager.input_hist_parsed) - 1  # type: ignore[union-attr]
 
 
 def _cell_names(shell: InteractiveShell, current: str) -> dict[str, str]:
     """Return the files that hold the notebook's cells, and what the notebook calls each."""
     numbers = getattr(shell.compile, "_filename_map", {})
-    return {filename: f"Cell In[{number}]" for filename, number in numbers.items()} | {current: f"Cell In[{shell.execution_count}]"}
+    return {filename: f"Cell In[{number}]" for filename, number in numbers.items()} | {current: f"Cell In[{_number(shell)}]"}
 
 
 def load(shell: InteractiveShell) -> None:
