@@ -21,6 +21,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
+from IPython import get_ipython
+from IPython.core.autocall import ExitAutocall
+from IPython.core.interactiveshell import InteractiveShell
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -95,6 +98,10 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         kind = type(obj)
         if kind in _ATOMIC:
             return None
+        if isinstance(obj, InteractiveShell):
+            return ("shell", None)  # magics and `!commands` in a cell are calls of it
+        if isinstance(obj, ExitAutocall):
+            return ("exit", None)
         if obj is self._namespace:
             return ("namespace", None)
         known = self._known.get(id(obj))
@@ -188,6 +195,10 @@ class Unpacker(pickle.Unpickler):
             return self._namespace
         if kind == "known":
             return self._known[value]
+        if kind == "shell":
+            return get_ipython()
+        if kind == "exit":
+            return exit  # the shell's own would end the process and not the cell
         if kind == "array":
             return self._leaf(value)
         index, dtype = value
