@@ -1,0 +1,55 @@
+"""Notebooks that tests share. A kernel and a cluster take seconds to start, so a file has one of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.kernel import Notebook
+
+IMPORTS = """
+%load_ext jupyter_dtrain
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_default_dtype(torch.float64)
+"""
+
+
+@pytest.fixture(scope="package")
+def new_notebook(tmp_path_factory, request):
+    """Return a function that opens a notebook in an empty folder; all are closed at the end."""
+    opened = []
+
+    def open_one() -> Notebook:
+        folder = tmp_path_factory.mktemp("notebook")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("IPYTHONDIR", str(folder / ".ipython"))
+            patch.setenv("OMP_NUM_THREADS", "1")
+            patch.setenv("PYTHONPATH", str(request.config.rootpath))  # this checkout, installed or not
+            notebook = Notebook(folder)
+        opened.append(notebook)
+        return notebook
+
+    yield open_one
+    for notebook in opened:
+        notebook.close()
+
+
+@pytest.fixture(scope="package")
+def shared_notebook(new_notebook):
+    """A notebook with PyTorch imported and three engines running."""
+    notebook = new_notebook()
+    notebook.run(IMPORTS)
+    notebook.run("%distribute start -n 3 --device cpu")
+    return notebook
+
+
+@pytest.fixture
+def notebook(shared_notebook):
+    """The shared notebook, for tests that leave its engines running."""
+    yield shared_notebook
+    for cell in shared_notebook.cells.values():  # of a test that failed
+        if cell.running:
+            shared_notebook.interrupt()
+            shared_notebook.finish(cell)

@@ -1,0 +1,244 @@
+"""A notebook for tests: a real kernel, cells typed one after another, and everything that they show."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import queue
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from jupyter_client.manager import KernelManager
+
+LIMIT = 60.0  # seconds; every wait ends at a condition, this is for the day it never comes
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
+
+class Cell:
+    """A cell that was run: what it has shown so far, and how it ended."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        self.messages: list[dict[str, Any]] = []
+        self.reply: dict[str, Any] | None = None
+        self.idle = False
+
+    @property
+    def running(self) -> bool:
+        return not (self.idle and self.reply is not None)
+
+    @property
+    def ok(self) -> bool:
+        return self.reply is not None and self.reply["status"] == "ok"
+
+    def contents(self, kind: str) -> list[dict[str, Any]]:
+        return [message["content"] for message in self.messages if message["msg_type"] == kind]
+
+    def stream(self, name: str) -> str:
+        return "".join(content["text"] for content in self.contents("stream") if content["name"] == name)
+
+    @property
+    def stdout(self) -> str:
+        return self.stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self.stream("stderr")
+
+    @property
+    def displays(self) -> list[dict[str, Any]]:
+        """The data of each display by media type, without those of the cluster's progress."""
+        starting = re.compile(r"starting|waiting for the controller|\d+ of \d+ engines up")
+        return [c["data"] for c in self.contents("display_data") if not starting.match(c["data"].get("text/plain", ""))]
+
+    @property
+    def result(self) -> str | None:
+        """The text beside ``Out[...]``."""
+        results = self.contents("execute_result")
+        return results[0]["data"]["text/plain"] if results else None
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """Name and value of the error that was shown. There must be one, and one only."""
+        (content,) = self.contents("error")
+        return content["ename"], content["evalue"]
+
+    @property
+    def traceback(self) -> str:
+        """The error as it was shown, without colours."""
+        (content,) = self.contents("error")
+        return COLOURS.sub("", "\n".join(content["traceback"]))
+
+    def __repr__(self) -> str:
+        shown = [(message["msg_type"], message["content"]) for message in self.messages if message["msg_type"] != "status"]
+        return f"cell {self.code!r}, which showed {shown}"
+
+
+class Notebook:
+    """A kernel of its own in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(cwd=str(folder))
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT)
+        self.cells: dict[str, Cell] = {}
+        self.others: list[dict[str, Any]] = []  # messages that belong to no cell: comms
+        self.subshells: list[str] = []
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(self.value("__import__('os').getpid()"))
+
+    # -- cells -------------------------------------------------------------------------------------------------------
+
+    def start(self, code: str) -> Cell:
+        """Run a cell, and do not wait for its end."""
+        cell = Cell(code)
+        self.cells[self.client.execute(code)] = cell
+        return cell
+
+    def finish(self, cell: Cell) -> Cell:
+        """Wait for the end of `cell`, however it ends."""
+        self.wait(lambda: not cell.running, "the end of the cell", cell)
+        return cell
+
+    def run(self, code: str) -> Cell:
+        """Run a cell that must end without an error."""
+        cell = self.finish(self.start(code))
+        assert cell.ok, f"{cell.error}\n{cell.traceback}"
+        return cell
+
+    def fail(self, code: str) -> Cell:
+        """Run a cell that must end with an error."""
+        cell = self.finish(self.start(code))
+        assert not cell.ok, f"no error from {cell}"
+        return cell
+
+    def wait(self, condition: Callable[[], object], what: str, cell: Cell | None = None) -> None:
+        """Take in what the kernel sends until `condition()` is true."""
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            self._receive()
+            assert time.monotonic() < deadline, f"{what} did not come" + (f"; {cell}" if cell is not None else "")
+
+    def wait_for_stdout(self, cell: Cell, text: str) -> None:
+        self.wait(lambda: text in cell.stdout or not cell.running, f"{text!r}", cell)
+        assert text in cell.stdout, f"ended without {text!r}: {cell}"
+
+    def _receive(self) -> None:
+        try:
+            message = self.client.get_iopub_msg(timeout=0.02)
+            parent = message["parent_header"].get("msg_id")
+            if parent in self.cells:
+                cell = self.cells[parent]
+                cell.messages.append(message)
+                cell.idle |= message["msg_type"] == "status" and message["content"]["execution_state"] == "idle"
+            else:
+                self.others.append(message)
+        except queue.Empty:
+            pass
+        try:
+            while True:
+                reply = self.client.get_shell_msg(timeout=0)
+                parent = reply["parent_header"].get("msg_id")
+                if parent in self.cells and reply["msg_type"] == "execute_reply":
+                    self.cells[parent].reply = reply["content"]
+        except queue.Empty:
+            pass
+
+    # -- looking into the notebook -----------------------------------------------------------------------------------
+
+    def value(self, expression: str) -> Any:
+        """Return the value of `expression` in the notebook."""
+        wrapped = f"__import__('base64').b64encode(__import__('pickle').dumps(({expression}))).decode()"
+        cell = Cell(expression)
+        number = self.client.execute("", silent=True, user_expressions={"value": wrapped})
+        self.cells[number] = cell
+        self.wait(lambda: cell.reply is not None, f"the value of {expression}", cell)
+        assert cell.reply is not None
+        found = cell.reply["user_expressions"]["value"]
+        assert found["status"] == "ok", f"{expression}: {found}"
+        return pickle.loads(base64.b64decode(found["data"]["text/plain"][1:-1]))
+
+    def engines(self) -> list[int]:
+        """Return the process numbers of the running engines, in rank order."""
+        found: list[int] = self.value(f"[engine.pid for engine in {SESSION}.snapshot().cluster.engines]")
+        return found
+
+    def cluster_processes(self) -> list[psutil.Process]:
+        """Return every process of the running cluster: the watchers and the engines, with all their children."""
+        top = self.value(f"list({SESSION}.get().cluster.pids().values())")
+        processes = {process for pid in top for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
+        return list(processes)
+
+    # -- what else a front end does ----------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Press ■."""
+        self.manager.interrupt_kernel()
+
+    def open_commands(self) -> str:
+        """Open the comm of the sidebar's commands, as JupyterLab does: on a kernel subshell of its own. Return its id."""
+        request = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(request)
+        self.subshells.append(self.client.get_control_msg(timeout=LIMIT)["content"]["subshell_id"])
+        comm = uuid.uuid4().hex
+        self._send_comm("comm_open", comm_id=comm, target_name="jupyter_dtrain:commands", data={})
+        return comm
+
+    def command(self, comm: str, name: str) -> dict[str, Any]:
+        """Send a command over the comm, and return the reply that comes while the cell runs."""
+        number = uuid.uuid4().hex
+        self._send_comm("comm_msg", comm_id=comm, data={"type": "command", "id": number, "name": name})
+
+        def replies() -> list[dict[str, Any]]:
+            sent = [message["content"] for message in self.others if message["msg_type"] == "comm_msg"]
+            return [content["data"] for content in sent if content["comm_id"] == comm and content["data"].get("id") == number]
+
+        self.wait(replies, f"the reply to {name}")
+        return replies()[0]
+
+    def _send_comm(self, kind: str, **content: Any) -> None:
+        message = self.client.session.msg(kind, content)
+        message["header"]["subshell_id"] = self.subshells[-1]
+        self.client.shell_channel.send(message)
+
+
+SESSION = "get_ipython().magics_manager.registry['DistributeMagics'].session"
+
+
+def difference(left: Any, right: Any, path: str = "") -> str | None:
+    """Return the first place where two values differ by more than 1e-9, or ``None`` where they are equal."""
+    import torch
+
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return f"{path}: {left.dtype} {tuple(left.shape)} and {right.dtype} {tuple(right.shape)}"
+        apart = (left.detach().double() - right.detach().double()).abs().max().item() if left.numel() else 0.0
+        return None if apart < 1e-9 else f"{path}: {apart} apart"
+    if type(left) is not type(right):
+        return f"{path}: {left!r} and {right!r}"
+    if isinstance(left, Mapping):
+        if list(left) != list(right):
+            return f"{path}: keys {list(left)} and {list(right)}"
+        return next((found for key in left if (found := difference(left[key], right[key], f"{path}[{key!r}]"))), None)
+    if isinstance(left, Sequence) and not isinstance(left, str | bytes):
+        if len(left) != len(right):
+            return f"{path}: lengths {len(left)} and {len(right)}"
+        pairs = enumerate(zip(left, right, strict=True))
+        return next((found for index, (a, b) in pairs if (found := difference(a, b, f"{path}[{index}]"))), None)
+    if isinstance(left, float):
+        return None if abs(left - right) < 1e-9 else f"{path}: {left} and {right}"
+    return None if left == right else f"{path}: {left!r} and {right!r}"

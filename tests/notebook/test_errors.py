@@ -1,0 +1,266 @@
+"""What goes wrong is said once, with its cause and the next step, and the next cell works."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.kernel import SESSION
+
+MODEL = """
+torch.manual_seed(1)
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs = torch.randn(8, 2)
+"""
+TRAIN = """%%distribute --engines 2
+for _ in range(2):
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+len(optimizer.state), model.bias.item() == float(model.bias)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _still_usable(notebook):
+    """After each error: the same processes as before it, none more, and a cell that trains."""
+    notebook.run(MODEL)
+    notebook.run(TRAIN)
+    processes = set(notebook.cluster_processes())
+    yield
+    assert set(notebook.cluster_processes()) == processes
+    assert not notebook.value(f"{SESSION}.get().running")
+    notebook.run(MODEL + "before = model.weight.tolist()")
+    notebook.run(TRAIN)
+    after = notebook.value("model.weight.tolist()")
+    notebook.run(MODEL)
+    notebook.run(TRAIN.partition("\n")[2])
+    assert after == [pytest.approx(row, abs=1e-12) for row in notebook.value("model.weight.tolist()")]
+    assert after != notebook.value("before")
+
+
+# -- nothing was started -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setup", "use", "reason"),
+    [
+        ("import threading\nlock = threading.Lock()", "with lock: pass", "'lock' (a lock), which cannot be sent to the engines: TypeError"),
+        ("lines = (line for line in 'abc')", "next(lines)", "'lines' (a generator), which cannot be sent"),
+        ("config = {'name': 'x', 'log': [open('log.txt', 'w')]}", "config", "its ['log'][0] is a TextIOWrapper"),
+        (
+            "import socket\nmodel.cache = {'line': socket.socket()}",
+            "model(inputs)",
+            "'model' (a Linear), which cannot be sent to the engines: its .cache['line'] is a socket",
+        ),
+    ],
+)
+def test_a_name_that_cannot_be_sent(notebook, setup, use, reason):
+    notebook.run(setup)
+    cell = notebook.fail(f"%%distribute --engines 2\nprint('started')\n\n{use}")
+    assert cell.error[0] == "CaptureError"
+    name = reason.split("'")[1] if reason.startswith("'") else "config"
+    assert f"line 4 uses {name!r}" in cell.traceback
+    assert reason in cell.traceback
+    assert f"Make {name!r} inside the cell instead" in cell.traceback
+    assert "jupyter_dtrain" not in cell.traceback
+    assert cell.stdout == ""
+
+
+def test_a_name_that_cannot_be_sent_and_is_only_perhaps_needed_is_no_error(notebook):
+    notebook.run("import threading\nlock, number = threading.Lock(), 3")
+    unread = "%%distribute --engines 2\nif number > 5:\n    lock = None\nif number > 4:\n    print(lock)\nnumber"
+    assert notebook.run(unread).result == "3"
+    assert notebook.value("type(lock).__name__") == "lock"
+    cell = notebook.fail(unread.replace("> 4", "< 4"))
+    assert cell.error == ("NameError", "name 'lock' is not defined")
+    assert "('lock' exists in the notebook but could not be sent: TypeError: cannot pickle '_thread.lock' object)" in cell.traceback
+
+
+def test_a_cell_that_does_not_parse(notebook):
+    cell = notebook.fail("%%distribute --engines 2\nprint('started')\nfor x in range(3)\n    print(x)")
+    assert cell.error[0] == "SyntaxError"
+    number = cell.contents("execute_input")[0]["execution_count"]
+    assert f"Cell In[{number}], line 3\n    for x in range(3)\n                     ^\n" in cell.traceback
+    assert "SyntaxError: expected ':'" in cell.traceback
+    assert "jupyter_dtrain" not in cell.traceback
+    assert cell.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--engine 2", "unrecognized arguments: --engine 2"),
+        ("--engines", "argument --engines/-n: expected one argument"),
+        ("--engines two", "'two' is not a whole number"),
+        ("--engines 0", "--engines 0: a cluster has at least one engine; give a number from 1 up"),
+        ("--device tpu", "--device tpu: choose auto, cpu or cuda"),
+        ("--name 'x", "No closing quotation"),
+        ("3", "unrecognized arguments: 3"),
+    ],
+)
+def test_a_line_that_cannot_be_understood(notebook, line, message):
+    for command in (f"%%distribute {line}\nprint('started')", f"%distribute start {line}"):
+        if "--name" in line and command.startswith("%distribute"):
+            continue
+        cell = notebook.fail(command)
+        assert cell.error[0] == "UsageError"
+        assert message in cell.traceback
+        assert "jupyter_dtrain" not in cell.traceback
+        assert cell.stdout == ""
+    if "unrecognized" in message:
+        assert "usage: %distribute start [-h]" in cell.traceback
+        assert "`%distribute start --help` explains each option" in cell.traceback
+
+
+def test_more_engines_than_devices(notebook):
+    cell = notebook.fail("%%distribute --engines 2 --device cuda\nprint('started')")
+    assert cell.error[0] == "UsageError"
+    assert "--device cuda: there is no NVIDIA GPU here." in cell.traceback
+    assert "Use --device cpu, or leave --device out." in cell.traceback
+    assert cell.stdout == ""
+
+
+# -- the cell itself ---------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_without_a_model_runs_on_every_engine(notebook):
+    cell = notebook.run(
+        "%%distribute --engines 3\n"
+        "import pathlib\n"
+        "import torch.distributed as dist\n"
+        "pathlib.Path(f'was-here-{dist.get_rank()}').touch()\n"
+        "total = torch.tensor([dist.get_rank() + 1])\n"
+        "dist.all_reduce(total)\n"
+        "print('sum', int(total))\n"
+        "int(total)"
+    )
+    assert (cell.stdout, cell.result) == ("sum 6\n", "6")
+    assert notebook.value("total.tolist()") == [6]
+    assert sorted(path.name for path in notebook.folder.glob("was-here-*")) == ["was-here-0", "was-here-1", "was-here-2"]
+
+
+def test_a_name_that_is_nowhere(notebook):
+    cell = notebook.fail("%%distribute --engines 2\nstarted = 1\n\nmodle(inputs)\nprint('never')")
+    number = cell.contents("execute_input")[0]["execution_count"]
+    assert cell.error == ("NameError", "name 'modle' is not defined")
+    assert cell.traceback.splitlines()[1:] == [
+        "NameError                                                    on all 2 ranks",
+        f"Cell In[{number}], line 4",
+        "        2 started = 1",
+        "        3",
+        "---->   4 modle(inputs)",
+        "        5 print('never')",
+        "NameError: name 'modle' is not defined",
+    ]
+    assert notebook.value("started") == 1  # what was assigned before the error is there, as it would be in a plain cell
+
+
+def test_an_error_in_functions_of_other_cells_shows_their_lines(notebook):
+    first = notebook.run("def check(x):\n    if len(x) > 3:\n        raise ValueError(f'{len(x)} are too many')\n    return x")
+    second = notebook.run("class Checker:\n    def run(self, x):\n        # passes it on\n        return check(x)")
+    cell = notebook.fail("%%distribute --engines 2\nchecker = Checker()\nchecker.run(inputs)")
+    one, two, three = (c.contents("execute_input")[0]["execution_count"] for c in (first, second, cell))
+    assert cell.error == ("ValueError", "8 are too many")
+    assert cell.traceback.splitlines()[1:] == [
+        "ValueError                                                   on all 2 ranks",
+        f"Cell In[{three}], line 3",
+        "        2 checker = Checker()",
+        "---->   3 checker.run(inputs)",
+        f"Cell In[{two}], line 4, in run",
+        "        2     def run(self, x):",
+        "        3         # passes it on",
+        "---->   4         return check(x)",
+        f"Cell In[{one}], line 3, in check",
+        "        1 def check(x):",
+        "        2     if len(x) > 3:",
+        "---->   3         raise ValueError(f'{len(x)} are too many')",
+        "        4     return x",
+        "ValueError: 8 are too many",
+    ]
+    assert notebook.run(
+        "try:\n    get_ipython().run_cell_magic('distribute', '', 'check(inputs)')\nexcept ValueError as e:\n    print(e)"
+    ).stdout
+
+
+def test_an_error_inside_pytorch_shows_the_cells_line_and_where_it_was_raised(notebook):
+    cell = notebook.fail("%%distribute --engines 2\nloss = model(inputs[:, :1]).sum()\nloss.backward()")
+    assert cell.error[0] == "RuntimeError"
+    assert "---->   2 loss = model(inputs[:, :1]).sum()" in cell.traceback
+    assert "mat1 and mat2 shapes cannot be multiplied (8x1 and 2x1)" in cell.traceback
+    assert "linear.py, line" in cell.traceback
+    assert "jupyter_dtrain" not in cell.traceback
+    assert len(cell.traceback.splitlines()) < 12
+
+
+def test_an_error_after_some_steps_leaves_the_steps_that_were_done(notebook):
+    notebook.run(MODEL + "before = model.weight.tolist()")
+    cell = notebook.fail(TRAIN.replace("    optimizer.step()\n", "    optimizer.step()\n    done = _ + 1\n    assert done < 2, 'enough'\n"))
+    assert cell.error == ("AssertionError", "enough")
+    trained = notebook.value("model.weight.tolist()")
+    assert trained != notebook.value("before")
+    notebook.run(MODEL)
+    notebook.run(TRAIN.partition("\n")[2])
+    assert trained == [pytest.approx(row, abs=1e-12) for row in notebook.value("model.weight.tolist()")]
+
+
+ONE_RANK = """%%distribute --engines {engines}
+import torch.distributed
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(inputs).square().mean()
+    if step == 1 and torch.distributed.get_rank() == {rank}:
+        raise OverflowError("too much for this one")
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("rank", "engines"), [(0, 2), (1, 2), (1, 3)])
+def test_an_error_on_one_rank_frees_the_others_and_names_the_rank(notebook, rank, engines):
+    cell = notebook.fail(ONE_RANK.format(rank=rank, engines=engines))
+    assert cell.error == ("OverflowError", "too much for this one")
+    lines = cell.traceback.splitlines()
+    assert lines[1] == "OverflowError" + f"on rank {rank}".rjust(62)
+    assert '---->   7         raise OverflowError("too much for this one")' in lines
+    assert lines[-1] == "OverflowError: too much for this one"  # and nothing about a connection that was closed
+    assert "jupyter_dtrain" not in cell.traceback
+
+
+def test_different_errors_of_two_ranks_are_both_told(notebook):
+    cell = notebook.fail("""%%distribute --engines 3
+import torch.distributed as dist
+if dist.get_rank() == 1:
+    {}["key"]
+float(f"rank {dist.get_rank()}")
+""")
+    assert cell.error == ("ValueError", "could not convert string to float: 'rank 0'")
+    assert "on ranks 0, 2" in cell.traceback
+    assert cell.traceback.splitlines()[-1] == "rank 1 raised KeyError: 'key'"
+
+
+@pytest.mark.parametrize(
+    ("statement", "name", "value"),
+    [
+        ("raise SystemExit(3)", "SystemExit", "3"),
+        ("exit()", "SystemExit", "None"),
+        ("raise StopIteration", "StopIteration", ""),
+        ("'\\udc80'.encode()", "UnicodeEncodeError", "'utf-8' codec can't encode character"),
+        ("class Mine(Exception): pass\nraise Mine('own')", "Mine", "own"),
+        ("import json; json.loads('{')", "JSONDecodeError", "Expecting property name"),
+        ("eval('1 +')", "SyntaxError", "invalid syntax"),
+    ],
+)
+def test_whatever_is_raised_is_an_error_of_that_name(notebook, statement, name, value):
+    cell = notebook.fail(f"%%distribute --engines 2\n{statement}")
+    assert cell.error[0] == name
+    assert value in cell.error[1]
+    assert cell.traceback.splitlines()[-1].startswith(name)
+    assert "jupyter_dtrain" not in cell.traceback
+
+
+def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):
+    cell = notebook.run("%%distribute --engines 2\nimport threading\nown_lock = threading.Lock()\nnumber = 5\nnumber")
+    assert cell.result == "5"
+    assert "'own_lock' stays on the engines, it cannot be sent back: TypeError: cannot pickle '_thread.lock' object" in cell.stderr
+    assert notebook.value("number, 'own_lock' in globals()") == (5, False)

@@ -1,0 +1,432 @@
+"""A training cell on engines leaves in the notebook what it would have left without ``%%distribute``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.kernel import difference
+
+DATA = """
+torch.manual_seed(1)
+inputs = torch.randn(45, 6)
+targets = torch.sin(inputs.sum(1, keepdim=True))
+dataset = TensorDataset(inputs, targets)
+loader = DataLoader(dataset, batch_size=8, shuffle=True)  # the last batch has 5
+"""
+MODEL = """
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+"""
+TRAIN = """
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+STATE = "model.state_dict(), optimizer.state_dict()"
+
+
+def assert_same_as_plain(notebook, setup, cell, state, *, engines=2):
+    """Run `cell` plain and on engines, each after the same `setup`, and compare `state`, prints and the last line's value."""
+    *before, last = [setup] if isinstance(setup, str) else setup
+    random = "torch.rand(3).tolist()"  # the stream goes on where the cell left it
+
+    def run(magic):
+        for code in (*before, last):
+            notebook.run(code)
+        ran = notebook.run(magic + cell)
+        return ran, notebook.value(f"({state}, {random})")
+
+    plain, expected = run("")
+    distributed, found = run(f"%%distribute --engines {engines}\n")
+    assert difference(found, expected) is None
+    assert distributed.stdout == plain.stdout
+    assert distributed.result == plain.result
+    assert distributed.stderr == plain.stderr
+    return distributed
+
+
+# -- one cell, as typed ------------------------------------------------------------------------------------------------
+
+NOTEBOOK = [
+    DATA,
+    """
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, width), nn.Linear(width, 1)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.last(torch.tanh(self.first(x)))
+""",
+    """
+model = Net(8)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+criterion = nn.MSELoss()
+epochs, num_steps, rates = 3, 0, []
+same_model, same_optimizer, same_rates = model, optimizer, rates
+""",
+]
+TRAIN_AND_SCHEDULE = """
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        num_steps += 1
+    scheduler.step()
+    rates.append(scheduler.get_last_lr())
+    print("epoch", epoch, "rate", scheduler.get_last_lr())
+names = {"a list": [epoch, 0.5], "a tensor": torch.arange(3)}
+num_steps, rates[-1]
+"""
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_everything_that_the_cell_changed_is_as_if_it_had_run_here(notebook, engines):
+    state = "model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), rates, epoch, num_steps, names"
+    cell = assert_same_as_plain(notebook, NOTEBOOK, TRAIN_AND_SCHEDULE, state, engines=engines)
+    assert cell.stdout.splitlines()[-1] == "epoch 2 rate [0.00125]"
+    assert cell.result == "(18, [0.00125])"
+    assert notebook.value("optimizer.state[model.last.bias]['step'].item(), model.calls.item(), len(rates)") == (18, 18, 3)
+
+    # The same objects as before, and still each other's.
+    assert notebook.value("model is same_model and optimizer is same_optimizer and rates is same_rates")
+    assert notebook.value("type(model) is Net and scheduler.optimizer is optimizer")
+    assert notebook.value("[id(p) for p in optimizer.param_groups[0]['params']] == [id(p) for p in model.parameters()]")
+    assert notebook.value("[id(p) for p in optimizer.state] == [id(p) for p in model.parameters()]")
+
+    # And all of it goes on: a plain cell, then engines again.
+    notebook.run(TRAIN_AND_SCHEDULE)
+    assert notebook.run(f"%%distribute --engines {engines}" + TRAIN_AND_SCHEDULE).result == "(54, [1.953125e-05])"
+
+
+def test_the_last_batch_its_loss_and_a_history_of_losses_are_those_of_the_whole_batch(notebook):
+    cell = "history = []\n" + TRAIN + "        history.append(loss.item())\n"
+    assert_same_as_plain(notebook, [DATA, MODEL], cell, "history, x, y, loss.item(), len(x), x.shape")
+    assert notebook.value("len(history), len(x)") == (18, 5)
+
+
+@pytest.mark.parametrize(
+    ("loader", "engines"),
+    [
+        pytest.param("DataLoader(dataset, batch_size=7)", 2, id="a batch that does not divide"),
+        pytest.param("DataLoader(dataset, batch_size=22, shuffle=True)", 3, id="a last batch with one sample, on three engines"),
+        pytest.param("DataLoader(dataset, batch_size=1, shuffle=True)", 2, id="a batch of one"),
+        pytest.param(
+            "DataLoader(torch.utils.data.Subset(dataset, [3, 8]), batch_size=8, shuffle=True)", 3, id="fewer samples than engines"
+        ),
+        pytest.param("DataLoader(dataset, batch_size=8, drop_last=True)", 3, id="drop_last"),
+        pytest.param("DataLoader(dataset, batch_size=8, shuffle=True, num_workers=1)", 2, id="a worker process"),
+        pytest.param("DataLoader(dataset, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3))", 2, id="a generator"),
+        pytest.param(
+            "DataLoader(dataset, sampler=torch.utils.data.WeightedRandomSampler(torch.arange(45.), 20), batch_size=6)", 2, id="a sampler"
+        ),
+        pytest.param("[(inputs[:9], targets[:9]), (inputs[9:], targets[9:])]", 2, id="no loader, but a list"),
+    ],
+)
+def test_whatever_the_batches_the_weights_are_those_of_one_process(notebook, loader, engines):
+    setup = [DATA, f"loader = {loader}", MODEL]
+    assert_same_as_plain(notebook, setup, TRAIN, STATE, engines=engines)
+
+
+# -- over many cells ---------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_in_a_function_of_another_cell_and_its_global_counters(notebook):
+    setup = [
+        DATA,
+        MODEL,
+        "num_batches = 0\nbest = []",
+        """
+def step(x, y):
+    global num_batches
+    num_batches += 1
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+        """
+def train(epochs):
+    for epoch in range(epochs):
+        for batch in loader:
+            step(*batch)
+        best.append(epoch)
+    return num_batches
+""",
+    ]
+    cell = assert_same_as_plain(notebook, setup, "total = train(2)\ntotal", f"{STATE}, num_batches, best, total")
+    assert cell.result == "12"
+    assert notebook.value("(num_batches, best)") == (12, [0, 1])
+    assert notebook.run("train(1)").result == "18"  # the function counts on in the notebook
+
+
+def test_a_trainer_that_holds_model_and_optimizer(notebook):
+    setup = [
+        DATA,
+        """
+class Trainer:
+    def __init__(self, model, **options):
+        self.model, self.optimizer = model, torch.optim.Adam(model.parameters(), **options)
+        self.steps, self.log = 0, {}
+
+    def fit(self, loader, epochs):
+        for epoch in range(epochs):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                self.loss(x, y).backward()
+                self.optimizer.step()
+                self.steps += 1
+            self.log[epoch] = self.steps
+        return self
+
+    def loss(self, x, y):
+        return F.mse_loss(self.model(x), y)
+""",
+        "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))\ntrainer = Trainer(model, lr=0.02)",
+    ]
+    assert_same_as_plain(
+        notebook, setup, "same = trainer.fit(loader, 2) is trainer", "model.state_dict(), trainer.optimizer.state_dict(), trainer.log, same"
+    )
+    assert notebook.value("(trainer.model is model, trainer.steps, trainer.log)") == (True, 12, {0: 6, 1: 12})
+    assert notebook.value("isinstance(trainer, Trainer) and len(trainer.fit(loader, 1).log)") == 2
+
+
+def test_the_same_cell_again_goes_on_from_where_it_was(notebook):
+    twice = assert_same_as_plain(notebook, [DATA, MODEL, TRAIN], TRAIN, STATE)
+    again = notebook.value(STATE)
+    for code in (DATA, MODEL, "%%distribute -n 3\n" + TRAIN, "%%distribute -n 2\n" + TRAIN):
+        notebook.run(code)
+    assert difference(notebook.value(STATE), again) is None
+    assert twice.ok
+
+
+def test_cells_imports_functions_and_classes_stay_in_the_notebook(notebook):
+    cell = (
+        """
+import fractions
+from math import tau as circle
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * factor
+
+def half(x):
+    return fractions.Fraction(x, 2)
+
+factor = 0.5
+model = Scaled(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+"""
+        + TRAIN
+    )
+    assert_same_as_plain(notebook, DATA, cell, f"{STATE}, circle, factor")
+    assert notebook.value("str(half(3)), type(model).__name__, isinstance(model, Scaled)") == ("3/2", "Scaled", True)
+    assert notebook.run("factor = 0.0\nmodel(inputs).abs().sum().item()").result == "0.0"  # reads the notebook's name
+
+
+def test_deleted_names_are_gone_and_others_are_left_alone(notebook):
+    notebook.run("a, b = 1, [2]\nkept = b")
+    assert notebook.run("%%distribute -n 2\ndel a\nb.append(3)\nb = 'new'").result is None
+    assert notebook.value("('a' in globals(), b, kept)") == (False, "new", [2, 3])
+
+
+# -- ways to train -----------------------------------------------------------------------------------------------------
+
+
+MADE_INSIDE = DATA + MODEL + TRAIN
+
+FROZEN = """
+for parameter in model[0].parameters():
+    parameter.requires_grad = False
+for epoch in range(3):
+    if epoch == 1:
+        model[0].requires_grad_(True)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+ACCUMULATED = """
+for index, (x, y) in enumerate(loader):
+    (F.mse_loss(model(x), y) / 2).backward()
+    if index % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+CLIPPED = """
+norms = []
+for x, y in loader:
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
+    optimizer.step()
+"""
+
+GAN = """
+for (real, _) in loader:
+    fake = generator(torch.randn(len(real), 3))
+    d_optimizer.zero_grad()
+    d_loss = bce(critic(real), torch.ones(len(real), 1)) + bce(critic(fake.detach()), torch.zeros(len(real), 1))
+    d_loss.backward()
+    d_optimizer.step()
+    g_optimizer.zero_grad()
+    g_loss = bce(critic(fake), torch.ones(len(real), 1))
+    g_loss.backward()
+    g_optimizer.step()
+"""
+GAN_MODELS = """
+generator = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6))
+critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+d_optimizer = torch.optim.Adam(critic.parameters(), lr=0.01)
+g_optimizer = torch.optim.Adam(generator.parameters(), lr=0.01)
+bce = nn.BCEWithLogitsLoss()
+"""
+
+LOSS_METHOD = """
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = nn.Linear(6, 3), nn.Linear(3, 6)
+
+    def encode(self, x):
+        return torch.tanh(self.down(x))
+
+    def training_loss(self, batch):
+        return F.mse_loss(self.up(self.encode(batch[0])), batch[0])
+
+model = Autoencoder()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+"""
+
+TIED = """
+torch.manual_seed(1)
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 4), nn.Linear(4, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+model = Tied()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+words = torch.randint(11, (21, 2))
+loader = DataLoader(TensorDataset(words[:, 0], words[:, 1]), batch_size=4, shuffle=True)
+"""
+
+BY_HAND = """
+for step in range(6):
+    loss = ((torch.tanh(inputs @ w) @ v - targets) ** 2).mean()
+    loss.backward()
+    with torch.no_grad():
+        for p in (w, v):
+            p -= 0.1 * p.grad
+            p.grad = None
+losses = loss.item()
+"""
+
+CLOSURE = """
+def closure():
+    lbfgs.zero_grad()
+    loss = F.mse_loss(model(inputs), targets)
+    loss.backward()
+    return loss
+
+for _ in range(3):
+    lbfgs.step(closure)
+"""
+
+UNUSED = """
+for index, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    F.mse_loss((left if index % 3 else right)(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "cell", "state"),
+    [
+        pytest.param("", MADE_INSIDE, STATE, id="model, loader and optimizer made in the cell"),
+        pytest.param([DATA, MODEL], FROZEN, STATE, id="a frozen layer, thawed after an epoch"),
+        pytest.param([DATA, MODEL], ACCUMULATED, STATE, id="gradients of two batches accumulated"),
+        pytest.param([DATA, MODEL], CLIPPED, f"{STATE}, norms", id="clipped gradients"),
+        pytest.param(
+            [DATA, GAN_MODELS],
+            GAN,
+            "generator.state_dict(), critic.state_dict(), d_optimizer.state_dict(), g_optimizer.state_dict()",
+            id="two models with an optimizer each",
+        ),
+        pytest.param(
+            [DATA, LOSS_METHOD],
+            "for batch in loader:\n    optimizer.zero_grad()\n    model.training_loss(batch).backward()\n    optimizer.step()",
+            STATE,
+            id="a method that computes the loss",
+        ),
+        pytest.param(
+            TIED,
+            TRAIN.replace("mse_loss", "cross_entropy"),
+            f"{STATE}, model.head.weight is model.embed.weight",
+            id="tied weights",
+        ),
+        pytest.param(
+            [DATA, "w = torch.randn(6, 4, requires_grad=True)\nv = torch.randn(4, 1, requires_grad=True)"],
+            BY_HAND,
+            "w, v, losses, w.grad is None",
+            id="by hand: no module, no optimizer, no loader",
+        ),
+        pytest.param([DATA, MODEL + "lbfgs = torch.optim.LBFGS(model.parameters())"], CLOSURE, "model.state_dict()", id="LBFGS"),
+        pytest.param(
+            [
+                DATA,
+                "left, right = nn.Linear(6, 1), nn.Linear(6, 1)\noptimizer = torch.optim.Adam([*left.parameters(), *right.parameters()])",
+            ],
+            UNUSED,
+            "left.state_dict(), right.state_dict(), optimizer.state_dict()",
+            id="parameters that a step does not use",
+        ),
+    ],
+)
+def test_ways_to_train(notebook, setup, cell, state):
+    assert_same_as_plain(notebook, setup, cell, state)
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+EVALUATE = """
+model.eval()
+seen, error = 0, 0.0
+with torch.no_grad():
+    for x, y in loader:
+        seen += len(x)
+        error += F.mse_loss(model(x), y, reduction="sum").item()
+print(f"mean squared error {error / seen:.10f} over {seen} of {len(dataset)}")
+model.train()
+"""
+
+
+def test_evaluation_in_the_training_cell_sees_the_whole_loader(notebook):
+    epoch = "        optimizer.step()\n"
+    cell = TRAIN + epoch.rstrip() + "\n" + "\n".join("    " + line for line in EVALUATE.splitlines())
+    shown = assert_same_as_plain(notebook, [DATA, MODEL], cell, f"{STATE}, seen, error, model.training")
+    assert [line.partition("over ")[2] for line in shown.stdout.splitlines()] == ["45 of 45"] * 3
+
+
+def test_a_cell_that_only_evaluates_sees_the_whole_loader(notebook):
+    cell = assert_same_as_plain(notebook, [DATA, MODEL, TRAIN], EVALUATE, "seen, error", engines=3)
+    assert "over 45 of 45" in cell.stdout
+
+
+def test_no_grad_alone_is_evaluation_too(notebook):
+    cell = "with torch.no_grad():\n    seen = sum(len(model(x)) for x, _ in loader)\nseen"
+    assert assert_same_as_plain(notebook, [DATA, MODEL], cell, "seen").result == "45"
