@@ -23,7 +23,8 @@ from .engine.link import CONTROL_MESSAGE
 from .errors import ClusterError, ProtocolError
 from .protocol import Message, Notice, parse
 
-GRACE = timedelta(seconds=3)  # for ranks to leave by themselves, before each stronger means
+GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
+FAILED_GRACE = timedelta(seconds=1)  # for the others to leave by themselves when a rank has failed
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
 RENDEZVOUS_TIMEOUT = timedelta(seconds=60)
 
@@ -71,7 +72,13 @@ class Group:
             return None
         if self._rendezvous is None:
             task = self.channel.call(self.engine_ids[0], worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
-            self._rendezvous = task.result()
+            try:
+                self._rendezvous = task.result()
+            except Exception as error:
+                raise ClusterError(
+                    f"Rank 0 cannot open a meeting place for the others ({type(error).__name__}: {error}).\n"
+                    "`%distribute stop`, then run the cell again: a new cluster starts by itself."
+                ) from error
         return self._rendezvous
 
     def disband(self) -> None:
@@ -124,7 +131,7 @@ class Execution:
                 self._show(TICK)
                 on_tick()
                 if deadline is None and self._someone_left():
-                    deadline = time.monotonic() + GRACE.total_seconds()
+                    deadline = time.monotonic() + FAILED_GRACE.total_seconds()
                 if deadline is not None and time.monotonic() > deadline:
                     next(means)()
                     deadline = time.monotonic() + GRACE.total_seconds()

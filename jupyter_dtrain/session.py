@@ -7,10 +7,7 @@ while it starts or stops.
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,19 +20,18 @@ from .capture.surroundings import Surroundings
 from .cluster.cluster import EngineCluster
 from .cluster.devices import plan_devices
 from .engine.worker import Outcome, Task
-from .errors import ClusterError, StoreError, UsageError
+from .errors import ClusterError, UsageError
 from .execution import Execution, Group, Output, RankEnd, lost_engines
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
 from .runs.recorder import RunRecorder
+from .runs.recording import Recording
 from .runs.store import RunStore
 from .transport.blobs import BlobFolder
 from .transport.wire import from_parcel, to_parcel
 
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
-STORE_INTERVAL = 1.0  # seconds between two writes to the store
 BLOB_LIMIT = 8 << 30  # bytes of unused buffers kept for reruns
-_PACKAGES = ("torch", "numpy", "ipyparallel", "jupyter_dtrain")
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class Session:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._store: RunStore | None = RunStore(folder) if folder is not None else RunStore()
+        self._store = RunStore(folder) if folder is not None else RunStore()
         self._lock = threading.Lock()
         self._cluster_lock = threading.RLock()
         self._cluster: EngineCluster | None = None
@@ -174,40 +170,19 @@ class Session:
         blobs = BlobFolder(cluster.blob_dir)
         parcel = to_parcel(bundle.packed, blobs)
         blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + BLOB_LIMIT)
-        run_id = self._create_run(cell, num_ranks, options, output)
-        recorder = RunRecorder(run_id=run_id, name=options.name or run_id, world_size=num_ranks)
-        task = Task(
-            run_id=run_id,
-            rank=0,
-            world_size=num_ranks,
-            rendezvous=group.rendezvous(),
-            source=source,
-            filename=filename,
-            parcel=parcel,
-            random_state=random_state,
-            surroundings=Surroundings.now(),
-            blob_folder=cluster.blob_dir,
-            device=cluster.device_plans[0].device,
-            numbers=options.numbers,
-            timeout=GROUP_TIMEOUT,
+        if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
+            output.progress("the engines import torch")
+            cluster.wait_warm(options.cluster.start_timeout)
+            output.progress(f"{len(cluster.engine_ids)} engines ready")
+        recording = Recording(
+            self._store, name=options.name, cell=cell, world_size=num_ranks, arguments=_arguments(options), say=output.say
         )
+        recorder = recording.recorder
+        interrupted = False
 
         def on_event(event: Message) -> None:
             recorder.apply(event)
             self.on_news()
-
-        execution = Execution(group, task, on_event=on_event, output=output)
-        with self._lock:
-            self._news.extend(() if self._recorder is None else self._recorder.drain())
-            self._recorder, self._execution = recorder, execution
-        written = time.monotonic()
-        interrupted = False
-
-        def on_tick() -> None:
-            nonlocal written
-            if time.monotonic() - written > STORE_INTERVAL:
-                written = time.monotonic()
-                self._write_rows(run_id, recorder, output)
 
         def on_interrupt() -> None:
             nonlocal interrupted
@@ -219,13 +194,30 @@ class Session:
         phase: RunPhase = "failed"
         error: str | None = "broken off"
         try:
-            ends = execution.run(on_tick=on_tick, on_interrupt=on_interrupt)
+            task = Task(
+                run_id=recording.run_id,
+                rank=0,
+                world_size=num_ranks,
+                rendezvous=group.rendezvous(),
+                source=source,
+                filename=filename,
+                parcel=parcel,
+                random_state=random_state,
+                surroundings=Surroundings.now(),
+                blob_folder=cluster.blob_dir,
+                device=cluster.device_plans[0].device,
+                numbers=options.numbers,
+                timeout=GROUP_TIMEOUT,
+            )
+            execution = Execution(group, task, on_event=on_event, output=output)
+            with self._lock:
+                self._news.extend(() if self._recorder is None else self._recorder.drain())
+                self._recorder, self._execution = recorder, execution
+            ends = execution.run(on_tick=recording.tick, on_interrupt=on_interrupt)
             phase, error = _phase_of(ends)
         finally:
             self._execution = None
-            recorder.finish(phase, error)
-            self._write_rows(run_id, recorder, output)
-            self._finish_run(run_id, phase, error, output)
+            recording.finish(phase, error)
             self.on_news()
         first = ends[0].outcome
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
@@ -245,40 +237,6 @@ class Session:
         recorder.set_phase("stopping")
         self.on_news()
         return True
-
-    # -- the record --------------------------------------------------------------------------------------------------
-
-    def _create_run(self, cell: str, num_ranks: int, options: RunOptions, output: Output) -> str:
-        if self._store is not None:
-            try:
-                return self._store.create_run(options.name, cell, num_ranks, _arguments(options), _environment())
-            except StoreError as error:
-                self._give_up_store(error, output)
-        return f"unrecorded-{time.time_ns():x}"
-
-    def _write_rows(self, run_id: str, recorder: RunRecorder, output: Output) -> None:
-        if self._store is None:
-            recorder.drop_rows()
-            return
-        try:
-            for rows in recorder.take_rows():
-                points = rows.points
-                self._store.add_points(run_id, rows.name, list(points.step), list(points.time), list(points.value))
-        except StoreError as error:
-            self._give_up_store(error, output)
-
-    def _finish_run(self, run_id: str, phase: RunPhase, error: str | None, output: Output) -> None:
-        if self._store is None:
-            return
-        try:
-            self._store.finish_run(run_id, phase, error)
-        except StoreError as failure:
-            self._give_up_store(failure, output)
-
-    def _give_up_store(self, error: StoreError, output: Output) -> None:
-        """Go on without a record: a full disk must not cost the training."""
-        self._store = None
-        output.say(f"Runs are not recorded any more: {error}")
 
     # -- views -------------------------------------------------------------------------------------------------------
 
@@ -323,8 +281,7 @@ class Session:
     def close(self) -> None:
         """Stop the cluster and let go of the record."""
         self.stop_cluster()
-        if self._store is not None:
-            self._store.close()
+        self._store.close()
 
 
 def _satisfies(cluster: EngineCluster, options: ClusterOptions) -> bool:
@@ -348,16 +305,6 @@ def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
 
 def _arguments(options: RunOptions) -> dict[str, Any]:
     return {"engines": options.cluster.num_engines, "device": options.cluster.device, "numbers": options.numbers}
-
-
-def _environment() -> dict[str, Any]:
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {"python": platform.python_version(), "packages": versions}
 
 
 def _in_background(action: Callable[[], object]) -> None:

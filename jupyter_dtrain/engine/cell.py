@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import inspect
 import linecache
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 _BROKEN = ("gloo", "nccl", "connection closed by peer")
@@ -35,7 +38,7 @@ class Failure:
     frames : list of Frame
         From the cell's line down, without this project's own frames.
     secondary : bool
-        It only says that another rank has left: a collective that broke, a store that closed.
+        It is no cause: another rank has left (a collective that broke, a store that closed), or the run was interrupted.
     """
 
     name: str
@@ -52,10 +55,19 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any]) -> Any:
     last: ast.Expression | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    exec(compile(tree, filename, "exec", dont_inherit=True), namespace)
+    _run(compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace)
     if last is None:
         return None
-    return eval(compile(last, filename, "eval", dont_inherit=True), namespace)
+    return _run(compile(last, filename, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace)
+
+
+def _run(code: CodeType, namespace: dict[str, Any]) -> Any:
+    """Evaluate `code`; one that awaits runs in a loop of its own, on a thread of its own: the engine's loop is running already."""
+    value = eval(code, namespace)
+    if not code.co_flags & inspect.CO_COROUTINE:
+        return value
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, value).result()
 
 
 def describe(error: BaseException) -> Failure:
@@ -69,7 +81,7 @@ def describe(error: BaseException) -> Failure:
 
 
 def _is_secondary(error: BaseException) -> bool:
-    if type(error).__name__.startswith("Dist"):  # DistBackendError, DistNetworkError, …
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__.startswith("Dist"):  # DistBackendError, DistNetworkError, …
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _BROKEN)
 

@@ -11,6 +11,8 @@ ranks agree on as it is, so gradients accumulated over several backward passes c
 
 from __future__ import annotations
 
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,8 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .placements import GlobalTensor, Shard, part_of
+
+MAX_REDUCERS = 8
+"""Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
 
 
 class _Leaves(nn.Module):
@@ -47,21 +53,20 @@ class GradientSync:
     def __init__(self, *, world_size: int, weight_of: Callable[[torch.Tensor], float]) -> None:
         self._world_size = world_size
         self._weight_of = weight_of
-        self._reducers: dict[tuple[int, ...], DistributedDataParallel] = {}
-        self._roots: list[nn.Module] = []
-        self._siblings: dict[int, nn.Module] = {}
+        self._reducers: OrderedDict[tuple[int, ...], DistributedDataParallel] = OrderedDict()
+        self._models: list[weakref.ref[nn.Module]] = []
+        self._model_of: Any = WeakIdKeyDictionary()  # parameter → weak reference to its model
 
     def know(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
-        self._roots.append(module)
+        reference = weakref.ref(module)
+        self._models.append(reference)
         for parameter in module.parameters():
-            self._siblings.setdefault(id(parameter), module)
+            self._model_of.setdefault(parameter, reference)
 
     def close(self) -> None:
         """Drop the reducers. To be called before the process group is left."""
         self._reducers.clear()
-        self._roots.clear()
-        self._siblings.clear()
 
     def backward(
         self,
@@ -109,8 +114,9 @@ class GradientSync:
 
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
-        modules = {id(self._siblings[key]): self._siblings[key] for key in there if key in self._siblings}
-        rest = {id(p): p for module in modules.values() for p in module.parameters() if p.requires_grad and id(p) not in there}
+        models = {id(reference): reference() for leaf in reached if (reference := self._model_of.get(leaf)) is not None}
+        alive = [model for model in models.values() if model is not None]
+        rest = {id(p): p for model in alive for p in model.parameters() if p.requires_grad and id(p) not in there}
         return reached + list(rest.values())
 
     def _reducer_for(self, leaves: list[torch.Tensor], *, complete: bool) -> tuple[Any, bool]:
@@ -118,13 +124,18 @@ class GradientSync:
         ddp = self._reducers.get(key)
         if ddp is None:
             ddp = self._reducers[key] = _make_reducer(self._ordered(leaves), complete=complete)
+            if len(self._reducers) > MAX_REDUCERS:
+                self._reducers.popitem(last=False)
+        else:
+            self._reducers.move_to_end(key)
         return ddp.reducer, ddp.find_unused_parameters
 
     def _ordered(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return `leaves` in an order that all ranks agree on: that of the known modules, then as reached."""
         first: dict[int, int] = {}
-        for module in self._roots:
-            for parameter in module.parameters():
+        for reference in self._models:
+            model = reference()
+            for parameter in model.parameters() if model is not None else ():
                 first.setdefault(id(parameter), len(first))
         return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
 

@@ -1,0 +1,101 @@
+"""One run on its way into the record: made when it starts, written while it goes on, ended when it ends.
+
+The record must never cost the training: when it cannot be written, that is said once and the run goes on without.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import StoreError
+from ..protocol import RunPhase
+from .recorder import RunRecorder
+from .store import RunStore, new_run_id
+
+INTERVAL = 1.0
+"""Seconds between two writes of new points."""
+PACKAGES = ("torch", "numpy", "ipyparallel", "jupyter_dtrain")
+"""Packages whose versions belong to the record of a run."""
+
+
+class Recording:
+    """Keeps a run's recorder and its place in the store together.
+
+    Parameters
+    ----------
+    store : RunStore
+    name : str, optional
+        What the run is called; by default its id.
+    cell : str
+        The cell's text.
+    world_size : int
+    arguments : dict
+        The options of the run, as JSON values.
+    say : callable
+        Shows a line to the user.
+
+    Attributes
+    ----------
+    run_id : str
+    recorder : RunRecorder
+    """
+
+    def __init__(
+        self, store: RunStore, *, name: str | None, cell: str, world_size: int, arguments: dict[str, Any], say: Callable[[str], None]
+    ) -> None:
+        self._store: RunStore | None = store
+        self._say = say
+        self._written = time.monotonic()
+        self.run_id = new_run_id(name or "run", time.time())
+        with_store = self._try(lambda: store.create_run(name, cell, world_size, arguments, environment()))
+        if with_store is not None:
+            self.run_id = with_store
+        self.recorder = RunRecorder(run_id=self.run_id, name=name or self.run_id, world_size=world_size)
+
+    def tick(self) -> None:
+        """Write what is new, if some time has passed. Call it a few times a second."""
+        if time.monotonic() - self._written > INTERVAL:
+            self._written = time.monotonic()
+            self._write()
+
+    def finish(self, phase: RunPhase, error: str | None) -> None:
+        """End the run and write the rest of it."""
+        self.recorder.finish(phase, error)
+        self._write()
+        store = self._store
+        if store is not None:
+            self._try(lambda: store.finish_run(self.run_id, phase, error))
+
+    def _write(self) -> None:
+        store = self._store
+        if store is None:
+            self.recorder.drop_rows()
+            return
+        for name, points in self.recorder.take_rows():
+            columns = (list(points.step), list(points.time), list(points.value))
+            self._try(lambda name=name, columns=columns: store.add_points(self.run_id, name, *columns))  # type: ignore[misc]
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        if self._store is None:
+            return None
+        try:
+            return action()
+        except StoreError as error:
+            self._store = None
+            self._say(f"This run is not recorded any further: {error}")
+            return None
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions that a run depends on."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"python": platform.python_version(), "packages": versions}
