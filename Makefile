@@ -73,5 +73,6 @@ $(EXTENSION): $(SOURCES) node_modules/.installed
 	$(BIN)/jlpm build && touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch $(VENV)/.builders | $(EXTENSION)
+	rm -rf $(VENV)/share/jupyter/labextensions/jupyter-dtrain # a link into the build since the last time
 	SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install --no-build-isolation -c constraints.txt -e '.[dev]'
 	$(BIN)/jupyter-builder develop --overwrite . && touch $@

@@ -52,7 +52,8 @@ def test_the_lock_file_names_no_address():
 def test_the_front_end_is_installed_under_its_own_name():
     package = json.loads((ROOT / "package.json").read_text())
     shared = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
-    assert shared[package["jupyterlab"]["outputDir"]] == f"share/jupyter/labextensions/{package['name']}"
+    for built in ("package.json", "schemas", "static"):
+        assert shared[f"{package['jupyterlab']['outputDir']}/{built}"] == f"share/jupyter/labextensions/{package['name']}/{built}"
     assert jupyter_dtrain._jupyter_labextension_paths() == [{"src": "labextension", "dest": package["name"]}]
     install = json.loads((ROOT / "install.json").read_text())
     assert install["packageName"] == PROJECT["project"]["name"]
