@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import inspect
 import linecache
+import sys
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+import unittest
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 _BROKEN = ("gloo", "nccl", "connection closed by peer")
+_LIBRARIES = frozenset(("site-packages", "dist-packages", "lib-dynload", Path(unittest.__file__).parents[1].name))
 _OURS = str(Path(__file__).parents[1])
 
 
@@ -55,19 +56,10 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any]) -> Any:
     last: ast.Expression | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    _run(compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace)
+    exec(compile(tree, filename, "exec", dont_inherit=True), namespace)
     if last is None:
         return None
-    return _run(compile(last, filename, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace)
-
-
-def _run(code: CodeType, namespace: dict[str, Any]) -> Any:
-    """Evaluate `code`; one that awaits runs in a loop of its own, on a thread of its own: the engine's loop is running already."""
-    value = eval(code, namespace)
-    if not code.co_flags & inspect.CO_COROUTINE:
-        return value
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, value).result()
+    return eval(compile(last, filename, "eval", dont_inherit=True), namespace)
 
 
 def describe(error: BaseException) -> Failure:
@@ -78,6 +70,21 @@ def describe(error: BaseException) -> Failure:
         if not item.filename.startswith(_OURS) and not item.filename.endswith("unittest/mock.py")
     ]
     return Failure(type(error).__name__, str(error), frames, secondary=_is_secondary(error))
+
+
+def users_line() -> tuple[str, int] | None:
+    """Return the file and line of the user's own code that is running: the innermost frame that is neither ours nor a library's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+@cache
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((_OURS, "<frozen", "<string>")) and not _LIBRARIES.intersection(Path(filename).parts)
 
 
 def _is_secondary(error: BaseException) -> bool:

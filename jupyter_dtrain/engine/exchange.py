@@ -40,6 +40,20 @@ class _Gather(torch.autograd.Function):
         return (part if placement.counts else torch.zeros_like(part)), None, None
 
 
+class _Early:
+    """An exchange that is under way."""
+
+    def __init__(self, work: Any, total: torch.Tensor, version: int) -> None:
+        self._work, self._total = work, total
+        self.version = version
+
+    def value(self) -> torch.Tensor:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._total
+
+
 class Exchange:
     """Turns global tensors into whole ones, the same on every rank.
 
@@ -64,6 +78,21 @@ class Exchange:
             result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
         assert isinstance(result, torch.Tensor)
         return result
+
+    def begin(self, tensor: GlobalTensor) -> None:
+        """Start to exchange the value of a partial tensor, to be had from :meth:`value` when it is read."""
+        placement = tensor.placement
+        assert isinstance(placement, Partial)
+        part = part_of(tensor).detach()
+        total = part.clone() if placement.weight is None else weigh(part, placement.weight)
+        tensor.__dict__["_early"] = _Early(dist.all_reduce(total, async_op=True), total, tensor._version)
+
+    def value(self, tensor: GlobalTensor) -> torch.Tensor:
+        """Return the value of `tensor` without its graph. A collective, unless it was begun before."""
+        early: _Early | None = tensor.__dict__.get("_early")
+        if early is not None and early.version == tensor._version:
+            return early.value()
+        return self.whole(tensor).detach()
 
     @staticmethod
     def objects(value: Any) -> list[Any]:

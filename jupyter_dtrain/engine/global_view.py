@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from .cell import users_line
 from .exchange import Exchange
 from .placements import GlobalTensor, Partial, Shard, part_of, place
 from .rules.dispatch import Rules
@@ -36,7 +37,9 @@ class GlobalView:
 
     def __init__(self, *, rank: int, world_size: int, sizes_of: Callable[[int], tuple[int, ...]], on_whole: Callable[[str], None]) -> None:
         self._world_size = world_size
-        self._rules = Rules(TABLE, Exchange(sizes_of=sizes_of), rank, world_size, on_whole)
+        self._exchange = Exchange(sizes_of=sizes_of)
+        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, self._on_read)
+        self._read_sites: set[tuple[str, int]] = set()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -97,6 +100,22 @@ class GlobalView:
         if isinstance(root.placement, Partial) and root.placement.weight is not None:
             return root.placement.weight
         return 1.0 if not isinstance(root.placement, Shard) or root.placement.counts else 0.0
+
+    def before_backward(self, root: torch.Tensor) -> None:
+        """Begin to exchange a loss that is going to be read: the exchange runs beside the backward pass.
+
+        What was read after a backward pass at the same line before is read again, on every rank.
+        """
+        if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial):
+            site = users_line()
+            root.__dict__["_site"] = site
+            if site in self._read_sites:
+                self._exchange.begin(root)
+
+    def _on_read(self, tensor: GlobalTensor) -> None:
+        site = tensor.__dict__.get("_site")
+        if site is not None:
+            self._read_sites.add(site)
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from ..protocol import Message, Notice
-
-_OURS = str(Path(__file__).parents[1])
-_LIBRARIES = frozenset(("site-packages", "dist-packages", "torch", "unittest", "importlib"))
+from .cell import users_line
 
 
 class Notes:
@@ -36,13 +32,5 @@ class Notes:
     @staticmethod
     def place() -> str:
         """Return `` (line 3)``: the line of the user's own code that is running, or nothing where there is none."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            filename = frame.f_code.co_filename
-            parts = Path(filename).parts
-            if not filename.startswith(_OURS) and not _LIBRARIES.intersection(parts):
-                return f" (line {frame.f_lineno})"
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        return ""
+        line = users_line()
+        return "" if line is None else f" (line {line[1]})"

@@ -108,6 +108,8 @@ class Training:
 
     def _on_backward(self, root: torch.Tensor) -> None:
         self._observer.on_backward(root, self._weight_of(root))
+        if self._view is not None:
+            self._view.before_backward(root)
         if not self._drew:  # no loader marks the steps
             self._control.boundary(self._observer.step)
 

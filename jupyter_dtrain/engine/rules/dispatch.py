@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..exchange import Exchange
-from ..placements import GlobalTensor, Shard
+from ..placements import GlobalTensor, Partial, Shard
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -34,6 +34,8 @@ class Rules:
     rank, world_size : int
     on_whole : callable
         Told the name of an operation that had no rule and was computed on whole tensors.
+    on_read : callable
+        Told of a tensor whose value is read as a number.
     """
 
     table: Mapping[Any, Rule]
@@ -41,6 +43,7 @@ class Rules:
     rank: int
     world_size: int
     on_whole: Callable[[str], None]
+    on_read: Callable[[GlobalTensor], None]
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`; the entry for ``__torch_function__``."""
@@ -182,3 +185,26 @@ def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: 
 def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Read values: what is asked for needs the whole tensor."""
     return rules.on_wholes(func, args, kwargs)
+
+
+def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a value as Python's own number or text: the graph does not matter, and the exchange may have begun already."""
+    tensor = args[0]
+    if not isinstance(tensor, GlobalTensor):
+        return rules.on_wholes(func, args, kwargs)
+    rules.on_read(tensor)
+    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.whole(tensor).detach()
+    return func(value, *rules.whole(args[1:]), **rules.whole(kwargs))
+
+
+def read_text(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a tensor as text: the whole one's, with the name of the operation that made it as on one process."""
+    text: str = read_number(rules, func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        node = args[0].grad_fn
+        leaf = args[0].requires_grad and node is None
+        while node is not None and type(node).__name__ == "AliasBackward0":  # the step from a plain tensor to a global one
+            node = node.next_functions[0][0]
+    if text.endswith(")") and (leaf or node is not None):
+        return f"{text[:-1]}, {'requires_grad=True' if leaf else f'grad_fn=<{type(node).__name__}>'})"
+    return text

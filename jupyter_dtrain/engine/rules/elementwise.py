@@ -125,7 +125,11 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     result = rules.local(func, args, kwargs)
     if result is first or not isinstance(result, torch.Tensor):
         return result
-    return place(result, first.placement)
+    kept = place(result, first.placement)
+    for name in ("_site", "_early"):  # what is known of the value (`exchange`)
+        if name in first.__dict__ and kept.dtype == first.dtype:
+            kept.__dict__[name] = first.__dict__[name]
+    return kept
 
 
 def to_dtype(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

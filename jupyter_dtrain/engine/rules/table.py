@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .dispatch import Rule, read
+from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
 from .likes import backward, dropout, grad, gradient, local_value, new_like, random_like
 from .losses import loss
@@ -50,9 +50,9 @@ _VALUES = """dtype device is_cuda requires_grad is_leaf grad_fn layout _version 
 output_nr itemsize is_nested is_xpu is_mkldnn"""
 _METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference register_hook
 is_pinned is_same_size stride storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
-_READ_METHODS = """item tolist numpy __float__ __int__ __bool__ __index__ __repr__ __str__ __format__ __array__
-__complex__ __contains__ __iter__
-__reversed__ unique is_nonzero equal allclose nonzero bincount histc __reduce_ex__"""
+_NUMBERS = "item tolist __float__ __int__ __bool__ __index__ __complex__ __format__"
+_READ_METHODS = """numpy __array__ __contains__ __iter__ __reversed__ unique is_nonzero equal allclose nonzero bincount histc
+__reduce_ex__"""
 
 
 def _named(names: str, *homes: Any) -> list[Any]:
@@ -113,6 +113,8 @@ def _table() -> dict[Any, Rule]:
     add(gradient, _properties("grad"))
     add(backward, [torch.Tensor.backward])
     add(grad, [torch.autograd.grad])
+    add(read_number, _named(_NUMBERS, torch.Tensor))
+    add(read_text, [torch.Tensor.__repr__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
     return table
 
