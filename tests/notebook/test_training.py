@@ -136,6 +136,88 @@ def test_whatever_the_batches_the_weights_are_those_of_one_process(notebook, loa
     assert_same_as_plain(notebook, setup, TRAIN, STATE, engines=engines)
 
 
+SENTENCES = """
+class Sentences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 13
+
+    def __getitem__(self, index):
+        return {"text": f"number {index}", "inputs": inputs[index], "target": targets[index], "index": index}
+"""
+BATCHES_AS_DICTS = """
+texts, indices = [], []
+for batch in DataLoader(Sentences(), batch_size=5, shuffle=True):
+    optimizer.zero_grad()
+    F.mse_loss(model(batch["inputs"]), batch["target"]).backward()
+    optimizer.step()
+    texts += batch["text"]
+    indices += batch["index"].tolist()
+"""
+STREAM = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        for index in range(11):
+            yield inputs[index], targets[index]
+
+loader = DataLoader(Stream(), batch_size=4)
+"""
+
+
+def test_batches_that_are_dicts_of_texts_and_tensors(notebook):
+    assert_same_as_plain(notebook, [DATA, SENTENCES, MODEL], BATCHES_AS_DICTS, f"{STATE}, texts, indices")
+    assert sorted(notebook.value("texts")) == sorted(f"number {index}" for index in range(13))
+
+
+def test_an_iterable_data_set(notebook):
+    assert_same_as_plain(notebook, [DATA, STREAM, MODEL], TRAIN, STATE, engines=3)
+
+
+def test_a_data_set_that_draws_random_numbers_leaves_the_ranks_in_agreement(notebook):
+    """Each rank loads samples of its own, so each draws other numbers: the order of the next epoch must not come from these."""
+    notebook.run(DATA + MODEL)
+    notebook.run("""
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(inputs)
+
+    def __getitem__(self, index):
+        return inputs[index] + 0.1 * torch.randn(6), index
+""")
+    notebook.run("""%%distribute --engines 2
+import torch.distributed as dist
+epochs = []
+for epoch in range(3):
+    epochs.append([])
+    for x, index in DataLoader(Noisy(), batch_size=8, shuffle=True):
+        model(x).square().mean().backward()
+        epochs[-1] += index.tolist()
+next_draws = [None] * 2
+dist.all_gather_object(next_draws, torch.rand(1).item())
+""")
+    epochs, next_draws = notebook.value("(epochs, next_draws)")
+    assert [sorted(epoch) for epoch in epochs] == [list(range(45))] * 3  # each sample once in each epoch
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert next_draws[0] == next_draws[1]
+
+
+def test_a_model_with_dropout_on_one_engine_draws_what_the_notebook_would(notebook):
+    dropout = MODEL.replace("nn.Tanh()", "nn.Tanh(), nn.Dropout(0.3)")
+    assert_same_as_plain(notebook, [DATA, dropout], TRAIN, STATE, engines=1)
+
+
+def test_dropout_differs_between_ranks_and_leaves_them_in_agreement(notebook):
+    notebook.run(DATA + "model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5))")
+    notebook.run("""%%distribute --engines 2
+import torch.distributed as dist
+kept = model(torch.ones(2, 6)).ne(0).tolist()
+everywhere = [None] * 2
+dist.all_gather_object(everywhere, (kept, torch.rand(1).item()))
+""")
+    (first, draw), (second, other_draw) = notebook.value("everywhere")
+    assert first != second
+    assert draw == other_draw
+
+
 # -- over many cells ---------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +428,52 @@ for _ in range(3):
     lbfgs.step(closure)
 """
 
+EARLY_STOP = """
+best, waited = float("inf"), 0
+for epoch in range(20):
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * x.size(0)
+        if loss < 0.05:
+            break
+    print(f"{epoch} {total / len(dataset):.9f}")
+    waited = 0 if total < best else waited + 1
+    best = min(best, total)
+    if waited == 2:
+        break
+"""
+
+CLASSIFIER = """
+torch.manual_seed(1)
+images, labels = torch.randn(30, 1, 4, 4), torch.randint(3, (30,))
+loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""
+ACCURACY = """
+for epoch in range(2):
+    correct = count = 0
+    confusion = torch.zeros(3, 3, dtype=torch.int64)
+    for images_, labels_ in loader:
+        images_, labels_ = images_.to(device), labels_.to(device)
+        scores = model(images_)
+        loss = F.cross_entropy(scores, labels_)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        predicted = scores.argmax(dim=1)
+        correct += (predicted == labels_).sum().item()
+        count += labels_.size(0)
+        for wanted, got in zip(labels_, predicted):
+            confusion[wanted, got] += 1
+    print(f"epoch {epoch}: accuracy {correct / count:.4f} of {count}")
+"""
+
 UNUSED = """
 for index, (x, y) in enumerate(loader):
     optimizer.zero_grad()
@@ -360,6 +488,9 @@ for index, (x, y) in enumerate(loader):
         pytest.param("", MADE_INSIDE, STATE, id="model, loader and optimizer made in the cell"),
         pytest.param([DATA, MODEL], FROZEN, STATE, id="a frozen layer, thawed after an epoch"),
         pytest.param([DATA, MODEL], ACCUMULATED, STATE, id="gradients of two batches accumulated"),
+        pytest.param([DATA, MODEL], TRAIN.replace("mse_loss(model(x), y)", "mse_loss(model(x), y, reduction='sum')"), STATE, id="a sum"),
+        pytest.param([DATA, MODEL], EARLY_STOP, f"{STATE}, epoch, best", id="decisions on the loss"),
+        pytest.param(CLASSIFIER, ACCURACY, f"{STATE}, correct, count, confusion", id="accuracy of training"),
         pytest.param([DATA, MODEL], CLIPPED, f"{STATE}, norms", id="clipped gradients"),
         pytest.param(
             [DATA, GAN_MODELS],
