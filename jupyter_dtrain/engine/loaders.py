@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from ..capture.bundle import RandomState
 from .batches import UnknownBatch, cut, length_of
+from .randomness import LoadingStream
 from .shares import Share
 
 Place = Callable[[Any, Share], Any]
@@ -40,6 +42,8 @@ class SharedLoaders:
         how many there are (``None``: not known).
     on_unknown : callable
         Told the type in a batch that keeps a loader from being split.
+    stream : LoadingStream, optional
+        What samples that are the rank's own draw from; ``None``: from the cell's.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class SharedLoaders:
         place: Place,
         on_batch: OnBatch,
         on_unknown: Callable[[str], None],
+        stream: LoadingStream | None,
     ) -> None:
         self._share = share
         self._split_now = split_now
         self._place = place
         self._on_batch = on_batch
         self._on_unknown = on_unknown
+        self._stream = stream
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
         self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
@@ -69,7 +75,7 @@ class SharedLoaders:
             source = whole
         elif _has_index_batches(loader):
             inner, batches = self._by_index(loader)
-            source = _Source(original, inner, batches.next_share)
+            source = _Source(original, inner, batches.next_share, self._stream)
         else:
             source = _Source(original, loader, self._cut_loaded)
         return _SplitIterator(
@@ -100,7 +106,7 @@ class SharedLoaders:
         if inner is None or not loader.persistent_workers:
             inner = copy.copy(loader)
             # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-            inner.__dict__["batch_sampler"] = _ShareOfBatches(loader.batch_sampler, self._share)
+            inner.__dict__["batch_sampler"] = _ShareOfBatches(loader.batch_sampler, self._share, self._stream)
             inner.__dict__["_iterator"] = None
             self._inner[loader] = inner
         batches = inner.batch_sampler
@@ -119,13 +125,19 @@ class SharedLoaders:
 class _ShareOfBatches:
     """A batch sampler that yields the rank's part of each batch of another."""
 
-    def __init__(self, batches: Any, share: Callable[[int], Share]) -> None:
+    def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None) -> None:
         self._batches = batches
         self._share = share
+        self._stream = stream
         self.shares: list[Share] = []  # of batches whose indices were drawn and whose samples have not arrived yet
 
     def __iter__(self) -> Iterator[list[Any]]:
-        for indices in self._batches:
+        batches = iter(self._batches)
+        while True:
+            with nullcontext() if self._stream is None else self._stream.drawing():
+                indices = next(batches, None)
+            if indices is None:
+                return
             share = self._share(len(indices))
             self.shares.append(share)
             yield indices[share.loaded]
@@ -147,15 +159,23 @@ def _is_whole(batch: Any) -> tuple[Any, None]:
 class _Source:
     """Where the batches of one iteration come from, and whose share each is. Starts when it is first asked."""
 
-    def __init__(self, make: Callable[[Any], Any], loader: DataLoader[Any], share: Callable[[Any], tuple[Any, Share | None]]) -> None:
-        self._make, self._loader, self._share = make, loader, share
+    def __init__(
+        self,
+        make: Callable[[Any], Any],
+        loader: DataLoader[Any],
+        share: Callable[[Any], tuple[Any, Share | None]],
+        stream: LoadingStream | None = None,
+    ) -> None:
+        self._make, self._loader, self._share, self._stream = make, loader, share, stream
         self._batches: Any = None
 
     def start(self) -> None:
         self._batches = self._make(self._loader)
 
     def __next__(self) -> tuple[Any, Share | None]:
-        return self._share(next(self._batches))
+        with nullcontext() if self._stream is None else self._stream.loading():
+            batch = next(self._batches)
+        return self._share(batch)
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -1,15 +1,22 @@
-"""Two random streams on every rank: the cell's and the model's.
+"""Random streams on every rank: the cell's, the model's and that of loading.
 
 The cell's stream is the notebook's own and the same on every rank, so shuffles, noise and whatever else the cell draws
 agree. What a model draws inside (dropout) depends on the size of the rank's share and must differ between ranks, so
-it comes from a stream of the rank. One rank alone has one stream, the notebook's: it draws what the notebook would.
+it comes from a stream of the rank; so does what a data set draws for a sample (augmentation), as each rank loads samples of
+its own. One rank alone has one stream, the notebook's: it draws what the notebook would.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+
+from ..capture.bundle import RandomState
 
 
 @dataclass
@@ -42,3 +49,44 @@ class ModelStream:
         current = _State.now()
         self._other.set()
         self._other = current
+
+
+class LoadingStream:
+    """The rank's own stream for loading its samples, NumPy's and Python's generators included."""
+
+    def __init__(self, rank: int) -> None:
+        cell = RandomState.now()
+        seed = int(torch.randint(2**62, (2,))[1].item()) + rank  # another one than the model's
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        self._other = RandomState.now()
+        self._loading = False
+        cell.set()
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Use the rank's stream."""
+        self._switch()
+        try:
+            yield
+        finally:
+            self._switch()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Use the cell's stream, also in the midst of loading: for the order of samples, on which all ranks agree."""
+        if not self._loading:
+            yield
+            return
+        self._switch()
+        try:
+            yield
+        finally:
+            self._switch()
+
+    def _switch(self) -> None:
+        current = RandomState.now()
+        self._other.set()
+        self._other = current
+        self._loading = not self._loading

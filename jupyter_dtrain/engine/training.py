@@ -18,7 +18,7 @@ from .loaders import SharedLoaders
 from .models import ModelCalls, outermost
 from .notes import Notes
 from .observe import Observer
-from .randomness import ModelStream
+from .randomness import LoadingStream, ModelStream
 from .shares import Share, share_of
 
 
@@ -73,6 +73,7 @@ class Training:
             place=placed if self._view is not None else lambda batch, _share: batch,
             on_batch=self._on_batch,
             on_unknown=self._say_unknown,
+            stream=LoadingStream(rank) if shared else None,
         )
 
     @contextmanager
