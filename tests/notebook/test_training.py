@@ -176,11 +176,15 @@ def test_a_data_set_that_draws_random_numbers_leaves_the_ranks_in_agreement(note
     """Each rank loads samples of its own, so each draws other numbers: the order of the next epoch must not come from these."""
     notebook.run(DATA + MODEL)
     notebook.run("""
+import random
+import numpy
+
 class Noisy(torch.utils.data.Dataset):
     def __len__(self):
         return len(inputs)
 
     def __getitem__(self, index):
+        random.random(), numpy.random.rand()
         return inputs[index] + 0.1 * torch.randn(6), index
 """)
     notebook.run("""%%distribute --engines 2
@@ -192,7 +196,7 @@ for epoch in range(3):
         model(x).square().mean().backward()
         epochs[-1] += index.tolist()
 next_draws = [None] * 2
-dist.all_gather_object(next_draws, torch.rand(1).item())
+dist.all_gather_object(next_draws, (torch.rand(1).item(), random.random(), numpy.random.rand()))
 """)
     epochs, next_draws = notebook.value("(epochs, next_draws)")
     assert [sorted(epoch) for epoch in epochs] == [list(range(45))] * 3  # each sample once in each epoch
@@ -209,13 +213,15 @@ def test_dropout_differs_between_ranks_and_leaves_them_in_agreement(notebook):
     notebook.run(DATA + "model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5))")
     notebook.run("""%%distribute --engines 2
 import torch.distributed as dist
-kept = model(torch.ones(2, 6)).ne(0).tolist()
-everywhere = [None] * 2
-dist.all_gather_object(everywhere, (kept, torch.rand(1).item()))
+for (x,) in DataLoader(TensorDataset(torch.ones(2, 6)), batch_size=2):
+    kept = model(x).ne(0).tolist()
+next_draws = [None] * 2
+dist.all_gather_object(next_draws, torch.rand(1).item())
 """)
-    (first, draw), (second, other_draw) = notebook.value("everywhere")
-    assert first != second
-    assert draw == other_draw
+    kept, next_draws = notebook.value("(kept, next_draws)")
+    assert [len(row) for row in kept] == [64, 64]
+    assert kept[0] != kept[1]
+    assert next_draws[0] == next_draws[1]
 
 
 # -- over many cells ---------------------------------------------------------------------------------------------------
