@@ -11,10 +11,33 @@ from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
 from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, ndim_of
 
 
+_NUMBERS = frozenset((int, float, bool))
+
+
+def _alike(first: GlobalTensor, second: GlobalTensor) -> bool:
+    """Return whether two tensors are cut the same way, dim by dim."""
+    if first is second:
+        return True
+    if first.placement is not second.placement and first.placement != second.placement:
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return first.dim() == second.dim()
+
+
 def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations on corresponding entries, with broadcasting: parts stay parts, whole operands are cut to match."""
     if func in (torch.where, torch.Tensor.where) and len(args) + len(kwargs) == 1:
         raise NeedsWhole  # the indices of what is true
+    if not kwargs and 0 < len(args) < 3:  # nearly all that cells write, and so worth a shorter way
+        first, second = args[0], args[-1]
+        if type(first) is GlobalTensor and (first is second or type(second) in _NUMBERS or type(second) is GlobalTensor):
+            placement = first.placement
+            if type(placement) is Shard and (type(second) in _NUMBERS or _alike(first, second)):
+                with torch._C.DisableTorchFunctionSubclass():
+                    result = func(*args)
+                    if result is first:
+                        return result
+                    return place(result, placement)
     operands = globals_in((*args, *kwargs.values()))
     if any(isinstance(t.placement, Partial) for t in operands):
         if all(isinstance(t.placement, Partial) for t in operands):
