@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,7 +37,7 @@ BATCH = 64
 def main() -> None:
     """Print both tables."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(_rank, args=(2, _free_port()), nprocs=2)
+    spawn(_rank, args=(2, _free_port()), nprocs=2)
 
 
 def _free_port() -> int:
@@ -53,7 +53,7 @@ def _rank(rank: int, world_size: int, port: int) -> None:
     store = dist.TCPStore("127.0.0.1", port, world_size, rank == 0, timedelta(seconds=60))  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     operations(rank, world_size)
-    steps(rank, world_size, store)
+    steps(rank, world_size)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -103,7 +103,7 @@ def operations(rank: int, world_size: int) -> None:
                 print(f"{name:<24}{medians}", flush=True)
 
 
-def steps(rank: int, world_size: int, store: Any) -> None:
+def steps(rank: int, world_size: int) -> None:
     """Time training steps: DistributedDataParallel by hand, ours without a read, ours with ``loss.item()`` each step."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(STEPS * BATCH, 1, 8, 8), torch.randint(0, 10, (STEPS * BATCH,)))

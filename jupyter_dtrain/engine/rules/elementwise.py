@@ -10,7 +10,6 @@ from ..exchange import weigh
 from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
 from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, ndim_of
 
-
 _NUMBERS = frozenset((int, float, bool))
 
 
