@@ -8,7 +8,7 @@ import linecache
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 
 from ..errors import UsageError
 from .arguments import HelpAsked, parse_cell_line, parse_line
@@ -42,6 +42,7 @@ class DistributeMagics(Magics):
             snapshot = self.session.snapshot()
             _show(describe(snapshot.cluster, snapshot.run))
 
+    @output_can_be_silenced
     @cell_magic("distribute")  # type: ignore[arg-type]  # annotated for line magics only
     def distribute_cell(self, line: str, cell: str) -> Any:
         """Run the cell on every engine of the cluster (``%%distribute --help`` lists the options)."""
