@@ -53,7 +53,7 @@ class Cell:
     @property
     def displays(self) -> list[dict[str, Any]]:
         """The data of each display by media type, without those of the cluster's progress."""
-        starting = re.compile(r"starting|waiting for the controller|\d+ of \d+ engines up")
+        starting = re.compile(r"starting|waiting for the controller|the engines? imports? torch|\d+ engines? ready|\d+ of \d+ engines up")
         return [c["data"] for c in self.contents("display_data") if not starting.match(c["data"].get("text/plain", ""))]
 
     @property

@@ -1,0 +1,136 @@
+"""What the cell prints and displays is shown in the cell, once, while it runs."""
+
+from __future__ import annotations
+
+import re
+
+
+def test_a_line_is_shown_while_the_cell_goes_on(notebook):
+    cell = notebook.start("""%%distribute --engines 2
+import pathlib, time
+print("loss 0.5")
+deadline = time.monotonic() + 60
+while not pathlib.Path("seen").exists() and time.monotonic() < deadline:
+    time.sleep(0.01)
+print("loss 0.4")
+""")
+    notebook.wait_for_stdout(cell, "loss 0.5\n")
+    assert cell.running
+    assert "0.4" not in cell.stdout
+    (notebook.folder / "seen").touch()
+    assert notebook.finish(cell).stdout == "loss 0.5\nloss 0.4\n"
+
+
+def test_everything_is_shown_in_order_and_by_one_rank_only(notebook):
+    cell = notebook.run("""%%distribute --engines 3
+import sys
+from IPython.display import HTML, clear_output
+
+print("to stdout", "ünïcødé")
+sys.stdout.flush()
+print("to stderr", file=sys.stderr)
+sys.stderr.flush()
+display(HTML("<b>bold</b>"))
+for number in range(1000):
+    print(number, end=" ")
+print("", flush=True)
+handle = display("first", display_id=True)
+handle.update("second")
+clear_output(wait=True)
+!echo from a shell
+number
+""")
+    assert cell.stdout.replace("\r", "") == "to stdout ünïcødé\n" + "".join(f"{n} " for n in range(1000)) + "\nfrom a shell\n"
+    assert cell.stderr == "to stderr\n"
+    assert [data["text/plain"] for data in cell.displays] == ["<IPython.core.display.HTML object>", "'first'"]
+    assert cell.displays[0]["text/html"] == "<b>bold</b>"
+    (update,) = cell.contents("update_display_data")
+    assert update["data"]["text/plain"] == "'second'"
+    assert update["transient"] == cell.contents("display_data")[-1]["transient"]
+    assert cell.contents("clear_output") == [{"wait": True}]
+    assert cell.result == "999"
+    kinds = [message["msg_type"] for message in cell.messages if message["msg_type"] not in ("status", "execute_input")]
+    shown = [kind for index, kind in enumerate(kinds) if index == 0 or kind != kinds[index - 1]]
+    assert shown == ["stream", "display_data", "stream", "display_data", "update_display_data", "clear_output", "stream", "execute_result"]
+
+
+def test_a_warning_is_shown_once_with_the_cells_line(notebook):
+    cell = notebook.run("%%distribute --engines 2\nimport warnings\nfor _ in range(3):\n    warnings.warn('take care')")
+    (line, source) = cell.stderr.splitlines()
+    assert re.search(r":4: UserWarning: take care$", line)
+    assert source == "  warnings.warn('take care')"
+
+
+def test_an_untouched_cell_brings_no_warnings_of_ours_or_pytorchs(notebook):
+    notebook.run("model = nn.Linear(3, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
+    notebook.run("scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)")
+    notebook.run("loader = DataLoader(TensorDataset(torch.randn(10, 3)), batch_size=4)")
+    for engines in (1, 2):
+        cell = notebook.run(f"""%%distribute --engines {engines}
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    scheduler.step()
+""")
+        assert (cell.stderr, cell.stdout, cell.displays) == ("", "", [])
+
+
+def test_a_text_progress_bar(notebook):
+    notebook.run("from tqdm import tqdm")
+    cell = notebook.run("%%distribute --engines 2\nfor _ in tqdm(range(20), desc='epoch'):\n    pass")
+    lines = [line for line in re.split(r"[\r\n]+", cell.stderr) if line]
+    assert lines[0].startswith("epoch:   0%|")
+    assert re.match(r"epoch: 100%\|█+\| 20/20 \[", lines[-1])
+    assert sum("20/20" in line for line in lines) == 1
+
+
+def test_a_progress_bar_of_widgets(notebook):
+    notebook.run("from tqdm.auto import tqdm")
+    cell = notebook.run("%%distribute --engines 2\nfor _ in tqdm(range(3), desc='epoch'):\n    pass")
+    (view,) = [data["application/vnd.jupyter.widget-view+json"]["model_id"] for data in cell.displays]
+    states = {content["comm_id"]: content["data"]["state"] for content in cell.contents("comm_open")}
+    for content in cell.contents("comm_msg"):
+        states[content["comm_id"]].update(content["data"].get("state", {}))
+    _, bar, _ = (states[reference.removeprefix("IPY_MODEL_")] for reference in states[view]["children"])
+    assert (bar["_model_name"], bar["value"], bar["max"]) == ("FloatProgressModel", 3.0, 3.0)
+
+
+def test_a_plot_is_shown(notebook):
+    notebook.run("history = [3.0, 2.0, 1.5]")
+    cell = notebook.run("%%distribute --engines 2\nimport matplotlib.pyplot as plt\nplt.plot(history)\nplt.show()")
+    (data,) = cell.displays
+    assert data["image/png"].startswith("iVBOR")
+
+
+def test_the_last_lines_value_is_shown_as_the_notebook_shows_it(notebook):
+    cell = notebook.run("%%distribute --engines 2\nmodel = nn.Linear(3, 1)\nmodel")
+    assert cell.result == "Linear(in_features=3, out_features=1, bias=True)"
+    assert notebook.value("list(Out.values())[-1] is model")
+    assert notebook.run("%%distribute --engines 2\nfrom fractions import Fraction\nFraction(1, 3)").contents("execute_result")[0][
+        "data"
+    ] == {"text/plain": "Fraction(1, 3)"}
+    assert notebook.run("%%distribute --engines 2\nnumber = 7\nnumber;").result is None
+    assert notebook.run("%%distribute --engines 2\nNone").result is None
+
+
+def test_magics_and_shell_commands_in_the_cell(notebook):
+    notebook.run("number = 20\ndef files():\n    found = !ls -d /\n    return list(found)")
+    cell = notebook.run("""%%distribute --engines 2
+doubled = 2 * number
+%time tripled = 3 * number
+!echo {doubled} in the shell
+with open("written", "w") as file:
+    file.write("by the cell")
+tripled, files()
+""")
+    assert cell.result == "(60, ['/'])"
+    assert "Wall time" in cell.stdout
+    assert "40 in the shell" in cell.stdout
+    assert (notebook.folder / "written").read_text() == "by the cell"
+
+
+def test_a_cell_that_asks_for_input_gets_an_error_and_does_not_hang(notebook):
+    cell = notebook.fail("%%distribute --engines 2\ninput('your name? ')")
+    assert cell.error[0] == "EOFError"
