@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .in_cell import gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+__all__ = ["gather", "is_main", "log", "mean", "sum"]
 __version__ = "0.1.0"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,6 +55,7 @@ def output_of(rank: int) -> Iterator[None]:
     """Show what rank 0 prints and nothing of the others: they print the same."""
     if rank == 0:
         yield
+        _show_figures()
         return
     with contextlib.redirect_stdout(_Nowhere()), contextlib.redirect_stderr(_Nowhere()):
         yield
@@ -70,6 +72,13 @@ def shell_in(namespace: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         shell.user_ns = before
+
+
+def _show_figures() -> None:
+    """Show the figures that the cell drew and did not show, as a notebook does at the end of a cell."""
+    backend = sys.modules.get("matplotlib_inline.backend_inline")
+    if backend is not None:
+        backend.flush_figures()
 
 
 class _Nowhere(io.TextIOBase):

@@ -40,6 +40,8 @@ class SharedLoaders:
     on_batch : callable
         Told of every batch in training just before the cell gets it: its share (``None``: it is whole), its number from 1, and
         how many there are (``None``: not known).
+    on_whole : callable
+        Told before every batch of a loader that is not split.
     on_unknown : callable
         Told the type in a batch that keeps a loader from being split.
     stream : LoadingStream, optional
@@ -53,6 +55,7 @@ class SharedLoaders:
         split_now: Callable[[], bool],
         place: Place,
         on_batch: OnBatch,
+        on_whole: Callable[[], None],
         on_unknown: Callable[[str], None],
         stream: LoadingStream | None,
     ) -> None:
@@ -60,6 +63,7 @@ class SharedLoaders:
         self._split_now = split_now
         self._place = place
         self._on_batch = on_batch
+        self._on_whole = on_whole
         self._on_unknown = on_unknown
         self._stream = stream
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
@@ -69,7 +73,7 @@ class SharedLoaders:
     def iterate(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> Iterator[Any]:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
         if not self._split_now():
-            return original(loader)  # type: ignore[no-any-return]
+            return _Watched(original(loader), self._on_whole)
         whole = _Source(original, loader, _is_whole)
         if loader in self._whole:
             source = whole
@@ -176,6 +180,24 @@ class _Source:
         with nullcontext() if self._stream is None else self._stream.loading():
             batch = next(self._batches)
         return self._share(batch)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class _Watched:
+    """The iterator of a loader that is not split."""
+
+    def __init__(self, batches: Any, on_batch: Callable[[], None]) -> None:
+        self._batches = batches
+        self._on_batch = on_batch
+
+    def __iter__(self) -> _Watched:
+        return self
+
+    def __next__(self) -> Any:
+        self._on_batch()
+        return next(self._batches)
 
     def __len__(self) -> int:
         return len(self._batches)

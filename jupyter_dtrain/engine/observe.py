@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from ..protocol import Message, Progress, Steps
+from ..protocol import Message, Progress, Scalars, Steps
 from .placements import part_of
 from .shares import Share
 
@@ -34,6 +35,7 @@ class Observer:
         self._rank = rank
         self._lock = threading.Lock()
         self._done: list[_Step] = []
+        self._logged: list[tuple[str, int, float, float]] = []
         self._progress: Progress | None = None
         self._stepped: set[int] = set()
         self._loss: torch.Tensor | None = None
@@ -75,6 +77,11 @@ class Observer:
         with self._lock:
             self._done.append(done)
 
+    def log(self, values: Mapping[str, float]) -> None:
+        """Note values that the cell logs at the current step."""
+        with self._lock:
+            self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
+
     def finish(self) -> None:
         """Count a last step that was made by hand."""
         if not self.any_optimizer and self._loss is not None:
@@ -84,6 +91,7 @@ class Observer:
         """Return what is new as messages. Reads losses from the device: not for the training thread."""
         with self._lock:
             done, self._done = self._done, []
+            logged, self._logged = self._logged, []
         progress, self._progress = self._progress, None
         messages: list[Message] = []
         if done:
@@ -98,6 +106,9 @@ class Observer:
                     samples=[s.samples for s in done],
                 )
             )
+        for name in dict.fromkeys(entry[0] for entry in logged):
+            steps, times, values = zip(*(entry[1:] for entry in logged if entry[0] == name), strict=True)
+            messages.append(Scalars(rank=self._rank, name=name, step=list(steps), time=list(times), value=list(values)))
         if progress is not None and self._rank == 0:
             messages.append(progress)
         return messages

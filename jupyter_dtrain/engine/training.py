@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 
+from .. import in_cell
 from .batches import placed
 from .control import Control
+from .exchange import Exchange
 from .global_view import GlobalView
 from .gradients import GradientSync
 from .instrument import instrumented
@@ -48,7 +50,7 @@ class Training:
         observer: Observer,
         notes: Notes,
     ) -> None:
-        self._rank, self._world_size = rank, world_size
+        self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._notes = control, observer, notes
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False
@@ -72,6 +74,7 @@ class Training:
             split_now=self._models.training,
             place=placed if self._view is not None else lambda batch, _share: batch,
             on_batch=self._on_batch,
+            on_whole=lambda: control.boundary(observer.step),
             on_unknown=self._say_unknown,
             stream=LoadingStream(rank) if shared else None,
         )
@@ -79,6 +82,7 @@ class Training:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
+        in_cell.current = self
         try:
             with (
                 self._view.installed() if self._view is not None else nullcontext(),
@@ -92,6 +96,7 @@ class Training:
             ):
                 yield
         finally:
+            in_cell.current = None
             self._observer.finish()
             if self._gradients is not None:
                 self._gradients.close()
@@ -99,6 +104,16 @@ class Training:
     def settle(self, *values: Any) -> list[Any]:
         """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things."""
         return list(values) if self._view is None else [self._view.settle(value) for value in values]
+
+    # -- what the cell asks for by name -----------------------------------------------------------------------------
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's `value` in rank order. A collective."""
+        return [value] if self._world_size == 1 else Exchange.objects(value)
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Record values at the current step."""
+        self._observer.log(values)
 
     # -- what the cell does ------------------------------------------------------------------------------------------
 

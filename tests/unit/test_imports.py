@@ -22,6 +22,7 @@ LEVELS = {
     "errors": 0,
     "protocol": 1,
     "options": 1,
+    "in_cell": 1,
     "capture": 2,
     "transport": 2,
     "runs": 2,

@@ -1,0 +1,69 @@
+"""What a cell may say by name; nothing here is needed to train.
+
+On an engine the run answers; in a plain cell, where there is one process, each does the obvious: a mean of one value
+is the value. So a cell that uses them still runs when its first line is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Run(Protocol):
+    """The run that a cell belongs to, as one rank sees it."""
+
+    rank: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's `value` in rank order. A collective."""
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Record values at the current step."""
+
+
+current: Run | None = None
+"""The run on this engine; ``None`` in the notebook and between runs."""
+
+
+def gather(value: Any) -> list[Any]:
+    """Return every rank's `value`, in rank order; in a plain cell a list of one.
+
+    For values that differ between ranks: what the cell reads from batches and models is the same on all of them.
+    All ranks call it at the same place.
+    """
+    return [value] if current is None else current.gather(value)
+
+
+def mean(value: Any) -> Any:
+    """Return the mean of the ranks' values; in a plain cell `value`. Numbers, tensors and arrays; see :func:`gather`."""
+    values = gather(value)
+    return _total(values) / len(values)
+
+
+def sum(value: Any) -> Any:  # noqa: A001  # dtrain.sum
+    """Return the sum of the ranks' values; in a plain cell `value`. Numbers, tensors and arrays; see :func:`gather`."""
+    return _total(gather(value))
+
+
+def _total(values: list[Any]) -> Any:
+    total, *rest = values
+    for value in rest:
+        total = total + value
+    return total
+
+
+def is_main() -> bool:
+    """Return whether this is rank 0, or a plain cell: where a file is to be written once."""
+    return current is None or current.rank == 0
+
+
+def log(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    """Record numbers at the current step, as curves beside the loss; in a plain cell nothing.
+
+    Examples
+    --------
+    ``dtrain.log(val_accuracy=0.97)`` or ``dtrain.log({"val/accuracy": 0.97})``
+    """
+    if current is not None:
+        current.log({name: float(value) for name, value in {**(values or {}), **named}.items()})
