@@ -12,15 +12,19 @@ import { readTheme, type IChartTheme } from './theme';
 
 export interface ILineChartOptions {
   series: Series;
+  /** The name of the curve as the user reads it. */
+  label: string;
   /** Height of the canvas in CSS pixels. */
   height: number;
+  /** The text for a value: `0.3128`. */
+  format: (value: number) => string;
   /** The text for a point: `0.3128 at step 120`. */
   describe: (step: number, value: number) => string;
 }
 
 export class LineChart {
   constructor(private readonly _options: ILineChartOptions) {
-    const { series } = _options;
+    const { series, label } = _options;
     this.node = document.createElement('figure');
     this.node.className = 'jp-dtrain-chart';
     this.node.dataset.testid = 'jp-dtrain-chart';
@@ -28,7 +32,7 @@ export class LineChart {
     const caption = document.createElement('figcaption');
     const name = document.createElement('span');
     name.className = 'jp-dtrain-chart-name';
-    name.textContent = series.name;
+    name.textContent = label;
     this._value = document.createElement('span');
     this._value.className = 'jp-dtrain-chart-value';
     caption.append(name, this._value);
@@ -84,6 +88,8 @@ export class LineChart {
   }
 
   private _plotOptions(width: number): uPlot.Options {
+    const valueLabels = (_: uPlot, splits: number[]): string[] =>
+      splits.map(this._options.format);
     const axis: uPlot.Axis = {
       stroke: () => this._theme?.text ?? '',
       font: this._theme?.font,
@@ -100,7 +106,7 @@ export class LineChart {
       scales: { x: { time: false, range: wholeSteps } },
       axes: [
         { ...axis, size: 24, space: 44, incrs: [...STEP_INCREMENTS] },
-        { ...axis, size: labelWidth, space: 28 }
+        { ...axis, size: labelWidth, space: 24, values: valueLabels }
       ],
       series: [
         {},
@@ -122,7 +128,7 @@ export class LineChart {
 
   /** Say the value under the pointer, or else the newest one. */
   private _describe(): void {
-    const { series, describe } = this._options;
+    const { series, label, describe } = this._options;
     const index = this._plot?.cursor.idx ?? series.length - 1;
     const step = series.steps[index];
     const value = series.values[index];
@@ -132,7 +138,7 @@ export class LineChart {
         : describe(step, value);
     this._value.textContent = text;
     this.node.dataset.points = String(series.length);
-    this._canvas.setAttribute('aria-label', `${series.name} ${text}`.trim());
+    this._canvas.setAttribute('aria-label', `${label} ${text}`.trim());
   }
 
   private readonly _canvas: HTMLElement;

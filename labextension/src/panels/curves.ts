@@ -1,4 +1,7 @@
-/** The curves of the run: a chart for the loss and for each logged name. */
+/**
+ * The curves of the run: a chart for the loss and for each name that the cell
+ * logs; what the engines report on their own besides is there to be unfolded.
+ */
 
 import type { IThemeManager } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -10,6 +13,9 @@ import type { TrainingModel } from '../model/training';
 import { formatCount, formatValue } from './format';
 
 const HEIGHT = 170;
+const SMALL_HEIGHT = 110;
+/** Curves that every run has and that are seldom looked at. */
+const FOLDED = ['learning_rate', 'samples_per_second'];
 
 export class CurvesView extends Widget {
   constructor(
@@ -30,6 +36,15 @@ export class CurvesView extends Widget {
     header.append(title);
     section.append(header);
     this._section = section;
+    this._folded = document.createElement('details');
+    this._folded.className = 'jp-dtrain-folded';
+    this._folded.dataset.testid = 'jp-dtrain-more-curves';
+    const summary = document.createElement('summary');
+    summary.textContent = _trans.__('Learning rate and speed');
+    this._folded.append(summary);
+    this._folded.addEventListener('toggle', () => {
+      this._schedule();
+    });
     this._observer = new ResizeObserver(() => {
       this._schedule();
     });
@@ -83,6 +98,9 @@ export class CurvesView extends Widget {
         this._charts.delete(one);
       }
     }
+    if (!shown.some(one => FOLDED.includes(one.name))) {
+      this._folded.remove();
+    }
     if (shown.length === 0) {
       this._section.remove();
       return;
@@ -96,16 +114,36 @@ export class CurvesView extends Widget {
   private _chart(series: Series): LineChart {
     let chart = this._charts.get(series);
     if (chart === undefined) {
+      const folded = FOLDED.includes(series.name);
       chart = new LineChart({
         series,
-        height: HEIGHT,
+        label: this._label(series.name),
+        height: folded ? SMALL_HEIGHT : HEIGHT,
+        format: formatValue,
         describe: (step, value) =>
           this._trans.__('%1 at step %2', formatValue(value), formatCount(step))
       });
       this._charts.set(series, chart);
-      this._section.append(chart.node);
+      (folded ? this._folded : this._section).append(chart.node);
+      if (folded || this._folded.isConnected) {
+        // Last, whatever appeared before it.
+        this._section.append(this._folded);
+      }
     }
     return chart;
+  }
+
+  private _label(name: string): string {
+    switch (name) {
+      case 'loss':
+        return this._trans.__('Loss');
+      case 'learning_rate':
+        return this._trans.__('Learning rate');
+      case 'samples_per_second':
+        return this._trans.__('Samples/s');
+      default:
+        return name;
+    }
   }
 
   private _onTheme(): void {
@@ -122,6 +160,7 @@ export class CurvesView extends Widget {
   }
 
   private readonly _section: HTMLElement;
+  private readonly _folded: HTMLDetailsElement;
   private readonly _observer: ResizeObserver;
   private readonly _charts = new Map<Series, LineChart>();
   private _frame = 0;
