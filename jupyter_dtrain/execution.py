@@ -20,6 +20,7 @@ from .cluster.channel import EngineChannel, Task
 from .cluster.cluster import EngineCluster
 from .engine import worker
 from .engine.link import CONTROL_MESSAGE
+from .engine.program import free_port
 from .errors import ClusterError, ProtocolError
 from .protocol import Message, Notice, parse
 
@@ -80,6 +81,12 @@ class Group:
                     "`%distribute stop`, then run the cell again: a new cluster starts by itself."
                 ) from error
         return self._rendezvous
+
+    def program_port(self) -> int:
+        """Return a free port on rank 0, for the process group of a cell that distributes itself. The ranks' own group is gone then."""
+        self.disband()
+        port: int = self.channel.call(self.engine_ids[0], free_port).result()
+        return port
 
     def disband(self) -> None:
         """Meet anew the next time: somebody has left."""

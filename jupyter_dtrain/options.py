@@ -13,6 +13,7 @@ from .errors import UsageError
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 Numbers = Literal["global", "local"]
+Strategy = Literal["auto", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +51,20 @@ class RunOptions:
         The cluster to start if none is running, and what a running one must match.
     name : str, optional
         What the run is called in lists; by default a number.
+    strategy : {"auto", "none"}
+        How the cell is distributed: ``auto`` shares out batches and reduces gradients; ``none`` runs the cell as ``torchrun`` runs a
+        script, for code that distributes itself.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     name: str | None = None
+    strategy: Strategy = "auto"
     numbers: Numbers = "global"
 
     def __post_init__(self) -> None:
-        if self.numbers not in get_args(Numbers):
-            raise UsageError(f"--numbers {self.numbers}: choose {' or '.join(get_args(Numbers))}.")
+        for option, known in (("strategy", Strategy), ("numbers", Numbers)):
+            value = getattr(self, option)
+            if value not in get_args(known):
+                raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")

@@ -178,6 +178,7 @@ class Session:
             self._store, name=options.name, cell=cell, world_size=num_ranks, arguments=_arguments(options), say=output.say
         )
         recorder = recording.recorder
+        is_program = options.strategy == "none"
         interrupted = False
 
         def on_event(event: Message) -> None:
@@ -198,7 +199,8 @@ class Session:
                 run_id=recording.run_id,
                 rank=0,
                 world_size=num_ranks,
-                rendezvous=group.rendezvous(),
+                rendezvous=None if is_program else group.rendezvous(),
+                program_port=group.program_port() if is_program else None,
                 source=source,
                 filename=filename,
                 parcel=parcel,
@@ -304,7 +306,12 @@ def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
 
 
 def _arguments(options: RunOptions) -> dict[str, Any]:
-    return {"engines": options.cluster.num_engines, "device": options.cluster.device, "numbers": options.numbers}
+    return {
+        "engines": options.cluster.num_engines,
+        "device": options.cluster.device,
+        "strategy": options.strategy,
+        "numbers": options.numbers,
+    }
 
 
 def _in_background(action: Callable[[], object]) -> None:

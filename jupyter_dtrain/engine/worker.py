@@ -33,18 +33,24 @@ from .notes import Notes
 from .observe import Observer
 from .optimizers import connect_schedulers
 from .process_group import ProcessGroup, Rendezvous
+from .program import Program
 from .results import Home
 from .training import Training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What every rank is given: the run, the cell and the notebook's values."""
+    """What every rank is given: the run, the cell and the notebook's values.
+
+    `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
+    where its own process group meets.
+    """
 
     run_id: str
     rank: int
     world_size: int
     rendezvous: Rendezvous | None
+    program_port: int | None
     source: str
     filename: str
     parcel: Parcel
@@ -110,6 +116,8 @@ def run(encoded: bytes) -> bytes:
     except BaseException as error:  # anything else would be shown as an error of ipyparallel's
         outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0)
         forget_frames(error)
+    if task.program_port is not None:
+        Program.leave()
     if outcome.failure is not None:
         # The others may wait for this rank in a collective: leaving frees them.
         _group.leave()
@@ -120,6 +128,8 @@ def _run(task: Task) -> Outcome:
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if task.program_port is not None:
+        _group.leave()  # the cell's own group takes its place
     if task.rendezvous is not None:
         store = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
         control = Control(PrefixStore(task.run_id, store), rank=task.rank, world_size=task.world_size, timeout=task.timeout)
@@ -160,15 +170,19 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     home = Home(namespace, tracked)
     task.random_state.set()
 
-    training = Training(
-        rank=rank,
-        world_size=world_size,
-        objects=tracked,
-        global_numbers=task.numbers == "global",
-        control=control,
-        observer=observer,
-        notes=notes,
-    )
+    training: Training | Program
+    if task.program_port is not None:
+        training = Program(rank=rank, world_size=world_size, address="127.0.0.1", port=task.program_port)
+    else:
+        training = Training(
+            rank=rank,
+            world_size=world_size,
+            objects=tracked,
+            global_numbers=task.numbers == "global",
+            control=control,
+            observer=observer,
+            notes=notes,
+        )
     failure: Failure | None = None
     stopped = False
     value: Any = None

@@ -57,6 +57,12 @@ def _cell_parser() -> argparse.ArgumentParser:
     _add_cluster(parser, "--engines", "-n")
     parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: its date and time)")
     parser.add_argument(
+        "--strategy",
+        default="auto",
+        metavar="KIND",
+        help="auto shares out batches; none runs the cell as torchrun would, for code that distributes itself (default: auto)",
+    )
+    parser.add_argument(
         "--numbers",
         default="global",
         metavar="KIND",
@@ -94,7 +100,7 @@ def parse_cell_line(line: str) -> RunOptions:
         It asks for help.
     """
     found = _parse(_cell_parser, line)
-    return RunOptions(cluster=_cluster(found), name=found.name, numbers=found.numbers)
+    return RunOptions(cluster=_cluster(found), name=found.name, strategy=found.strategy, numbers=found.numbers)
 
 
 def parse_line(line: str) -> LineCommand:

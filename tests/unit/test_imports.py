@@ -61,6 +61,7 @@ ENGINE_ORDER = [
     "notes",
     "instrument",
     "training",
+    "program",
     "results",
     "worker",
 ]

@@ -1,0 +1,76 @@
+"""A cell that distributes itself: run as ``torchrun`` runs a script, and left alone.
+
+For code that calls ``init_process_group`` and DDP by hand, and for Lightning, accelerate and Hugging Face's Trainer,
+which find their ranks in the environment. Nothing is split, wrapped or observed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+
+def free_port() -> int:
+    """Return a port that is free on this host now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class Program:
+    """Gives the cell the environment that ``torchrun`` gives a script.
+
+    Parameters
+    ----------
+    rank, world_size : int
+    address : str
+        Host of rank 0.
+    port : int
+        Free on that host.
+    """
+
+    def __init__(self, *, rank: int, world_size: int, address: str, port: int) -> None:
+        self._environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "GROUP_RANK": "0",
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": f"dtrain-{port}",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Set the environment, until the end of the ``with`` block; a group that the cell left behind is gone then."""
+        before = {name: os.environ.get(name) for name in self._environment}
+        os.environ.update(self._environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def settle(self, *values: Any) -> list[Any]:
+        """Return `values`: nothing spans the ranks but what the cell made itself."""
+        return list(values)
+
+    @staticmethod
+    def leave() -> None:
+        """Leave the cell's own process group, if there is one. What refers to it has been let go."""
+        if dist.is_initialized():
+            gc.collect()
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group()
