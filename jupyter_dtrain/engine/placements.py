@@ -6,8 +6,8 @@ of ``torch.distributed.tensor``. `Shard`: the part is a slice of a dimension. `P
 value, or their weighted mean is it. A plain tensor is a replicate, the same on every rank. The shape is the global one, operations
 stay on the part (`rules`), and a collective runs only when a value is read (`exchange`).
 
-DTensor is not the carrier because it costs 126 µs per operation where this costs 18, and refuses what
-cells do (a mask, a product with a plain tensor); docs/global-view.md has the comparison.
+DTensor is not the carrier: it refuses or, worse, silently answers for one rank what cells do every day (a product with a plain
+tensor, a mask, `float(loss)`); docs/global-view.md has the comparison.
 """
 
 from __future__ import annotations
