@@ -6,13 +6,17 @@ always run the text as it is now, edited a moment ago or not.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -20,10 +24,12 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError
+from .copy_restore import attributes_of
 from .names import CellNames
 from .pickling import Packed, Packer, Unpacker, trackable
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
+_OURS = __name__.partition(".")[0]
 
 
 @dataclass
@@ -75,13 +81,18 @@ def pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
     """
     values = {name: namespace[name] for name in names if name in namespace}
     left_out: dict[str, str] = {}
-    with _ByValue(_modules_beside_the_notebook()):
+    modules = modules_beside(Path.cwd())
+    with _by_value(modules):
+
+        def packer() -> Packer:
+            return Packer(namespace=namespace, modules=modules, words=names.attributes)
+
         try:
-            return _pack(values, namespace, left_out)
+            return _pack(values, packer(), left_out)
         except Exception as error:
             # Find the names at fault, one by one: only now, so that what can be sent is pickled once.
             for name in list(values):
-                reason = _why_not(values[name], namespace)
+                reason = _Search(packer).why_not(values[name])
                 if reason is None:
                     continue
                 if name in names.needed:
@@ -90,11 +101,10 @@ def pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
                 del values[name]
             if not left_out:
                 raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
-            return _pack(values, namespace, left_out)
+            return _pack(values, packer(), left_out)
 
 
-def _pack(values: Mapping[str, object], namespace: dict[str, Any], left_out: dict[str, str]) -> Bundle:
-    packer = Packer(namespace=namespace)
+def _pack(values: Mapping[str, object], packer: Packer, left_out: dict[str, str]) -> Bundle:
     packer.dump(dict(values))
     tracked = trackable(packer.seen)
     packer.dump(tracked)
@@ -113,77 +123,103 @@ def _message(name: str, line: int, value: object, reason: str) -> str:
     )
 
 
-def _why_not(value: object, namespace: dict[str, Any]) -> str | None:
-    """Return why `value` cannot be sent, ``None`` if it can."""
-    error = _failure(value, namespace)
-    if error is None:
+class _Search:
+    """Looks in a value for what cannot be sent."""
+
+    def __init__(self, packer: Callable[[], Packer]) -> None:
+        self._packer = packer
+
+    def why_not(self, value: object) -> str | None:
+        """Return why `value` cannot be sent, ``None`` if it can."""
+        error = self._failure(value)
+        if error is None:
+            return None
+        path, culprit, error = self._narrow(value, error)
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return f"its {path.strip()} is a {type(culprit).__name__} ({text})" if path else text
+
+    def _failure(self, value: object) -> Exception | None:
+        try:
+            self._packer().dump(value)
+        except Exception as error:
+            return error
         return None
-    path, culprit = _narrow(value, namespace)
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"its {path} is a {type(culprit).__name__} ({text})" if path else text
 
-
-def _failure(value: object, namespace: dict[str, Any]) -> Exception | None:
-    try:
-        Packer(namespace=namespace).dump(value)
-    except Exception as error:
-        return error
-    return None
-
-
-def _narrow(value: object, namespace: dict[str, Any]) -> tuple[str, object]:
-    """Follow `value` down to the part that cannot be sent; return the way there as the user would write it."""
-    path = ""
-    for _ in range(_MAX_DEPTH):
-        for step, part in _parts(value):
-            if _failure(part, namespace) is not None:
-                path, value = path + step, part
+    def _narrow(self, value: object, error: Exception) -> tuple[str, object, Exception]:
+        """Follow `value` down to the part that cannot be sent; return the way there as the user would write it."""
+        path = ""
+        met = {id(value)}
+        for _ in range(_MAX_DEPTH):
+            for step, part in _parts(value):
+                if id(part) not in met and (failure := self._failure(part)) is not None:
+                    met.add(id(part))
+                    path, value, error = path + step, part, failure
+                    break
+            else:
                 break
-        else:
-            break
-    return path, value
+        return path, value, error
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    """Yield what `value` is made of, each with the way to it."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set):
+    elif isinstance(value, list | tuple | set | frozenset | deque):
         yield from ((f"[{index}]", part) for index, part in enumerate(value))
-    closure = getattr(value, "__closure__", None)
-    if closure:
-        for name, cell in zip(value.__code__.co_freevars, closure, strict=True):
+    elif isinstance(value, FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, MethodType):
+        yield ".__self__", value.__self__
+        yield ".__func__", value.__func__
+    elif isinstance(value, partial):
+        yield ".func", value.func
+        yield from ((f".args[{index}]", part) for index, part in enumerate(value.args))
+        yield from ((f".keywords[{key!r}]", part) for key, part in value.keywords.items())
+    if isinstance(value, type):
+        yield from ((f".{key}", part) for key, part in vars(value).items())
+    else:
+        yield from ((f".{key}", part) for key, part in (attributes_of(value) or {}).items())
+
+
+def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
             yield f" variable {name!r}", cell.cell_contents
-        return
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict) and not isinstance(value, type | ModuleType):
-        yield from ((f".{key}", part) for key, part in attributes.items())
+    for name in cloudpickle.cloudpickle._extract_code_globals(function.__code__):
+        if name in function.__globals__:
+            yield f" global {name!r}", function.__globals__[name]
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    yield from ((" default", part) for part in defaults)
 
 
-def _modules_beside_the_notebook() -> list[ModuleType]:
-    """Return the imported modules that lie under the working directory and are not installed."""
-    here = Path.cwd().resolve()
-    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+def modules_beside(folder: Path) -> list[ModuleType]:
+    """Return the imported modules whose files lie under `folder` and are not installed."""
+    here = f"{folder.resolve()}{os.sep}"
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    installed = tuple(f"{path}{os.sep}" for path in libraries | {os.path.realpath(path) for path in libraries})
     found = []
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not file or module.__name__ == "__main__" or module.__name__.partition(".")[0] == __name__.partition(".")[0]:
+    for name, module in list(sys.modules.items()):
+        # Some modules make up attributes when asked for them.
+        attributes = getattr(module, "__dict__", {})
+        file = attributes.get("__file__")
+        if not isinstance(file, str) or file.startswith(installed) or attributes.get("__name__") != name:
             continue
-        path = Path(file)
-        if here in path.parents and not any(folder in path.parents for folder in installed) and "site-packages" not in path.parts:
+        if name == "__main__" or name.partition(".")[0] == _OURS or "site-packages" in file:
+            continue
+        if os.path.realpath(file).startswith(here):
             found.append(module)
     return found
 
 
-class _ByValue:
-    """While entered, cloudpickle sends `modules` by value."""
-
-    def __init__(self, modules: list[ModuleType]) -> None:
-        self._modules = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
-
-    def __enter__(self) -> None:
-        for module in self._modules:
-            cloudpickle.register_pickle_by_value(module)
-
-    def __exit__(self, *_: object) -> None:
-        for module in self._modules:
+@contextlib.contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    """Let cloudpickle write `modules` by value."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    added = [module for module in modules if module.__name__ not in known]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
             cloudpickle.unregister_pickle_by_value(module)

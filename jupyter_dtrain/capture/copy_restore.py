@@ -11,64 +11,47 @@ did not change costs a comparison and no bytes.
 
 from __future__ import annotations
 
+import copyreg
+import io
+import pickle
 import random
-from collections import deque
+import sys
+import zlib
+from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import FunctionType
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import is_
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from .pickling import portable_state
+from .pickling import foreign_attributes
+
+_ABSENT = object()
+_BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
+_PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that it keeps for itself
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What an object holds, one level deep: `items` of a container or numbers, and its `attributes`."""
+    """What an object holds that it did not hold before, one level deep.
+
+    Attributes
+    ----------
+    items : Any
+        All items of a container, the numbers of a tensor or array, the state of a generator; ``None`` if they are the same.
+    attributes : dict of str to object
+        Attributes with a new value.
+    removed : list of str
+        Attributes that are gone.
+    """
 
     items: Any = None
-    attributes: dict[str, Any] | None = None
-
-
-def contents(obj: object) -> Contents | None:
-    """Return what `obj` holds now, or ``None`` for objects that are not restored in place."""
-    if isinstance(obj, FunctionType | type):
-        return None
-    return Contents(_items(obj), _attributes(obj))
-
-
-def _attributes(obj: object) -> dict[str, Any] | None:
-    if isinstance(obj, torch.Tensor | np.ndarray):
-        return None
-    attributes = getattr(obj, "__dict__", None)
-    if not isinstance(attributes, dict):
-        return None
-    return portable_state(obj) or dict(attributes)
-
-
-def _items(obj: Any) -> Any:
-    match obj:
-        case torch.Tensor():
-            return obj.detach()
-        case np.ndarray():
-            return obj
-        case dict():
-            return [part for pair in obj.items() for part in pair]
-        case list() | deque() | set():
-            return list(obj)
-        case bytearray():
-            return bytes(obj)
-        case torch.Generator():
-            return obj.get_state()
-        case np.random.Generator():
-            return obj.bit_generator.state
-        case np.random.RandomState():
-            return obj.get_state(legacy=False)
-        case random.Random():
-            return obj.getstate()
-    return None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
 
 
 class Baseline:
@@ -82,76 +65,145 @@ class Baseline:
 
     def __init__(self, objects: Sequence[object]) -> None:
         self.objects = objects
-        self._before = [_mark(obj) for obj in objects]
+        self._before = [(_mark(obj), attributes_of(obj)) for obj in objects]
 
     def changed(self) -> dict[int, Contents]:
-        """Return the contents of the objects that have changed since, by their index."""
-        now = ((index, obj, before) for index, (obj, before) in enumerate(zip(self.objects, self._before, strict=True)))
+        """Return what is new in the objects that have changed since, by their index."""
         result: dict[int, Contents] = {}
-        for index, obj, before in now:
-            if before is not None and _differs(obj, before):
-                found = contents(obj)
-                if found is not None:
-                    result[index] = found
+        for index, (obj, before) in enumerate(zip(self.objects, self._before, strict=True)):
+            found = _new_contents(obj, *before)
+            if found is not None:
+                result[index] = found
         return result
 
-
-def _mark(obj: object) -> Contents | None:
-    if isinstance(obj, torch.Tensor):
-        return Contents(_version(obj))
-    if isinstance(obj, np.ndarray):
-        return Contents(obj.copy() if obj.nbytes <= _SMALL else _sample(obj))
-    return contents(obj)
+    def changed_holders(self) -> list[object]:
+        """Return the objects with new items or attributes, tensors and arrays left out. Looks at no numbers."""
+        pairs = zip(self.objects, self._before, strict=True)
+        return [obj for obj, before in pairs if not isinstance(obj, torch.Tensor | np.ndarray) and _new_contents(obj, *before) is not None]
 
 
-def _version(tensor: torch.Tensor) -> tuple[object, ...]:
-    if tensor.is_inference():  # these count no versions, and cannot be changed outside inference mode either
-        return (tensor.data_ptr(), tensor.shape)
-    return (tensor._version, tensor.data_ptr(), tensor.shape)
-
-
-_SMALL = 1 << 20  # bytes
-
-
-def _sample(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a spread of values of a large array: a full copy would double the memory of a dataset."""
-    flat = array.reshape(-1)
-    return flat[:: max(1, flat.size // 4096)].copy()
-
-
-def _differs(obj: object, before: Contents) -> bool:
-    if isinstance(obj, torch.Tensor):
-        # Weights are assumed to have changed: `p.data -= …` does it without counting a version.
-        return obj.requires_grad or _version(obj) != before.items
-    if isinstance(obj, np.ndarray):
-        now = obj if obj.nbytes <= _SMALL else _sample(obj)
-        return bool(now.shape != before.items.shape or now.tobytes() != before.items.tobytes())
-    found = contents(obj)
-    assert found is not None
-    return not (_same_items(found.items, before.items) and _same_attributes(found.attributes, before.attributes))
-
-
-def _same_items(now: Any, before: Any) -> bool:
-    if isinstance(now, list):
-        return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
-    if isinstance(now, torch.Tensor):
-        return torch.equal(now, before)
-    if isinstance(now, dict):  # the state of a NumPy generator holds arrays
-        return repr(now) == repr(before)
-    return bool(now == before)
-
-
-def _same_attributes(now: dict[str, Any] | None, before: dict[str, Any] | None) -> bool:
-    if now is None or before is None:
-        return now is before
-    return now.keys() == before.keys() and all(now[key] is before[key] for key in now)
+def _new_contents(obj: object, mark: object, attributes: dict[str, Any] | None) -> Contents | None:
+    items = items_of(obj) if _differs(obj, mark) else None
+    now = attributes_of(obj)
+    new: dict[str, Any] = {}
+    removed: list[str] = []
+    if (
+        now is not None
+        and attributes is not None
+        and not (now.keys() == attributes.keys() and all(now[key] is attributes[key] for key in now))
+    ):
+        new = {key: value for key, value in now.items() if attributes.get(key, _ABSENT) is not value}
+        removed = [key for key in attributes if key not in now]
+    return Contents(items, new, removed) if items is not None or new or removed else None
 
 
 def restore(obj: Any, new: Contents) -> None:
     """Write `new` into `obj` in place."""
-    if new.attributes is not None:
-        _restore_attributes(obj, new.attributes)
-    items = new.items
+    if new.items is not None:
+        _restore_items(obj, new.items)
+    if new.attributes or new.removed:
+        _restore_attributes(obj, new)
+
+
+# -- attributes ------------------------------------------------------------------------------------------------------
+
+
+def attributes_of(obj: Any) -> dict[str, Any] | None:
+    """Return the attributes that `obj` itself holds, in its dict and its slots; ``None`` where it cannot hold any."""
+    kind = type(obj)
+    if kind in _BARE or _is_frame(obj):
+        return None
+    own = getattr(obj, "__dict__", None)
+    if isinstance(obj, torch.Tensor):
+        # Of a graph's inner tensor these two follow from the graph.
+        return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if obj.is_leaf else dict(own or {})
+    if isinstance(obj, type | ModuleType):
+        return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
+    slots = _slots_of(kind)
+    if own is None and not slots:
+        return None
+    found = dict(own or {})
+    for name in slots:
+        value = getattr(obj, name, _ABSENT)
+        if value is not _ABSENT:
+            found[name] = value
+    for name in foreign_attributes(obj):
+        found.pop(name, None)
+    return found
+
+
+def _slots_of(kind: type) -> Sequence[str]:
+    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # the list that pickle goes by
+    return names
+
+
+def _restore_attributes(obj: Any, new: Contents) -> None:
+    own = getattr(obj, "__dict__", None)
+    if isinstance(obj, torch.Tensor):
+        for name in ("requires_grad", "grad"):  # in this order: only what requires a gradient can have one
+            if name in new.attributes and obj.is_leaf:
+                setattr(obj, name, new.attributes[name])
+        own = obj.__dict__
+        assert own is not None
+        own.update({key: value for key, value in new.attributes.items() if key not in ("requires_grad", "grad")})
+        for name in new.removed:
+            own.pop(name, None)
+        return
+    base: Any = type if isinstance(obj, type) else object
+    slots = () if isinstance(obj, type) else _slots_of(type(obj))
+    for name in new.removed:
+        if isinstance(own, dict) and name not in slots:
+            own.pop(name, None)
+        elif hasattr(obj, name):
+            base.__delattr__(obj, name)
+    for name, value in new.attributes.items():
+        # Past the object's own __setattr__, which may check, count or forbid: the value is what the cell's assignment left.
+        if isinstance(own, dict) and name not in slots:
+            own[name] = value
+        else:
+            base.__setattr__(obj, name, value)
+
+
+# -- items -----------------------------------------------------------------------------------------------------------
+
+
+def items_of(obj: Any) -> Any:
+    """Return what `obj` holds beside attributes, as a new object; ``None`` for objects that hold nothing that could change."""
+    match obj:
+        case torch.Tensor():
+            return obj.detach()
+        case np.ndarray():
+            return obj.view()  # not `obj`: that is one which the other side has
+        case OrderedDict():
+            return [*OrderedDict.keys(obj), *OrderedDict.values(obj)]
+        case dict():
+            return [*dict.keys(obj), *dict.values(obj)]
+        case list():
+            return list.copy(obj)
+        case set():
+            return [*set.__iter__(obj)]
+        case deque():
+            return [*deque.__iter__(obj)]
+        case bytearray():
+            return bytes(obj)
+        case FunctionType():
+            return [_value_of(cell) for cell in obj.__closure__] if obj.__closure__ else None
+        case torch.Generator():
+            return obj.get_state()
+        case np.random.Generator():
+            return obj.bit_generator.state
+        case np.random.BitGenerator():
+            return obj.state
+        case np.random.RandomState():
+            return obj.get_state(legacy=False)
+        case random.Random():
+            return obj.getstate()
+        case io.StringIO() | io.BytesIO():
+            return obj.__reduce_ex__(4)[2][:-1]  # the state, less the attributes
+    return obj.copy(deep=False) if _is_frame(obj) else None
+
+
+def _restore_items(obj: Any, items: Any) -> None:
     match obj:
         case torch.Tensor():
             _restore_tensor(obj, items)
@@ -159,36 +211,147 @@ def restore(obj: Any, new: Contents) -> None:
             if obj.shape == items.shape and obj.dtype == items.dtype and obj.flags.writeable:
                 obj[...] = items
         case dict():
-            obj.clear()
-            obj.update(zip(items[::2], items[1::2], strict=True))
+            kind = OrderedDict if isinstance(obj, OrderedDict) else dict
+            kind.clear(obj)
+            half = len(items) // 2
+            for key, value in zip(items[:half], items[half:], strict=True):
+                kind.__setitem__(obj, key, value)
         case list():
-            obj[:] = items
-        case deque() | set():
-            obj.clear()
-            obj.extend(items) if isinstance(obj, deque) else obj.update(items)
+            list.__setitem__(obj, slice(None), items)
+        case set():
+            set.clear(obj)
+            set.update(obj, items)
+        case deque():
+            deque.clear(obj)
+            deque.extend(obj, items)
         case bytearray():
             obj[:] = items
+        case FunctionType():
+            for cell, value in zip(obj.__closure__ or (), items, strict=True):
+                if value is not _Variable.EMPTY:
+                    cell.cell_contents = value
         case torch.Generator():
             obj.set_state(items)
         case np.random.Generator():
             obj.bit_generator.state = items
+        case np.random.BitGenerator():
+            obj.state = items
         case np.random.RandomState():
             obj.set_state(items)
         case random.Random():
             obj.setstate(items)
+        case io.StringIO() | io.BytesIO():
+            obj.__setstate__((*items, None))  # type: ignore[union-attr]  # what pickle calls
+        case _:
+            obj._update_inplace(items)
 
 
-def _restore_attributes(obj: Any, attributes: dict[str, Any]) -> None:
-    own = obj.__dict__
-    if portable_state(obj) is None:
-        for key in own.keys() - attributes.keys():
-            del own[key]
-    own.update(attributes)
+class _Variable(Enum):
+    """In the place of the value of a closure's variable that has none."""
+
+    EMPTY = "empty"
+
+
+def _value_of(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _Variable.EMPTY
+
+
+def _is_frame(obj: object) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(obj, pandas.DataFrame | pandas.Series)
 
 
 def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    with torch.no_grad():
-        if tensor.shape == new.shape and tensor.dtype == new.dtype:
-            tensor.detach().copy_(new)
-        else:
+    if tensor.shape != new.shape or tensor.dtype != new.dtype or tensor.layout != new.layout:
+        with torch.no_grad():
             tensor.data = new.to(tensor.device)
+        return
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        target, source = _once(tensor), _once(new)
+        plain = target.layout == torch.strided and target.device == source.device and not target.is_quantized
+        # Weights count as changed: those that are the same keep their version, and so the graphs that hold them.
+        if not (plain and torch.equal(target, source)):
+            target.copy_(source)
+
+
+# -- what has changed ------------------------------------------------------------------------------------------------
+
+
+def _mark(obj: Any) -> Any:
+    """Return what to compare with later: a list whose items are to stay the same objects, or a value to stay equal."""
+    kind = type(obj)
+    if kind is list:
+        return obj.copy()
+    if kind is dict:
+        return [*obj, *obj.values()]
+    if isinstance(obj, torch.Tensor):
+        return _tensor_mark(obj)
+    if isinstance(obj, np.ndarray):
+        return _array_mark(obj)
+    if _is_frame(obj):
+        return [*obj._mgr.arrays, *obj._mgr.axes]  # numbers changed in place are those of the arrays, objects of their own
+    items = items_of(obj)
+    return items if items is None or isinstance(items, list | bytes) else pickle.dumps(items)
+
+
+def _differs(obj: object, before: Any) -> bool:
+    if isinstance(obj, torch.Tensor):
+        return _tensor_differs(obj, before)
+    now = _mark(obj)
+    if isinstance(now, list):
+        return len(now) != len(before) or not all(map(is_, now, before))
+    return bool(now != before)
+
+
+def _array_mark(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.hasobject:
+        return [*array.flat]
+    data = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
+    return (array.shape, array.dtype, zlib.crc32(data.reshape(-1).view(np.uint8).data) if data.nbytes else 0)
+
+
+@dataclass(frozen=True)
+class _TensorMark:
+    place: tuple[object, ...]
+    checksum: int
+
+
+def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
+    """Return what tells whether a tensor has changed; ``None`` for those that are taken to have changed anyway.
+
+    Its version alone does not tell: ``.data`` and batch normalization write without counting.
+    """
+    if tensor.requires_grad:
+        return None
+    try:
+        return _TensorMark(_place(tensor), _checksum(tensor))
+    except (RuntimeError, NotImplementedError, TypeError):  # no plain numbers in memory: sparse, or another library's
+        return None
+
+
+def _tensor_differs(tensor: torch.Tensor, before: _TensorMark | None) -> bool:
+    if tensor.is_meta:
+        return False
+    if before is None or tensor.requires_grad or _place(tensor) != before.place:
+        return True
+    return _checksum(tensor) != before.checksum
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    version = None if tensor.is_inference() else tensor._version  # inference tensors count none
+    return (version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    plain = _once(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
+    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` without the dims along which it repeats one value, as ``expand`` makes them."""
+    if tensor.layout != torch.strided or 0 not in tensor.stride():
+        return tensor
+    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]

@@ -31,10 +31,13 @@ class CellNames:
         Read before any assignment in the cell.
     maybe : dict of str to int
         Read where an assignment in the cell may or may not have come first.
+    attributes : set of str
+        Attributes that the cell uses of anything.
     """
 
     needed: dict[str, int]
     maybe: dict[str, int]
+    attributes: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
         yield from self.needed
@@ -46,7 +49,8 @@ def find_names(tree: ast.Module) -> CellNames:
     flow = _Flow()
     flow.statements(tree.body, assigned=set())
     maybe = {name: line for name, line in flow.maybe.items() if name not in flow.needed}
-    return CellNames(needed=flow.needed, maybe=maybe)
+    attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes)
 
 
 @dataclass

@@ -11,12 +11,14 @@ persistent ids do it for both, and let a reader give back the same object for th
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Literal, cast
 
 import cloudpickle
 import numpy as np
@@ -28,8 +30,13 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 Buffer = memoryview
+Reference = tuple[str, Any]
 
-_ATOMIC = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, ModuleType, BuiltinFunctionType)
+_ATOMIC = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer}
+)
+_PLAIN = frozenset({list, dict, set})
+_NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,15 @@ class Leaf:
         For a storage its length in bytes.
     device : str
         Type of the device that held a storage (``"cpu"``, ``"cuda"``).
+    order : {"C", "F"}
+        Whether the last or the first dim of an array is the one whose entries are neighbours.
     """
 
     kind: str
     dtype: str
     shape: tuple[int, ...]
     device: str = "cpu"
+    order: Literal["C", "F"] = "C"
 
 
 @dataclass
@@ -72,90 +82,115 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         were defined in it have the reader's namespace as their globals, on whichever side that is.
     known : sequence of object
         Objects that the reader already has, in the reader's order. They are written as references.
+    modules : iterable of module
+        Modules that are written by value (cloudpickle has to know that too): their functions have the written module's dict as globals.
+    words : container of str
+        Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
     """
 
-    def __init__(self, *, namespace: dict[str, Any], known: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        namespace: dict[str, Any],
+        known: Sequence[object] = (),
+        modules: Iterable[ModuleType] = (),
+        words: Container[str] = (),
+    ) -> None:
         self._stream = io.BytesIO()
         super().__init__(self._stream, protocol=pickle.HIGHEST_PROTOCOL)
         self.leaves: list[Leaf] = []
         self.buffers: list[Buffer] = []
         self.seen: list[object] = []
-        self._seen_ids: set[int] = set()
-        self._leaf_index: dict[tuple[str, int], int] = {}
+        self._leaf_index: dict[int, int] = {}
         self._keep: list[object] = []
-        self._namespace = namespace
-        self._known = {id(obj): index for index, obj in enumerate(known)}
+        self._words = words
+        # What is written for an object that was met before, None: itself. One look here is all that most objects cost.
+        self._references: dict[int, Reference | None] = {id(obj): ("known", index) for index, obj in enumerate(known)}
         # cloudpickle gives functions a fresh dict of globals, shared by all functions of one module: start it
-        # with the notebook's own dict, which `persistent_id` turns into a reference.
+        # with the code's own dict, which is written as a reference.
+        self._references[id(namespace)] = ("namespace", None)
         self.globals_ref[id(namespace)] = namespace
+        for index, obj in enumerate(known):
+            if isinstance(obj, ModuleType):
+                self._globals(obj, ("known globals", index))
+        for module in modules:
+            self._globals(module, ("globals", module.__name__))
+
+    def _globals(self, module: ModuleType, reference: Reference) -> None:
+        self._references[id(vars(module))] = reference
+        self.globals_ref[id(vars(module))] = vars(module)
 
     def packed(self) -> Packed:
         """Return everything pickled so far."""
         return Packed(self._stream.getvalue(), self.leaves, self.buffers)
 
-    def persistent_id(self, obj: object) -> tuple[str, Any] | None:
+    def persistent_id(self, obj: object) -> Reference | None:
         """Return a reference where `obj` is not written itself. Sees every object of the graph once or more."""
         kind = type(obj)
         if kind in _ATOMIC:
             return None
-        if isinstance(obj, InteractiveShell):
-            return ("shell", None)  # magics and `!commands` in a cell are calls of it
-        if isinstance(obj, ExitAutocall):
-            return ("exit", None)
-        if obj is self._namespace:
-            return ("namespace", None)
-        known = self._known.get(id(obj))
-        if known is not None:
-            return ("known", known)
-        if kind is torch.storage.TypedStorage:
-            return ("storage", (self._storage(obj._untyped_storage), obj.dtype))  # type: ignore[attr-defined]
-        if kind is torch.UntypedStorage:
-            return ("storage", (self._storage(obj), None))  # type: ignore[arg-type]
-        if kind is np.ndarray and obj.dtype.hasobject is False and obj.dtype.names is None:  # type: ignore[attr-defined]
-            return ("array", self._array(obj))  # type: ignore[arg-type]
-        if id(obj) not in self._seen_ids:
-            self._seen_ids.add(id(obj))
-            self.seen.append(obj)
-        return None
+        key = id(obj)
+        if key in self._references:
+            return self._references[key]
+        reference: Reference | None = None
+        if kind not in _PLAIN:
+            # Storages are handed over in wrappers that live for a moment, so these are not remembered.
+            if kind is torch.storage.TypedStorage:
+                storage = cast("torch.storage.TypedStorage", obj)
+                return ("storage", (self._storage(storage._untyped_storage), storage.dtype))
+            if kind is torch.UntypedStorage:
+                return ("storage", (self._storage(cast("torch.UntypedStorage", obj)), torch.uint8))
+            if kind is _ModuleName:
+                return ("module", str(obj))
+            if isinstance(obj, InteractiveShell):
+                return ("shell", None)  # magics and `!commands` in a cell are calls of it
+            if isinstance(obj, ExitAutocall):
+                return ("exit", None)
+            if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize:
+                reference = ("array", self._array(obj))
+        self._references[key] = reference
+        self.seen.append(obj)
+        return reference
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how `obj` is written, where its own way does not do."""
-        state = portable_state(obj)
-        if state is not None:
-            reduced = list(obj.__reduce_ex__(4))
-            reduced[2] = state
-            return tuple(reduced)
+        if isinstance(obj, torch.Tensor):
+            return _reduced_tensor(obj)
+        if isinstance(obj, Optimizer | DataLoader):
+            return _reduced_without(obj, foreign_attributes(obj))
+        if isinstance(obj, ModuleType):
+            return self._reduced_module(obj)
+        if isinstance(obj, dict | list) and type(obj).__reduce_ex__ is object.__reduce_ex__ and type(obj).__reduce__ is object.__reduce__:
+            return _reduced_container(obj)
         return super().reducer_override(obj)
 
-    def _storage(self, storage: torch.UntypedStorage) -> int:
-        def make() -> tuple[Leaf, Buffer]:
-            on_cpu = storage.cpu()
-            self._keep.append((storage, on_cpu))
-            data = torch.empty(0, dtype=torch.uint8).set_(on_cpu).numpy()
-            return Leaf("storage", "uint8", (len(data),), storage.device.type), data.data
+    def _reduced_module(self, module: ModuleType) -> Any:
+        name = module.__name__
+        if is_dynamic(module):
+            state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
+            return _itself, (_ModuleName(name),), state, None, None, _update_module
+        parts = ((other, other[len(name) + 1 :].split(".")) for other in list(sys.modules) if other.startswith(name + "."))
+        return _import, (name, [other for other, path in parts if all(part in self._words for part in path)])
 
-        return self._leaf(("storage", storage._cdata), make)
+    def _storage(self, storage: torch.UntypedStorage) -> int:
+        index = self._leaf_index.get(storage._cdata)
+        if index is None:
+            on_cpu = storage.cpu()
+            self._keep += [storage, on_cpu]
+            data = torch.empty(0, dtype=torch.uint8).set_(on_cpu).numpy()
+            index = self._leaf_index[storage._cdata] = self._add(Leaf("storage", "uint8", (len(data),), storage.device.type), data.data)
+        return index
 
     def _array(self, array: np.ndarray[Any, Any]) -> int:
-        def make() -> tuple[Leaf, Buffer]:
-            data = np.ascontiguousarray(array)
-            self._keep.append(array)
-            return Leaf("array", array.dtype.str, array.shape), data.reshape(-1).view(np.uint8).data
+        order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        data = np.ascontiguousarray(array.T if order == "F" else array)
+        buffer = data.reshape(-1).view(np.uint8).data
+        return self._add(Leaf("array", array.dtype.str, array.shape, order=order), buffer)
 
-        # Arrays are also copied back in place, so each is seen as an object of its own.
-        if id(array) not in self._seen_ids:
-            self._seen_ids.add(id(array))
-            self.seen.append(array)
-        return self._leaf(("array", id(array)), make)
-
-    def _leaf(self, key: tuple[str, int], make: Callable[[], tuple[Leaf, Buffer]]) -> int:
-        index = self._leaf_index.get(key)
-        if index is None:
-            leaf, buffer = make()
-            index = self._leaf_index[key] = len(self.leaves)
-            self.leaves.append(leaf)
-            self.buffers.append(buffer)
-        return index
+    def _add(self, leaf: Leaf, buffer: Buffer) -> int:
+        self.leaves.append(leaf)
+        self.buffers.append(buffer)
+        return len(self.leaves) - 1
 
 
 class Unpacker(pickle.Unpickler):
@@ -187,14 +222,20 @@ class Unpacker(pickle.Unpickler):
         self._known = known
         self._device_for = device_for
         self._made: dict[int, Any] = {}
+        self._modules: dict[str, ModuleType] = {}
 
-    def persistent_load(self, pid: tuple[str, Any]) -> object:
+    def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""
         kind, value = pid
         if kind == "namespace":
             return self._namespace
         if kind == "known":
             return self._known[value]
+        if kind == "known globals":
+            return vars(self._known[value])
+        if kind in ("module", "globals"):
+            module = self._modules.setdefault(value, ModuleType(value))
+            return module if kind == "module" else vars(module)
         if kind == "shell":
             return get_ipython()
         if kind == "exit":
@@ -202,15 +243,14 @@ class Unpacker(pickle.Unpickler):
         if kind == "array":
             return self._leaf(value)
         index, dtype = value
-        storage = self._leaf(index)
-        return storage if dtype is None else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        return torch.storage.TypedStorage(wrap_storage=self._leaf(index), dtype=dtype, _internal=True)
 
     def _leaf(self, index: int) -> Any:
         if index not in self._made:
             leaf, buffer = self._packed.leaves[index], self._packed.buffers[index]
             if leaf.kind == "array":
                 flat = np.frombuffer(buffer, dtype=np.dtype(leaf.dtype)) if buffer.nbytes else np.empty(0, np.dtype(leaf.dtype))
-                self._made[index] = flat.reshape(leaf.shape)
+                self._made[index] = flat.reshape(leaf.shape, order=leaf.order)
             else:
                 device = self._device_for(leaf.device)
                 if buffer.nbytes:
@@ -223,37 +263,129 @@ class Unpacker(pickle.Unpickler):
         return self._made[index]
 
 
-def portable_state(obj: object) -> dict[str, Any] | None:
-    """Return the attributes of `obj` that mean something in another process, where its own pickling gets that wrong.
-
-    ``None`` for all objects that need no such care.
-    """
+def foreign_attributes(obj: object) -> frozenset[str]:
+    """Return the attributes of `obj` that mean nothing in another process."""
     if isinstance(obj, DataLoader):
-        # The iterator of persistent workers belongs to this process; the other side starts its own.
-        return {**obj.__dict__, "_iterator": None}
+        return _ITERATOR  # that of persistent workers; the other side starts its own
     if isinstance(obj, Optimizer):
-        # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others. `step` is
-        # an instance attribute where a scheduler has wrapped it, with a bound method of this process.
-        return {key: value for key, value in obj.__dict__.items() if key != "step"}
-    return None
+        return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
+    return _NONE
+
+
+_ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
+
+
+def _reduced_without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
+    """Return how `obj` reduces, less some of its attributes."""
+    function, args, state, *rest = obj.__reduce_ex__(4)
+    own: Any = type(obj).__getstate__
+    if own is object.__getstate__ or own is Optimizer.__getstate__:
+        # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others.
+        state = obj.__dict__
+    if isinstance(state, dict):
+        state = {key: value for key, value in state.items() if key not in names}
+        if isinstance(obj, DataLoader):
+            state["_iterator"] = None
+    return (function, args, state, *rest)
+
+
+def _reduced_container(obj: Any) -> tuple[Any, ...]:
+    """Return how a dict or list of the user's own class reduces: with the items that are in it, whatever its methods make of them."""
+    function, args, state, *_ = obj.__reduce_ex__(4)
+    items = list(dict.items(obj)) if isinstance(obj, dict) else list.copy(obj)
+    return function, args, (items, state), None, None, _fill
+
+
+def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
+    items, state = contents
+    if isinstance(obj, dict):
+        for key, value in items:
+            dict.__setitem__(obj, key, value)
+    else:
+        list.extend(obj, items)
+    if state is not None and hasattr(obj, "__setstate__"):
+        obj.__setstate__(state)
+        return
+    own, slots = state if isinstance(state, tuple) else (state, None)
+    for key, value in {**(own or {}), **(slots or {})}.items():
+        object.__setattr__(obj, key, value)
+
+
+def _reduced_tensor(tensor: torch.Tensor) -> Any:
+    """Return how a tensor reduces: torch's own way, and its gradient with it."""
+    if not tensor.is_leaf:
+        return _without_graph, (tensor.detach(),)
+    if tensor.grad is None:
+        return NotImplemented
+    reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return (*reduced, tensor.grad, None, None, _set_gradient) if len(reduced) == 2 else NotImplemented
+
+
+def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor) -> None:
+    tensor.grad = gradient
+
+
+class _GraphElsewhere(torch.autograd.Function):
+    """In the place of a graph that stayed in another process: a backward pass must not end there unnoticed."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(_ctx: Any, *_: torch.Tensor) -> None:
+        raise RuntimeError(
+            "This tensor was computed in another cell, and what it was computed from is not here: %%distribute sends its value. "
+            "Compute it and call backward() in the same cell."
+        )
+
+
+def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
+    return result
+
+
+def _import(name: str, submodules: Sequence[str]) -> ModuleType:
+    for submodule in submodules:
+        try:
+            importlib.import_module(submodule)
+        except ImportError:  # an attribute only looks like it
+            pass
+    return importlib.import_module(name)
+
+
+class _ModuleName(str):
+    """Stands for the reader's module of this name: its functions and itself may be read in any order."""
+
+    __slots__ = ()
+
+
+def _itself(module: ModuleType) -> ModuleType:
+    return module
+
+
+_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # of a module that was imported here
+
+
+def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
+    vars(module).update(state)
 
 
 def is_dynamic(obj: object) -> bool:
-    """Return whether cloudpickle sends this function or class by value."""
-    if isinstance(obj, FunctionType | type):
-        return not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
-    return False
+    """Return whether this function, class or module is written by value."""
+    return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
 
 
 def trackable(objects: Iterable[object]) -> list[object]:
     """Return those of `objects` that can change in place or whose identity matters, in order.
 
-    Functions and classes that the other side imports for itself are left out, and so are the small helpers
+    Functions, classes and modules that the other side imports for itself are left out, and so are the small helpers
     that pickling makes on the way.
     """
     kept: list[object] = []
     for obj in objects:
-        if isinstance(obj, FunctionType | type):
+        if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
         elif type(obj).__module__ not in ("builtins", "types") or type(obj) in (list, dict, set, bytearray):

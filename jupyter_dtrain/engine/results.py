@@ -43,7 +43,7 @@ class Home:
 
     def changed_objects(self) -> list[object]:
         """Return the objects of the notebook that the cell has changed in place."""
-        return [self._baseline.objects[index] for index in self._baseline.changed()]
+        return self._baseline.changed_holders()
 
     def pack(self, value: object) -> tuple[Packed, dict[str, str]]:
         """Return what goes home, and the names that cannot, with the reason of each.

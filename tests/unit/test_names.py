@@ -168,6 +168,11 @@ def test_lines_are_those_of_the_first_read():
     assert list(found) == ["print", "b", "d", "c"]
 
 
+def test_attributes_of_anything():
+    cell = "import os\nos.path.join(a.b, [c.d for c in e.f])\ng.h = 1\ndef i():\n    return j.k"
+    assert find_names(ast.parse(cell)).attributes == {"path", "join", "b", "d", "f", "h", "k"}
+
+
 def test_a_training_cell():
     cell = """
 losses = []

@@ -1,0 +1,118 @@
+"""A notebook and, in a process of its own, an engine that runs cells: capture and return with no kernel and no cluster."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import multiprocessing
+import sys
+import textwrap
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from jupyter_dtrain.capture.bundle import Bundle, RandomState, pack, unpack
+from jupyter_dtrain.capture.names import find_names
+from jupyter_dtrain.capture.pickling import Packed, Unpacker
+from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.optimizers import connect_schedulers
+from jupyter_dtrain.engine.results import Home
+from jupyter_dtrain.engine.worker import Outcome
+from jupyter_dtrain.notebook.results import apply_outcome
+from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.wire import Parcel, from_parcel, to_parcel
+
+LIMIT = 60.0  # seconds for one cell
+
+
+class CellFailed(AssertionError):
+    """The cell raised on the other side."""
+
+
+class Engine:
+    """The other process. Lives for many cells, as engines do."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._end, other = context.Pipe()
+        self._process = context.Process(target=serve, args=(other,), daemon=True)
+        self._process.start()
+        other.close()
+
+    def call(self, *request: Any) -> Any:
+        self._end.send(request)
+        assert self._end.poll(LIMIT), "the engine does not answer"
+        ok, result = self._end.recv()
+        if not ok:
+            raise CellFailed(result)
+        return result
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._end.send(None)
+        self._process.join(LIMIT)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def serve(end: Connection) -> None:
+    """Run cells until there is nobody who sends any."""
+    sys.stdout = sys.stderr
+    while True:
+        try:
+            request = end.recv()
+        except EOFError:
+            return
+        if request is None:
+            return
+        try:
+            end.send((True, run(*request)))
+        except BaseException as error:
+            end.send((False, "".join(traceback.format_exception(error))))
+
+
+def run(source: str, parcel: Parcel, random_state: RandomState, folder: Path) -> tuple[Parcel, dict[str, str], RandomState]:
+    """Do what an engine does with a task, without a process group."""
+    blobs = BlobFolder(folder)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace))
+    namespace.update(values)
+    connect_schedulers(tracked)
+    home = Home(namespace, tracked)
+    random_state.set()
+    value = run_cell(source, "<cell>", namespace)
+    packed, not_returned = home.pack(value)
+    return to_parcel(packed, blobs), not_returned, RandomState.now()
+
+
+class Notebook:
+    """The names of a notebook, its plain cells, and its cells that run on the engine."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self.engine = engine
+        self.folder = folder
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.not_returned: dict[str, str] = {}
+        self.sent: Bundle | None = None
+        self.returned: Packed | None = None
+
+    def plain(self, source: str) -> Any:
+        """Run a cell here."""
+        return run_cell(textwrap.dedent(source), "<plain>", self.names)
+
+    def distribute(self, source: str) -> Any:
+        """Run a cell on the engine; return the value of its last line."""
+        source = textwrap.dedent(source)
+        self.sent = pack(find_names(ast.parse(source)), self.names)
+        blobs = BlobFolder(self.folder)
+        parcel = to_parcel(self.sent.packed, blobs)
+        back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), self.folder)
+        self.returned = from_parcel(back, blobs)
+        outcome = Outcome(rank=0, failure=None, stopped=False, steps=0, random_state=random_state)
+        return apply_outcome(outcome, self.returned, self.sent, self.names)
+
+    def num_returned_bytes(self) -> int:
+        """Return how much the last cell sent back, but for the pickle itself."""
+        assert self.returned is not None
+        return sum(buffer.nbytes for buffer in self.returned.buffers)
