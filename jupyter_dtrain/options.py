@@ -54,6 +54,10 @@ class RunOptions:
     strategy : {"auto", "none"}
         How the cell is distributed: ``auto`` shares out batches and reduces gradients; ``none`` runs the cell as ``torchrun`` runs a
         script, for code that distributes itself.
+    split : tuple of str
+        Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
+    preview : bool
+        Only tell what would be sent.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     """
@@ -62,9 +66,13 @@ class RunOptions:
     name: str | None = None
     strategy: Strategy = "auto"
     numbers: Numbers = "global"
+    split: tuple[str, ...] = ()
+    preview: bool = False
 
     def __post_init__(self) -> None:
         for option, known in (("strategy", Strategy), ("numbers", Numbers)):
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")
+        if self.split and (self.strategy == "none" or self.numbers == "local"):
+            raise UsageError("--split needs the global view: leave out --strategy none and --numbers local.")

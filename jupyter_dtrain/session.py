@@ -209,6 +209,7 @@ class Session:
                 blob_folder=cluster.blob_dir,
                 device=cluster.device_plans[0].device,
                 numbers=options.numbers,
+                split=options.split,
                 timeout=GROUP_TIMEOUT,
             )
             execution = Execution(group, task, on_event=on_event, output=output)

@@ -73,14 +73,18 @@ class Partial:
 Placement = Shard | Partial
 
 
+def _without_run(*_: Any) -> Any:
+    raise RuntimeError("its parts are on several engines, and the run ended before they were put together")
+
+
 class GlobalTensor(torch.Tensor):
     """A rank's part of a tensor that spans the ranks. Made by :func:`place`.
 
-    Its class attribute `dispatch` runs operations on it; it is set while a run has a global view.
+    Its class attribute `dispatch` runs operations on it while a run has a global view.
     """
 
     placement: Placement
-    dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]
+    dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = staticmethod(_without_run)
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:

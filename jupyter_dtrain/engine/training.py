@@ -20,6 +20,7 @@ from .loaders import SharedLoaders
 from .models import ModelCalls, outermost
 from .notes import Notes
 from .observe import Observer
+from .placements import Shard, place
 from .randomness import LoadingStream, ModelStream
 from .shares import Share, share_of
 
@@ -53,7 +54,8 @@ class Training:
         self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._notes = control, observer, notes
         self._share: Share | None = None  # of the batch that the cell drew last
-        self._drew = False
+        self._drew = False  # from a loader that marks the steps
+        self._shared_out = False  # anything at all
         self._shares = cache(self._shares_of)
         shared = world_size > 1
         self._view = (
@@ -98,8 +100,23 @@ class Training:
         finally:
             in_cell.current = None
             self._observer.finish()
+            if self._gradients is not None and self._observer.step and not self._shared_out:
+                self._notes.say(
+                    "No loader shared out the data, so each engine computed all of it. `--split X,y` shares out tensors by their rows."
+                )
             if self._gradients is not None:
                 self._gradients.close()
+
+    def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""
+        if self._view is None:
+            return dict(tensors)
+        self._shared_out |= bool(tensors)
+        result: dict[str, torch.Tensor] = {}
+        for name, tensor in tensors.items():
+            share = self._shares(tensor.shape[0])[self.rank]
+            result[name] = place(tensor[share.loaded], Shard(0, share))
+        return result
 
     def settle(self, *values: Any) -> list[Any]:
         """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things."""
@@ -120,6 +137,7 @@ class Training:
     def _on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
         self._control.boundary(self._observer.step)
         self._share, self._drew = share, True
+        self._shared_out |= share is not None
         self._observer.on_batch(share, batch, batches)
 
     def _on_backward(self, root: torch.Tensor) -> None:

@@ -59,6 +59,7 @@ class Task:
     blob_folder: Path
     device: str
     numbers: Literal["global", "local"]
+    split: tuple[str, ...]
     timeout: timedelta
     emit_interval: timedelta = timedelta(milliseconds=200)
 
@@ -186,6 +187,9 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     failure: Failure | None = None
     stopped = False
     value: Any = None
+    shared_out = training.share_out({name: namespace[name] for name in task.split})
+    whole = {name: namespace[name] for name in task.split}
+    namespace.update(shared_out)
     with training.installed(), output_of(rank), shell_in(namespace):
         try:
             try:
@@ -193,6 +197,10 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
             except StopRun as error:
                 stopped = True
                 forget_frames(error)
+            finally:
+                for name, part in shared_out.items():
+                    if namespace.get(name) is part:  # the notebook's own is as it was
+                        namespace[name] = whole[name]
             value, *_ = training.settle(value, namespace, *home.changed_objects())
         except BaseException as error:
             failure = describe(error)

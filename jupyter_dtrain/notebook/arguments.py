@@ -56,6 +56,10 @@ def _cell_parser() -> argparse.ArgumentParser:
     )
     _add_cluster(parser, "--engines", "-n")
     parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: its date and time)")
+    parser.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size, what happens to it")
+    parser.add_argument(
+        "--split", metavar="X,Y", default="", help="tensors to share out along their first dim, for a cell that trains on all data at once"
+    )
     parser.add_argument(
         "--strategy",
         default="auto",
@@ -100,7 +104,14 @@ def parse_cell_line(line: str) -> RunOptions:
         It asks for help.
     """
     found = _parse(_cell_parser, line)
-    return RunOptions(cluster=_cluster(found), name=found.name, strategy=found.strategy, numbers=found.numbers)
+    return RunOptions(
+        cluster=_cluster(found),
+        name=found.name,
+        strategy=found.strategy,
+        numbers=found.numbers,
+        split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
+        preview=found.preview,
+    )
 
 
 def parse_line(line: str) -> LineCommand:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+from collections.abc import Iterable
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -53,6 +54,7 @@ class DistributeMagics(Magics):
             return None
         from ..capture.bundle import pack
         from ..capture.names import find_names
+        from ..capture.preview import preview, table
         from .results import apply_outcome
         from .tracebacks import cell_error
 
@@ -61,7 +63,12 @@ class DistributeMagics(Magics):
         source = "\n" + shell.transform_cell(cell)  # the first line is the magic's
         filename = shell.compile.cache(source, _number(shell))
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        bundle = pack(find_names(_parsed(source, filename, shell)), shell.user_ns)
+        names = find_names(_parsed(source, filename, shell))
+        if options.preview:
+            _show(table(preview(names, shell.user_ns)))
+            return None
+        _check_split(options.split, names, shell.user_ns)
+        bundle = pack(names, shell.user_ns)
         output = CellOutput()
         result = self.session.get().run(source, bundle, options, cell=cell, filename=filename, output=output)
         value = None
@@ -83,6 +90,21 @@ class DistributeMagics(Magics):
 
 def _show(text: object) -> None:
     CellOutput().stream("stdout", f"{text}\n")
+
+
+def _check_split(split: Iterable[str], names: Iterable[str], namespace: dict[str, Any]) -> None:
+    """Raise a `UsageError` where a name of ``--split`` is not a tensor that the cell uses."""
+    import torch
+
+    used = set(names)
+    for name in split:
+        value = namespace.get(name)
+        if name not in used or name not in namespace:
+            raise UsageError(f"--split {name}: the cell uses no {name!r} of the notebook.")
+        if not isinstance(value, torch.Tensor) or not value.dim() or value.requires_grad:
+            raise UsageError(
+                f"--split {name}: {name!r} is a {type(value).__name__}; only tensors of data, one row per sample, are shared out."
+            )
 
 
 def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
