@@ -21,7 +21,7 @@ def accuracies(text: str) -> list[float]:
 
 def train(notebook: nbformat.NotebookNode, folder: Path) -> list[float]:
     """Execute the whole notebook in `folder`; return the accuracies, the last of them that of the notebook's own model."""
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
     printed = {
         cell.id: "".join(output.text for output in cell.outputs if output.output_type == "stream")
         for cell in notebook.cells
@@ -33,6 +33,7 @@ def train(notebook: nbformat.NotebookNode, folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_notebook_learns_the_same_without_its_magic(tmp_path):
     distributed = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
     plain = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
@@ -51,8 +52,9 @@ def test_the_notebook_is_stored_without_outputs():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_make_demo_prints_its_table():
-    done = subprocess.run([sys.executable, EXAMPLES / "run_demo.py"], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, EXAMPLES / "run_demo.py"], capture_output=True, text=True, timeout=300, check=True)
     heading = "epoch    loss  val accuracy  samples/s  engines"
     table = done.stdout[done.stdout.index(heading) :].splitlines()[1:9]
     assert [row.split()[0] for row in table] == [str(epoch) for epoch in range(1, 9)]
