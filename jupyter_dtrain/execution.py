@@ -56,6 +56,7 @@ class RankEnd:
     rank: int
     outcome: worker.Outcome | None
     reason: str = ""
+    killed: bool = False  # by us, because it did not leave when another rank had failed or the user had asked
 
 
 class Group:
@@ -114,6 +115,7 @@ class Execution:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tasks: list[Task] = []
         self._ends: dict[int, RankEnd] = {}
+        self._killed: set[int] = set()
 
     def run(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
         """Run the task on all ranks and return how each ended, in rank order.
@@ -228,6 +230,7 @@ class Execution:
         def send(number: int) -> Callable[[], None]:
             def act() -> None:
                 busy = [rank for rank, task in enumerate(self._tasks) if not task.done]
+                self._killed.update(busy if number == signal.SIGKILL else ())
                 self._group.cluster.send_signal(number, busy)
 
             return act
@@ -243,7 +246,7 @@ class Execution:
                 self._ends[rank] = RankEnd(rank, pickle.loads(task.result()))
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}" if self._is_alive(rank) else "its process has ended"
-                self._ends[rank] = RankEnd(rank, None, reason)
+                self._ends[rank] = RankEnd(rank, None, reason, killed=rank in self._killed)
         return self._ends[rank]
 
 

@@ -26,6 +26,7 @@ import torch
 from IPython import get_ipython
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -156,6 +157,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         """Return how `obj` is written, where its own way does not do."""
         if isinstance(obj, torch.Tensor):
             return _reduced_tensor(obj)
+        if isinstance(obj, DistributedDataParallel):
+            return _itself, (obj.module,)  # it is nothing without its process group, which stays where it is
         if isinstance(obj, Optimizer | DataLoader):
             return _reduced_without(obj, foreign_attributes(obj))
         if isinstance(obj, ModuleType):

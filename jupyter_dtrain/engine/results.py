@@ -12,25 +12,35 @@ _HIDDEN = frozenset({"__builtins__", "__name__"})
 
 
 @dataclass(frozen=True)
-class Returned:
-    """What the notebook unpacks.
+class Changes:
+    """What the cell did to what was there. Read first, because it is read for certain.
 
     Attributes
     ----------
-    bound : dict
-        Values of names that the cell bound.
-    value : object
-        Value of the cell's last line.
     changed : dict of int to Contents
         New contents of tracked objects, by their index.
     deleted : list of str
         Names that the cell deleted.
     """
 
-    bound: dict[str, Any]
-    value: Any
     changed: dict[int, Contents]
     deleted: list[str]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the cell made. An object that only the engine can make again fails to be read here, and takes the rest of this along.
+
+    Attributes
+    ----------
+    names : dict
+        Values of names that the cell bound.
+    value : object
+        Value of the cell's last line.
+    """
+
+    names: dict[str, Any]
+    value: Any
 
 
 class Home:
@@ -55,23 +65,20 @@ class Home:
             name: obj for name, obj in self._namespace.items() if name not in _HIDDEN and (name not in before or before[name] is not obj)
         }
         deleted = [name for name in before if name not in self._namespace]
-        returned = Returned(bound, value, self._baseline.changed(), deleted)
+        changes = Changes(self._baseline.changed(), deleted)
         try:
-            return self._pickled(returned), {}
+            return self._pickled(changes, Bound(bound, value)), {}
         except Exception:
             # Something cannot be sent; now find out what, piece by piece.
             stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
-            returned = Returned(
-                {name: obj for name, obj in bound.items() if name not in stays},
-                None if self._why_not(value) else value,
-                {index: new for index, new in returned.changed.items() if self._why_not(new) is None},
-                deleted,
-            )
-            return self._pickled(returned), stays
+            kept = {name: obj for name, obj in bound.items() if name not in stays}
+            changed = {index: new for index, new in changes.changed.items() if self._why_not(new) is None}
+            return self._pickled(Changes(changed, deleted), Bound(kept, None if self._why_not(value) else value)), stays
 
-    def _pickled(self, obj: object) -> Packed:
+    def _pickled(self, *graphs: object) -> Packed:
         packer = Packer(namespace=self._namespace, known=self._baseline.objects)
-        packer.dump(obj)
+        for graph in graphs:
+            packer.dump(graph)
         return packer.packed()
 
     def _why_not(self, obj: object) -> str | None:

@@ -77,7 +77,7 @@ class Outcome:
     steps : int
         Steps finished.
     parcel : Parcel, optional
-        From rank 0: a packed :class:`~.results.Returned`.
+        From rank 0: packed :class:`~.results.Changes` and :class:`~.results.Bound`.
     not_returned : dict of str to str
         Names that stayed on the engine, with the reason.
     random_state : RandomState, optional

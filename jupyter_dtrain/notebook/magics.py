@@ -76,13 +76,16 @@ class DistributeMagics(Magics):
             value = apply_outcome(result.first, result.returned, bundle, shell.user_ns)
             for name, reason in result.first.not_returned.items():
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
-        if result.lost is not None:
+        killed = all(end.killed for end in result.ends if end.outcome is None)
+        if result.lost is not None and not killed:
             raise result.lost
         error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=bundle.left_out)
         if result.interrupted or isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt
         if error is not None:
             raise error
+        if result.lost is not None:
+            raise result.lost
         if result.first is not None and result.first.stopped:
             output.say(f"Stopped after step {result.first.steps}; the notebook holds what was trained so far.")
         return value

@@ -10,8 +10,9 @@ import torch
 from ..capture.bundle import Bundle
 from ..capture.copy_restore import restore
 from ..capture.pickling import Packed, Unpacker
-from ..engine.results import Returned
+from ..engine.results import Bound, Changes
 from ..engine.worker import Outcome
+from ..errors import CaptureError
 
 _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 
@@ -38,18 +39,26 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
     if returned is None:
         return None
     unpacker = Unpacker(returned, namespace=namespace, known=bundle.tracked, device_for=_device_here)
-    result: Returned = unpacker.load()
-    for index, new in result.changed.items():
+    changes: Changes = unpacker.load()
+    for index, new in changes.changed.items():
         restore(bundle.tracked[index], new)
-    namespace.update({name: obj for name, obj in result.bound.items() if name not in _KEEP})
-    for name in result.deleted:
+    for name in changes.deleted:
         namespace.pop(name, None)
     if outcome.random_state is not None:
         outcome.random_state.set()
     if outcome.surroundings is not None:
         outcome.surroundings.set()
+    try:
+        bound: Bound = unpacker.load()
+    except Exception as error:
+        raise CaptureError(
+            f"what the cell changed is in the notebook, but the names that it assigned cannot be read here ({type(error).__name__}: "
+            f"{error}).\nAt the end of the cell, delete names that only an engine can hold (connections, wrappers of a process group).",
+            name="",
+        ) from error
+    namespace.update({name: obj for name, obj in bound.names.items() if name not in _KEEP})
     namespace.setdefault("__builtins__", builtins)
-    return result.value
+    return bound.value
 
 
 def _device_here(kind: str) -> torch.device:

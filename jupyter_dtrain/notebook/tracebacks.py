@@ -43,6 +43,9 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
     for other in others:
         failure = primary[other[0]]
         lines.append(f"{_ranks(other)} raised {failure.name}: {failure.message}")
+    killed = [end.rank for end in ends if end.killed]
+    if killed:
+        lines.append(f"({_ranks(killed)} did not leave by itself and was ended; the next %%distribute cell starts a new cluster)")
     return CellError.of(shown.name, shown.message, lines=lines, ranks=ranks)
 
 
