@@ -18,9 +18,18 @@ from torch.utils import _pytree as pytree
 from .cell import users_line
 from .exchange import Exchange
 from .placements import GlobalTensor, Partial, Shard, part_of, place
-from .rules.dispatch import Rules
+from .rules.dispatch import Rules, at
 from .rules.table import TABLE
-from .shares import Share
+
+_NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class NotPerSample(Exception):
+    """A model's result is not one row per sample."""
+
+
+class _Unrelated(Exception):
+    """It cannot be told which part of a model's argument goes with the rank's part of another."""
 
 
 class GlobalView:
@@ -37,6 +46,7 @@ class GlobalView:
 
     def __init__(self, *, rank: int, world_size: int, sizes_of: Callable[[int], tuple[int, ...]], on_whole: Callable[[str], None]) -> None:
         self._world_size = world_size
+        self._sizes_of = sizes_of
         self._exchange = Exchange(sizes_of=sizes_of)
         self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, self._on_read)
         self._read_sites: set[tuple[str, int]] = set()
@@ -50,46 +60,83 @@ class GlobalView:
     # -- at the door of a model -------------------------------------------------------------------------------------
 
     def enter(self, values: Any) -> tuple[Any, Shard | None]:
-        """Return a model's arguments as the rank's own, and the placement of the first one that spans the ranks."""
-        found: list[Shard] = []
+        """Return a model's arguments as the rank's own, and the placement of the first one that spans the ranks.
 
-        def convert(value: Any) -> Any:
-            if not isinstance(value, GlobalTensor):
-                return value
-            if isinstance(value.placement, Partial):
-                return self._rules.whole(value)
-            found.append(value.placement)
-            return part_of(value)
+        A tensor that the cell has made for the batch (noise, a first hidden state, times of a diffusion) is cut to match, if one of
+        its first two dims has the size of the batch. Where it cannot be told how the arguments belong together, all are whole.
+        """
+        leaves, tree = pytree.tree_flatten(values)
+        shards = [value.placement for value in leaves if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard)]
+        if not shards:
+            return pytree.tree_unflatten([self._rules.whole(value) for value in leaves], tree), None
+        placement = shards[0]
+        try:
+            if any(other.share != placement.share for other in shards):
+                raise _Unrelated
+            own = [self._own(value, placement) for value in leaves]
+        except _Unrelated:
+            return pytree.tree_unflatten([self._rules.whole(value) for value in leaves], tree), None
+        return pytree.tree_unflatten(own, tree), placement
 
-        converted = pytree.tree_map(convert, values)
-        return converted, found[0] if found else None
+    def _own(self, value: Any, placement: Shard) -> Any:
+        if isinstance(value, GlobalTensor):
+            return self._rules.whole(value) if isinstance(value.placement, Partial) else part_of(value)
+        if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter) or placement.share.total == 1:
+            return value
+        dims = [dim for dim, size in enumerate(value.shape) if size == placement.share.total]
+        if len(dims) > 1:
+            raise _Unrelated
+        return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
 
-    def leave(self, values: Any, placement: Shard) -> Any:
+    def leave(self, values: Any, placement: Shard, *, known: dict[Any, list[int | None]], batch_dims: dict[int, int]) -> Any:
         """Return a model's results, of arguments placed as `placement`, with their own placements.
 
-        A result has a row per sample (or per entry of a sequence) where its size says so. A single number is taken
-        for a mean over the samples, as models that compute their loss themselves return it.
+        Parameters
+        ----------
+        known : dict
+            What was found about this model's results before; filled here.
+        batch_dims : dict of int to int
+            Dim of the samples in results of which it is known, by their ``id``.
+
+        Raises
+        ------
+        NotPerSample
+            There is something in it that has no row per sample: a loss, a statistic, an object.
         """
-        share = placement.share
-        loaded = share.loaded.stop - share.loaded.start
-        rows = loaded * placement.unit
+        leaves, tree = pytree.tree_flatten(values)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
+        if any(not isinstance(leaf, (torch.Tensor, *_NO_TENSORS)) for leaf in leaves):
+            raise NotPerSample
+        key = (placement, tuple(tensor.dim() for tensor in tensors))
+        if key not in known:
+            known[key] = self._dims(tensors, placement, batch_dims)
+        dims = iter(known[key])
 
-        def convert(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or isinstance(value, GlobalTensor | nn.Parameter):
-                return value
-            if value.dim() == 0:
-                return place(value, Partial(share.weight)) if value.is_floating_point() else value
-            if value.shape[0] == rows:
-                return place(value, Shard(0, share, placement.unit))
-            if value.shape[0] == loaded:
-                return place(value, Shard(0, share))
-            if value.dim() > 1 and value.shape[1] == loaded:
-                return place(value, Shard(1, share))
-            if value.shape[0] % loaded == 0 and value.dim() > 1:
-                return place(value, Shard(0, share, value.shape[0] // loaded))
-            return value
+        def convert(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or isinstance(leaf, GlobalTensor | nn.Parameter):
+                return leaf
+            dim = next(dims)
+            if dim is None:
+                raise NotPerSample
+            return place(leaf, Shard(dim, placement.share, placement.unit if dim == 0 and placement.dim == 0 else 1))
 
-        return pytree.tree_map(convert, values)
+        return pytree.tree_unflatten([convert(leaf) for leaf in leaves], tree)
+
+    def _dims(self, tensors: list[torch.Tensor], placement: Shard, batch_dims: dict[int, int]) -> list[int | None]:
+        """Return along which dim each result has a row per sample, as all ranks see it; ``None``: along none."""
+        rows = [max(size, 1) for size in self._sizes_of(placement.share.total)]
+        shapes = Exchange.objects([tuple(tensor.shape) for tensor in tensors])
+        found: list[int | None] = []
+        for index, tensor in enumerate(tensors):
+            of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes]
+            hint = batch_dims.get(id(tensor))
+            wanted = [hint] if hint is not None else [placement.dim, *(dim for dim in range(tensor.dim()) if dim != placement.dim)]
+            found.append(next((dim for dim in wanted if _is_row(dim, of_ranks, rows, placement)), None))
+        return found
+
+    def whole(self, value: Any) -> Any:
+        """Return `value` with the global tensors in it whole."""
+        return self._rules.whole(value)
 
     # -- at the root of a graph --------------------------------------------------------------------------------------
 
@@ -151,16 +198,10 @@ class GlobalView:
         return value
 
 
-def batch_parts(batch: Any, share: Share) -> Any:
-    """Return a loaded batch with the rank's part of every tensor in it placed along dim 0.
-
-    Tensors whose dim 0 is not the number of loaded samples are left: they are the same for all samples.
-    """
-    loaded = share.loaded.stop - share.loaded.start
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == loaded:
-            return place(value, Shard(0, share))
-        return value
-
-    return pytree.tree_map(convert, batch)
+def _is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:
+    """Return whether dim `dim` of all ranks' parts of a tensor has their rows, and the other dims are the same."""
+    if dim >= len(shapes[0]):
+        return False
+    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
+    rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
+    return len(rest) == 1 and all(shape[dim] == size * unit for shape, size in zip(shapes, rows, strict=True))

@@ -42,7 +42,8 @@ def instrumented(
     on_optimizer_step : callable
         Told of every optimizer after its step.
     """
-    make, call, iterate, backward = nn.Module.__init__, nn.Module.__call__, DataLoader.__iter__, torch.autograd.backward
+    make, call, set_attribute = nn.Module.__init__, nn.Module.__call__, nn.Module.__setattr__
+    iterate, backward = DataLoader.__iter__, torch.autograd.backward
 
     @wraps(make)
     def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -52,6 +53,10 @@ def instrumented(
     @wraps(call)
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return models.call(call, self, args, kwargs)
+
+    @wraps(set_attribute)
+    def module_setattr(self: nn.Module, name: str, value: Any) -> None:
+        set_attribute(self, name, models.set_attribute(self, name, value))
 
     @wraps(iterate)
     def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
@@ -82,6 +87,7 @@ def instrumented(
         for target, name, replacement in (
             (nn.Module, "__init__", module_init),
             (nn.Module, "__call__", module_call),
+            (nn.Module, "__setattr__", module_setattr),
             (DataLoader, "__iter__", loader_iter),
             (torch.autograd, "backward", autograd_backward),
         ):

@@ -2,19 +2,27 @@
 
 Calls of modules that have parameters are noticed where they enter the outermost one: there the rank's random stream
 begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
+
+What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
+of the batch), or keeps tensors in its attributes or buffers, is *open*: its ``forward`` is run like the cell's own code, on the global batch,
+and the modules that it calls are the models. This is found at its first call, which is then made again.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils import _pytree as pytree
 
-from .global_view import GlobalView
-from .placements import Shard
+from .global_view import GlobalView, NotPerSample
+from .placements import GlobalTensor
 from .randomness import ModelStream
 
 
@@ -38,6 +46,12 @@ class ModelCalls:
         self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._made: WeakSet[nn.Module] = WeakSet()
         self._inside = False
+        self._open: WeakSet[nn.Module] = WeakSet()
+        self._results: WeakKeyDictionary[nn.Module, dict[Any, list[int | None]]] = WeakKeyDictionary()
+        # During a call on the rank's part:
+        self._narrow = False
+        self._keeps = False  # a module has kept a tensor
+        self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
 
     def know(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
@@ -46,23 +60,68 @@ class ModelCalls:
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
-        if self._inside or not self._models(module):
+        if self._inside:
+            result = original(module, *args, **kwargs)
+            if self._narrow and isinstance(module, nn.RNNBase):
+                self._note_batch_dims(module, result)
+            return result
+        if not self._models(module):
             return original(module, *args, **kwargs)
-        placement: Shard | None = None
-        if self._view is not None:
-            (args, kwargs), placement = self._view.enter((args, kwargs))
-        # On whole inputs all ranks compute the same, and must draw the same.
-        stream = self._stream if self._view is None or placement is not None else None
+        if self._view is None:
+            return self._enclosed(original, module, args, kwargs, self._stream)
+        if module in self._open:
+            return original(module, *args, **kwargs)
+        (own_args, own_kwargs), placement = self._view.enter((args, kwargs))
+        if placement is None:
+            # On whole inputs all ranks compute the same, and must draw the same.
+            return self._enclosed(original, module, own_args, own_kwargs, None)
+        known = self._results.setdefault(module, {})
+        before = None if known else _Before(module, self._stream)
+        self._narrow, self._keeps, self._batch_dims = True, False, {}
+        try:
+            result = self._enclosed(original, module, own_args, own_kwargs, self._stream)
+            if isinstance(module, nn.RNNBase):
+                self._note_batch_dims(module, result)
+            if self._keeps or (before is not None and before.buffers_changed()):
+                raise NotPerSample
+            batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
+            return self._view.leave(result, placement, known=known, batch_dims=batch_dims)
+        except NotPerSample:
+            self._open.add(module)
+        finally:
+            self._narrow, self._batch_dims = False, {}
+        if before is not None:
+            before.restore()
+        del result
+        return self.call(original, module, args, kwargs)
+
+    def _enclosed(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, stream: ModelStream | None) -> Any:
         self._inside = True
         if stream is not None:
             stream.switch()
         try:
-            result = original(module, *args, **kwargs)
+            return original(module, *args, **kwargs)
         finally:
             if stream is not None:
                 stream.switch()
             self._inside = False
-        return result if self._view is None or placement is None else self._view.leave(result, placement)
+
+    def _note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
+        output, hidden = result
+        if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
+            return
+        self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
+        for state in hidden if isinstance(hidden, tuple) else (hidden,):
+            self._batch_dims[id(state)] = state, 1
+
+    def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
+        if self._narrow and isinstance(value, torch.Tensor | list | tuple | dict):
+            if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter) for leaf in pytree.tree_leaves(value)):
+                self._keeps |= getattr(module, name, None) is not value
+        elif self._view is not None and isinstance(value, GlobalTensor) and name in module.__dict__.get("_buffers", {}):
+            return self._view.whole(value)
+        return value
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""
@@ -91,3 +150,40 @@ def outermost(objects: Iterable[object]) -> list[nn.Module]:
     modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]
+
+
+class _Before:
+    """A model before its first call, to make that call again."""
+
+    def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
+        self._attributes = [(child, dict(child.__dict__), dict(child._buffers)) for child in module.modules()]
+        self._buffers = [
+            (buffer, buffer._version, buffer.clone(), not isinstance(child, _NormBase))
+            for child in module.modules()
+            for buffer in child.buffers(recurse=False)
+            if not isinstance(buffer, GlobalTensor)
+        ]
+        self._stream = stream
+        self._random = None if stream is None else stream.other
+        self._python_random = random.getstate()
+        self._numpy_random = np.random.get_state()
+
+    def buffers_changed(self) -> bool:
+        """Return whether the call has written to a buffer; those of normalization layers are theirs."""
+        return any(buffer._version != version for buffer, version, _, counts in self._buffers if counts)
+
+    def restore(self) -> None:
+        """Undo what the call has done to the model and to random streams."""
+        for child, attributes, buffers in self._attributes:
+            child.__dict__.clear()
+            child.__dict__.update(attributes)
+            child._buffers.clear()
+            child._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, version, value, _ in self._buffers:
+                if buffer._version != version:
+                    buffer.copy_(value)
+        if self._stream is not None and self._random is not None:
+            self._stream.other = self._random
+        random.setstate(self._python_random)
+        np.random.set_state(self._numpy_random)

@@ -41,14 +41,14 @@ class ModelStream:
         cell = _State.now()
         seed = int(torch.randint(2**62, ()).item())  # follows from the cell's stream, so a seeded run stays seeded
         torch.manual_seed(seed + rank)
-        self._other = _State.now()
+        self.other = _State.now()  # the stream that is not in use
         cell.set()
 
     def switch(self) -> None:
         """Exchange the stream in use for the other one."""
         current = _State.now()
-        self._other.set()
-        self._other = current
+        self.other.set()
+        self.other = current
 
 
 class LoadingStream:
