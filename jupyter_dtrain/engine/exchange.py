@@ -22,8 +22,8 @@ class _Sum(torch.autograd.Function):
         return _all_sum(part)
 
     @staticmethod
-    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return _all_sum(grad)
+    def backward(_ctx: Any, grad: torch.Tensor) -> Any:
+        return _Sum.apply(grad)  # type: ignore[no-untyped-call]  # itself, so that a gradient of the gradient is right too
 
 
 class _Gather(torch.autograd.Function):
@@ -35,9 +35,25 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         placement: Shard = ctx.placement
-        whole = _all_sum(grad)
+        whole = _Sum.apply(grad)  # type: ignore[no-untyped-call]
         part = whole.narrow(placement.dim, placement.loaded.start, placement.loaded.stop - placement.loaded.start)
-        return (part if placement.counts else torch.zeros_like(part)), None, None
+        return (part if placement.counts else nothing_of(part)), None, None
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(part)
+
+    @staticmethod
+    def backward(_ctx: Any, grad: torch.Tensor) -> Any:
+        return _Nothing.apply(grad)  # type: ignore[no-untyped-call]
+
+
+def nothing_of(part: torch.Tensor) -> torch.Tensor:
+    """Return zeros in place of `part`, whatever its values, that are connected to its graph: each rank walks the same one."""
+    result: torch.Tensor = _Nothing.apply(part)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Early:
@@ -109,7 +125,7 @@ class Exchange:
 
 def weigh(part: torch.Tensor, weight: float) -> torch.Tensor:
     """Return ``part * weight``; zeros where the weight is 0, whatever the part of a rank without samples is."""
-    return part * weight if weight else torch.zeros_like(part)
+    return part * weight if weight else nothing_of(part)
 
 
 def _all_sum(part: torch.Tensor) -> torch.Tensor:

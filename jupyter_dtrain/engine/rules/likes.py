@@ -7,13 +7,27 @@ from typing import Any
 import torch
 
 from ..exchange import weigh
-from ..placements import GlobalTensor, Partial, Placement, part_of, place
-from .dispatch import NeedsWhole, Rules, at, changes_in_place, global_shape, the_shard
+from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
+from .dispatch import NeedsWhole, Rules, at, changes_in_place, global_shape, globals_in, the_shard
+
+
+def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``zeros_like`` and its kin: cut as a shard is; after what is the same number everywhere, a whole tensor."""
+    (tensor, *rest), options = args, dict(kwargs)
+    wants_gradient = bool(options.pop("requires_grad", False))
+    if not isinstance(tensor, GlobalTensor) or globals_in(rest):
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(part_of(tensor).detach(), *rest, **options)
+    result = place(result, tensor.placement) if isinstance(tensor.placement, Shard) else result
+    return result.requires_grad_() if wants_gradient else result
 
 
 def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Random tensors of a shard's shape: drawn whole from the cell's stream, the same on every rank, and cut."""
     tensor, placement = the_shard(args, kwargs)
+    wants_gradient = kwargs.get("requires_grad", False)
+    kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
     with torch._C.DisableTorchFunctionSubclass():
         blank = torch.empty(global_shape(tensor), dtype=tensor.dtype, device=tensor.device)
         whole = func(blank, *args[1:], **kwargs)
@@ -21,7 +35,8 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         if changes_in_place(func):
             tensor.copy_(part)
             return tensor
-        return place(part.contiguous(), placement)
+        result = place(part.contiguous(), placement)
+        return result.requires_grad_() if wants_gradient else result
 
 
 def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,7 +66,26 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
     tensor = args[0]
     with torch._C.DisableTorchFunctionSubclass():
         found = tensor.grad
-        return None if found is None else place(part_of(found) / rules.world_size, tensor.placement)
+        if found is None or isinstance(found, GlobalTensor):
+            return found
+        # The cell may go on with it in place, so it takes the place of the raw one.
+        tensor.grad = place(part_of(found) / rules.world_size, tensor.placement)
+        return tensor.grad
+
+
+def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``: of the part."""
+    tensor, value = args
+    if not isinstance(tensor, GlobalTensor):
+        return rules.on_wholes(func, args, kwargs)
+    if isinstance(value, GlobalTensor):
+        if value.placement != tensor.placement:
+            raise NeedsWhole
+    elif isinstance(value, torch.Tensor):
+        if not isinstance(tensor.placement, Shard) or value.shape != global_shape(tensor):
+            raise NeedsWhole
+        value = value[at(tensor.placement.dim, tensor.placement.loaded)]
+    return rules.local(func, (tensor, value), kwargs)
 
 
 def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..exchange import nothing_of
 from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import (
     NeedsWhole,
@@ -45,7 +46,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if reduction == "none":
         return place(result, placement)
     if reduction == "sum":
-        return place(result if placement.counts else result * 0, Partial())
+        return place(result if placement.counts else nothing_of(result), Partial())
     return place(result, Partial(placement.share.weight))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..exchange import nothing_of
 from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import NeedsWhole, Rules, dims_of, map_result, ndim_of, the_shard
 from .elementwise import elementwise, keeps
@@ -63,7 +64,7 @@ def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     result = rules.local(func, args, kwargs)
     if is_mean:
         return place(result, Partial(placement.share.weight))
-    return place(result if placement.counts else torch.zeros_like(result), Partial())
+    return place(result if placement.counts else nothing_of(result), Partial())
 
 
 def extreme(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
-from .likes import backward, dropout, grad, gradient, local_value, new_like, random_like
+from .likes import backward, constant_like, dropout, grad, gradient, local_value, new_like, random_like, set_property
 from .losses import loss
 from .reductions import along, extreme, mean, total, unpack
 from .rows import lookup, product, rowwise
@@ -65,6 +65,10 @@ def _properties(names: str) -> list[Any]:
     return [prop.__get__ for prop in found if hasattr(prop, "__get__") and not callable(prop)]
 
 
+def _setters(names: str) -> list[Any]:
+    return [getattr(torch.Tensor, name).__set__ for name in names.split()]
+
+
 _RANDOM_IN_PLACE = frozenset(_named("normal_ uniform_ bernoulli_ random_ exponential_ log_normal_ cauchy_ geometric_", torch.Tensor))
 
 
@@ -102,7 +106,8 @@ def _table() -> dict[Any, Rule]:
     add(keeps, _named(_KEEPS, torch, torch.Tensor))
     add(keeps, _properties("data"))
     add(to_dtype, _named(_CONVERTS, torch.Tensor))
-    add(keeps, _named(_LIKE, torch))
+    add(constant_like, _named(_LIKE, torch))
+    add(set_property, _setters("requires_grad grad data"))
     add(random_like, _named(_RANDOM_LIKE, torch, torch.Tensor))
     add(random_like, _RANDOM_IN_PLACE)
     add(dropout, _named("dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout", F))
