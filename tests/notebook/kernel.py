@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import pickle
 import queue
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import zmq
 from jupyter_client.manager import KernelManager
 
 LIMIT = 60.0  # seconds; every wait ends at a condition, this is for the day it never comes
@@ -89,6 +91,9 @@ class Notebook:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)
+        self.poller = zmq.Poller()
+        self.poller.register(self.client.iopub_channel.socket, zmq.POLLIN)
+        self.poller.register(self.client.shell_channel.socket, zmq.POLLIN)
         self.cells: dict[str, Cell] = {}
         self.others: list[dict[str, Any]] = []  # messages that belong to no cell: comms
         self.subshells: list[str] = []
@@ -138,25 +143,23 @@ class Notebook:
         assert text in cell.stdout, f"ended without {text!r}: {cell}"
 
     def _receive(self) -> None:
-        try:
-            message = self.client.get_iopub_msg(timeout=0.02)
-            parent = message["parent_header"].get("msg_id")
-            if parent in self.cells:
-                cell = self.cells[parent]
-                cell.messages.append(message)
-                cell.idle |= message["msg_type"] == "status" and message["content"]["execution_state"] == "idle"
-            else:
-                self.others.append(message)
-        except queue.Empty:
-            pass
-        try:
+        self.poller.poll(100)  # milliseconds: what is awaited need not be a message
+        with contextlib.suppress(queue.Empty):
+            while True:
+                message = self.client.get_iopub_msg(timeout=0)
+                parent = message["parent_header"].get("msg_id")
+                if parent in self.cells:
+                    cell = self.cells[parent]
+                    cell.messages.append(message)
+                    cell.idle |= message["msg_type"] == "status" and message["content"]["execution_state"] == "idle"
+                else:
+                    self.others.append(message)
+        with contextlib.suppress(queue.Empty):
             while True:
                 reply = self.client.get_shell_msg(timeout=0)
                 parent = reply["parent_header"].get("msg_id")
                 if parent in self.cells and reply["msg_type"] == "execute_reply":
                     self.cells[parent].reply = reply["content"]
-        except queue.Empty:
-            pass
 
     # -- looking into the notebook -----------------------------------------------------------------------------------
 
