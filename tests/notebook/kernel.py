@@ -17,7 +17,7 @@ import psutil
 import zmq
 from jupyter_client.manager import KernelManager
 
-LIMIT = 60.0  # seconds; every wait ends at a condition, this is for the day it never comes
+LIMIT = 120.0  # seconds; every wait ends at a condition, this is for the day it never comes
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 

@@ -1,0 +1,165 @@
+"""Stop and ■ in the middle of a cell: the notebook has what was trained so far, and the next cell works."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.notebook.kernel import difference
+
+SETUP = """
+import pathlib, time
+torch.manual_seed(1)
+inputs = torch.randn(45, 6)
+targets = torch.sin(inputs.sum(1, keepdim=True))
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+rates, num_epochs, limit = [], 100_000, 10**9
+for path in pathlib.Path().glob("step-*"):
+    path.unlink()
+"""
+TRAIN = """
+import torch.distributed as dist
+rank, step = dist.get_rank() if dist.is_initialized() else 0, 0
+for epoch in range(num_epochs):
+    for x, y in loader:
+        if step == limit:
+            break
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        rates.append(step / 2)
+        pathlib.Path(f"step-{rank}").write_text(str(step))
+        if step == 3:
+            print("three steps")
+print("the end")
+"""
+FULL_BATCH = """
+import torch.distributed as dist
+rank, step = dist.get_rank() if dist.is_initialized() else 0, 0
+while step < limit:
+    optimizer.zero_grad()
+    F.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+    step += 1
+    rates.append(step / 2)
+    pathlib.Path(f"step-{rank}").write_text(str(step))
+    if step == 3:
+        print("three steps")
+print("the end")
+"""
+STATE = "model.state_dict(), optimizer.state_dict(), rates, step"
+
+
+def assert_same_as_that_many_steps(notebook, cell):
+    """Compare what the notebook holds with what as many steps of the plain cell leave; return their number."""
+    found = notebook.value(f"({STATE})")
+    steps = found[3]
+    assert steps >= 3
+    notebook.run(SETUP + f"num_epochs, limit = {steps // 6 + 1}, {steps}")
+    notebook.run(cell)
+    assert difference(found, notebook.value(f"({STATE})")) is None
+    return steps
+
+
+def assert_usable(notebook, engines):
+    """The same engines run the next cell."""
+    assert notebook.run("%%distribute --engines 2\nlimit = 3\nlimit").result == "3"
+    assert notebook.engines() == engines
+
+
+@pytest.mark.parametrize("cell", [TRAIN, FULL_BATCH], ids=["with a loader", "a full batch"])
+def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
+    commands = notebook.open_commands()
+    notebook.run("%%distribute --engines 2\n1")
+    engines = notebook.engines()
+    notebook.run(SETUP)
+    running = notebook.start("%%distribute --engines 2\n" + cell)
+    notebook.wait_for_stdout(running, "three steps")
+    reply = notebook.command(commands, "stop_run")
+    assert (reply["ok"], reply["message"]) == (True, "Stopping at the end of this step.")
+    assert notebook.finish(running).ok
+    assert "the end" not in running.stdout
+    steps = [int((notebook.folder / f"step-{rank}").read_text()) for rank in (0, 1)]
+    assert running.stderr == f"Stopped after step {steps[0]}; the notebook holds what was trained so far.\n"
+    assert assert_same_as_that_many_steps(notebook, cell) == steps[0] == steps[1]
+    assert_usable(notebook, engines)
+
+
+def test_stop_while_no_cell_runs_says_so(notebook):
+    commands = notebook.open_commands()
+    reply = notebook.command(commands, "stop_run")
+    assert (reply["ok"], reply["message"]) == (False, "No cell is running.")
+
+
+@pytest.mark.parametrize("cell", [TRAIN, FULL_BATCH], ids=["with a loader", "a full batch"])
+@pytest.mark.parametrize("engines", [1, 2])
+def test_an_interrupt_leaves_the_steps_that_were_done(notebook, cell, engines):
+    notebook.run(f"%%distribute --engines {engines}\n1")
+    pids = notebook.engines()
+    notebook.run(SETUP)
+    running = notebook.start(f"%%distribute --engines {engines}\n" + cell)
+    notebook.wait_for_stdout(running, "three steps")
+    notebook.interrupt()
+    notebook.finish(running)
+    assert running.error == ("KeyboardInterrupt", "")
+    assert "jupyter_dtrain" not in running.traceback
+    assert "Interrupted: stopping at the end of this step." in running.stderr
+    assert_same_as_that_many_steps(notebook, cell)
+    assert_usable(notebook, pids)
+
+
+SLEEP = """%%distribute --engines 2
+import pathlib, time
+import torch.distributed as dist
+print("asleep")
+time.sleep(600)
+"""
+ONE_WAITS = SLEEP.replace("time.sleep(600)", "time.sleep(600) if dist.get_rank() == 1 else dist.barrier()")
+EVALUATE = """%%distribute --engines 2
+model.eval()
+print("asleep")
+with torch.no_grad():
+    for x, y in loader:
+        time.sleep(60)
+        model(x)
+"""
+
+
+@pytest.mark.parametrize("cell", [SLEEP, ONE_WAITS, EVALUATE], ids=["all sleep", "one sleeps and one waits for it", "evaluation"])
+def test_an_interrupt_of_a_cell_that_takes_no_steps(notebook, cell):
+    notebook.run(SETUP)
+    notebook.run("%%distribute --engines 2\n1")
+    pids = notebook.engines()
+    running = notebook.start(cell)
+    notebook.wait_for_stdout(running, "asleep")
+    notebook.interrupt()
+    notebook.finish(running)
+    assert running.error[0] == "KeyboardInterrupt"
+    assert "jupyter_dtrain" not in running.traceback
+    assert_usable(notebook, pids)
+
+
+def test_a_second_interrupt_does_not_wait_for_the_end_of_the_step(notebook):
+    notebook.run("%%distribute --engines 2\n1")
+    pids = notebook.engines()
+    running = notebook.start(SLEEP)
+    notebook.wait_for_stdout(running, "asleep")
+    notebook.interrupt()
+    notebook.wait(lambda: "Interrupt again to break it off" in running.stderr, "the hint", running)
+    notebook.interrupt()
+    notebook.finish(running)
+    assert running.error[0] == "KeyboardInterrupt"
+    assert_usable(notebook, pids)
+
+
+def test_names_assigned_before_an_interrupt_are_there(notebook):
+    running = notebook.start("%%distribute --engines 2\nimport time\nfound = [1, 2]\nprint('asleep')\ntime.sleep(600)\nfound = None")
+    notebook.wait_for_stdout(running, "asleep")
+    notebook.interrupt()
+    notebook.finish(running)
+    assert re.search(r"KeyboardInterrupt", running.traceback)
+    assert notebook.value("found") == [1, 2]
