@@ -10,6 +10,8 @@
     ├── StoreError          the record of runs cannot be read or written; training is not affected
     └── ProtocolError       a message from another version of this project
 
+    CellInterrupted         a keyboard interrupt, as Python has it: no `Exception`
+
 Each message says what happened, which name, rank or line, and what to do next.
 """
 
@@ -99,3 +101,23 @@ class CellError(DtrainError):
         except TypeError:  # a builtin with a layout or constructor of its own (UnicodeDecodeError)
             error = type(name, (cls,), {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)
         return error
+
+
+class CellInterrupted(KeyboardInterrupt):
+    """The user has interrupted a cell that ran on the engines. Shown as a ``KeyboardInterrupt``.
+
+    Parameters
+    ----------
+    lines : list of str
+        What is to be shown: where the ranks were, or what became of the run.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def _render_traceback_(self) -> list[str]:
+        return self.lines
+
+
+CellInterrupted.__name__ = KeyboardInterrupt.__name__

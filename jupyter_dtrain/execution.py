@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import queue
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -94,6 +95,36 @@ class Group:
         self._rendezvous = None
 
 
+class Interrupts:
+    """Counts keyboard interrupts, which are no exceptions while it is entered.
+
+    One that came at the wrong moment would leave engines running with nobody to wait for them.
+
+    Parameters
+    ----------
+    wake : callable
+        Called at each.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.count = 0
+        self._wake = wake
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():  # no other gets them
+            self._previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self.count += 1
+        self._wake()
+
+
 class Execution:
     """A task on every rank of a group.
 
@@ -127,36 +158,42 @@ class Execution:
         on_interrupt : callable
             Called at the first keyboard interrupt, after the ranks were asked to stop.
         """
+        with Interrupts(wake=lambda: self._inbox.put(None)) as interrupts:
+            self._submit()
+            self._wait(interrupts, on_tick, on_interrupt)
+            self._show_rest()
+        ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
+        if any(end.outcome is None or end.outcome.failure is not None for end in ends):
+            self._group.disband()
+        return ends
+
+    def _submit(self) -> None:
         for rank, engine_id in enumerate(self._group.engine_ids):
             encoded = pickle.dumps(replace(self._task, rank=rank), protocol=pickle.HIGHEST_PROTOCOL)
             task = self._group.channel.call(engine_id, worker.run, encoded, on_message=self._listener(rank))
             task.on_done(lambda: self._inbox.put(None))
             self._tasks.append(task)
+
+    def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
         means = self._means()
         deadline: float | None = None
-        interrupted = False
+        handled = 0
         while not all(task.done for task in self._tasks):
-            try:
-                self._show(TICK)
-                on_tick()
-                if deadline is None and self._someone_left():
-                    deadline = time.monotonic() + FAILED_GRACE.total_seconds()
-                if deadline is not None and time.monotonic() > deadline:
-                    next(means)()
-                    deadline = time.monotonic() + GRACE.total_seconds()
-            except KeyboardInterrupt:
-                if interrupted:
-                    next(means)()
-                else:
-                    interrupted = True
+            self._show(TICK)
+            on_tick()
+            if deadline is None and self._someone_left():
+                deadline = time.monotonic() + FAILED_GRACE.total_seconds()
+            if interrupts.count > handled:
+                if handled == 0:
                     self.stop()
                     on_interrupt()
+                else:
+                    next(means)()
+                handled = interrupts.count  # some in one moment are an impatient one
                 deadline = time.monotonic() + GRACE.total_seconds()
-        self._show_rest()
-        ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
-        if any(end.outcome is None or end.outcome.failure is not None for end in ends):
-            self._group.disband()
-        return ends
+            if deadline is not None and time.monotonic() > deadline:
+                next(means)()
+                deadline = time.monotonic() + GRACE.total_seconds()
 
     def stop(self) -> None:
         """Ask all ranks to stop at the end of a step. Any thread may call this."""

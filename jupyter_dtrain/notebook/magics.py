@@ -6,16 +6,19 @@ import ast
 import inspect
 import linecache
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 
-from ..errors import UsageError
+from ..errors import CellInterrupted, UsageError
 from .arguments import HelpAsked, parse_cell_line, parse_line
 from .lazy import LazySession
 from .output import CellOutput
 from .status import describe
+
+if TYPE_CHECKING:
+    from ..engine.worker import Outcome
 
 
 @magics_class
@@ -80,15 +83,22 @@ class DistributeMagics(Magics):
         if result.lost is not None and not killed:
             raise result.lost
         error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=bundle.left_out)
-        if result.interrupted or isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt
+        if result.interrupted:
+            raise CellInterrupted(error.lines if error is not None else [f"KeyboardInterrupt: {_stopped(result.first)}"])
         if error is not None:
             raise error
         if result.lost is not None:
             raise result.lost
         if result.first is not None and result.first.stopped:
-            output.say(f"Stopped after step {result.first.steps}; the notebook holds what was trained so far.")
+            output.say(_stopped(result.first))
         return value
+
+
+def _stopped(first: Outcome | None) -> str:
+    """Return where a run was stopped."""
+    if first is None or not first.steps:
+        return "Stopped. No step was finished."
+    return f"Stopped after step {first.steps}; the notebook holds what was trained so far."
 
 
 def _show(text: object) -> None:
