@@ -84,7 +84,7 @@ def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
     assert notebook.finish(running).ok
     assert "the end" not in running.stdout
     steps = [int((notebook.folder / f"step-{rank}").read_text()) for rank in (0, 1)]
-    assert running.stderr == f"Stopped after step {steps[0]}; the notebook holds what was trained so far.\n"
+    assert running.stderr.splitlines()[-1] == f"Stopped after step {steps[0]}; the notebook holds what was trained so far."
     assert assert_same_as_that_many_steps(notebook, cell) == steps[0] == steps[1]
     assert_usable(notebook, engines)
 
@@ -153,6 +153,20 @@ def test_a_second_interrupt_does_not_wait_for_the_end_of_the_step(notebook):
     notebook.interrupt()
     notebook.finish(running)
     assert running.error[0] == "KeyboardInterrupt"
+    assert_usable(notebook, pids)
+
+
+def test_pressing_interrupt_again_and_again_breaks_nothing(notebook):
+    notebook.run("%%distribute --engines 2\n1")
+    pids = notebook.engines()
+    for _ in range(3):
+        running = notebook.start(SLEEP)
+        notebook.wait_for_stdout(running, "asleep")
+        for _ in range(5):
+            notebook.interrupt()
+        notebook.finish(running)
+        assert running.error[0] == "KeyboardInterrupt"
+        assert "jupyter_dtrain" not in running.traceback
     assert_usable(notebook, pids)
 
 
