@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .pickling import foreign_attributes
+from .reduction import foreign_attributes
 
 _ABSENT = object()
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
@@ -265,6 +265,10 @@ def _is_frame(obj: object) -> bool:
 
 
 def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    if tensor.is_nested:
+        with torch.no_grad():
+            tensor.copy_(new)
+        return
     if tensor.shape != new.shape or tensor.dtype != new.dtype or tensor.layout != new.layout:
         with torch.no_grad():
             tensor.data = new.to(tensor.device)

@@ -11,10 +11,8 @@ persistent ids do it for both, and let a reader give back the same object for th
 
 from __future__ import annotations
 
-import importlib
 import io
 import pickle
-import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -26,9 +24,8 @@ import torch
 from IPython import get_ipython
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+
+from .reduction import ModuleName, is_dynamic, reduced
 
 Buffer = memoryview
 Reference = tuple[str, Any]
@@ -141,7 +138,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("storage", (self._storage(storage._untyped_storage), storage.dtype))
             if kind is torch.UntypedStorage:
                 return ("storage", (self._storage(cast("torch.UntypedStorage", obj)), torch.uint8))
-            if kind is _ModuleName:
+            if kind is ModuleName:
                 return ("module", str(obj))
             if isinstance(obj, InteractiveShell):
                 return ("shell", None)  # magics and `!commands` in a cell are calls of it
@@ -155,25 +152,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how `obj` is written, where its own way does not do."""
-        if isinstance(obj, torch.Tensor):
-            return _reduced_tensor(obj)
-        if isinstance(obj, DistributedDataParallel):
-            return _itself, (obj.module,)  # it is nothing without its process group, which stays where it is
-        if isinstance(obj, Optimizer | DataLoader):
-            return _reduced_without(obj, foreign_attributes(obj))
-        if isinstance(obj, ModuleType):
-            return self._reduced_module(obj)
-        if isinstance(obj, dict | list) and type(obj).__reduce_ex__ is object.__reduce_ex__ and type(obj).__reduce__ is object.__reduce__:
-            return _reduced_container(obj)
-        return super().reducer_override(obj)
-
-    def _reduced_module(self, module: ModuleType) -> Any:
-        name = module.__name__
-        if is_dynamic(module):
-            state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
-            return _itself, (_ModuleName(name),), state, None, None, _update_module
-        parts = ((other, other[len(name) + 1 :].split(".")) for other in list(sys.modules) if other.startswith(name + "."))
-        return _import, (name, [other for other, path in parts if all(part in self._words for part in path)])
+        found = reduced(obj, self._words)
+        return super().reducer_override(obj) if found is NotImplemented else found
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
         index = self._leaf_index.get(storage._cdata)
@@ -264,120 +244,6 @@ class Unpacker(pickle.Unpickler):
                     storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
                 self._made[index] = storage
         return self._made[index]
-
-
-def foreign_attributes(obj: object) -> frozenset[str]:
-    """Return the attributes of `obj` that mean nothing in another process."""
-    if isinstance(obj, DataLoader):
-        return _ITERATOR  # that of persistent workers; the other side starts its own
-    if isinstance(obj, Optimizer):
-        return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
-    return _NONE
-
-
-_ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
-
-
-def _reduced_without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
-    """Return how `obj` reduces, less some of its attributes."""
-    function, args, state, *rest = obj.__reduce_ex__(4)
-    own: Any = type(obj).__getstate__
-    if own is object.__getstate__ or own is Optimizer.__getstate__:
-        # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others.
-        state = obj.__dict__
-    if isinstance(state, dict):
-        state = {key: value for key, value in state.items() if key not in names}
-        if isinstance(obj, DataLoader):
-            state["_iterator"] = None
-    return (function, args, state, *rest)
-
-
-def _reduced_container(obj: Any) -> tuple[Any, ...]:
-    """Return how a dict or list of the user's own class reduces: with the items that are in it, whatever its methods make of them."""
-    function, args, state, *_ = obj.__reduce_ex__(4)
-    items = list(dict.items(obj)) if isinstance(obj, dict) else list.copy(obj)
-    return function, args, (items, state), None, None, _fill
-
-
-def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
-    items, state = contents
-    if isinstance(obj, dict):
-        for key, value in items:
-            dict.__setitem__(obj, key, value)
-    else:
-        list.extend(obj, items)
-    if state is not None and hasattr(obj, "__setstate__"):
-        obj.__setstate__(state)
-        return
-    own, slots = state if isinstance(state, tuple) else (state, None)
-    for key, value in {**(own or {}), **(slots or {})}.items():
-        object.__setattr__(obj, key, value)
-
-
-def _reduced_tensor(tensor: torch.Tensor) -> Any:
-    """Return how a tensor reduces: torch's own way, and its gradient with it."""
-    if not tensor.is_leaf:
-        return _without_graph, (tensor.detach(),)
-    if tensor.grad is None:
-        return NotImplemented
-    reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    return (*reduced, tensor.grad, None, None, _set_gradient) if len(reduced) == 2 else NotImplemented
-
-
-def _set_gradient(tensor: torch.Tensor, gradient: torch.Tensor) -> None:
-    tensor.grad = gradient
-
-
-class _GraphElsewhere(torch.autograd.Function):
-    """In the place of a graph that stayed in another process: a backward pass must not end there unnoticed."""
-
-    @staticmethod
-    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(_ctx: Any, *_: torch.Tensor) -> None:
-        raise RuntimeError(
-            "This tensor was computed in another cell, and what it was computed from is not here: %%distribute sends its value. "
-            "Compute it and call backward() in the same cell."
-        )
-
-
-def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
-    with torch.enable_grad():
-        result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
-    return result
-
-
-def _import(name: str, submodules: Sequence[str]) -> ModuleType:
-    for submodule in submodules:
-        try:
-            importlib.import_module(submodule)
-        except ImportError:  # an attribute only looks like it
-            pass
-    return importlib.import_module(name)
-
-
-class _ModuleName(str):
-    """Stands for the reader's module of this name: its functions and itself may be read in any order."""
-
-    __slots__ = ()
-
-
-def _itself(module: ModuleType) -> ModuleType:
-    return module
-
-
-_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # of a module that was imported here
-
-
-def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
-    vars(module).update(state)
-
-
-def is_dynamic(obj: object) -> bool:
-    """Return whether this function, class or module is written by value."""
-    return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
 
 
 def trackable(objects: Iterable[object]) -> list[object]:

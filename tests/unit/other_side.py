@@ -36,7 +36,7 @@ class Engine:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._end, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other,), daemon=True)
+        self._process = context.Process(target=serve, args=(other,))
         self._process.start()
         other.close()
 

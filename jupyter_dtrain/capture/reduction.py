@@ -1,0 +1,220 @@
+"""How objects are written whose own way of pickling fails, or forgets what a cell would miss.
+
+An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker
+processes, a module under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Container, Sequence
+from functools import cached_property, lru_cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+_Cached = type(lru_cache(lambda: None))
+
+
+def reduced(obj: Any, words: Container[str]) -> Any:
+    """Return how `obj` is written, ``NotImplemented`` where its own way does.
+
+    Parameters
+    ----------
+    words : container of str
+        Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
+    """
+    match obj:
+        case torch.Tensor():
+            return _tensor(obj)
+        case DistributedDataParallel():
+            return _itself, (obj.module,)  # it is nothing without its process group, which stays where it is
+        case Optimizer() | DataLoader():
+            return _without(obj, foreign_attributes(obj))
+        case nn.Module():
+            return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
+        case ModuleType():
+            return _module(obj, words)
+        case dict() | list():
+            return _container(obj)
+        case cached_property():
+            return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
+        case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
+            return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
+    return NotImplemented
+
+
+def foreign_attributes(obj: object) -> frozenset[str]:
+    """Return the attributes of `obj` that mean nothing in another process."""
+    if isinstance(obj, DataLoader):
+        return _ITERATOR  # that of persistent workers; the other side starts its own
+    if isinstance(obj, Optimizer):
+        return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
+    return _NONE
+
+
+_ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
+
+
+def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
+    """Return how `obj` reduces, less some of its attributes."""
+    function, args, state, *rest = obj.__reduce_ex__(4)
+    own: Any = type(obj).__getstate__
+    if own is object.__getstate__ or own is Optimizer.__getstate__:
+        # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others.
+        state = obj.__dict__
+    if isinstance(state, dict):
+        state = {key: value for key, value in state.items() if key not in names}
+        if isinstance(obj, DataLoader):
+            state["_iterator"] = None
+    return (function, args, state, *rest)
+
+
+def _container(obj: Any) -> Any:
+    """Return how a dict or list of the user's own class reduces: with the items that are in it, whatever its methods make of them."""
+    kind: Any = type(obj)
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
+        return NotImplemented
+    function, args, state, *_ = obj.__reduce_ex__(4)
+    items = list(dict.items(obj)) if isinstance(obj, dict) else list.copy(obj)
+    return function, args, (items, state), None, None, _fill
+
+
+def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
+    items, state = contents
+    if isinstance(obj, dict):
+        for key, value in items:
+            dict.__setitem__(obj, key, value)
+    else:
+        list.extend(obj, items)
+    if state is not None and hasattr(obj, "__setstate__"):
+        obj.__setstate__(state)
+        return
+    own, slots = state if isinstance(state, tuple) else (state, None)
+    for key, value in {**(own or {}), **(slots or {})}.items():
+        object.__setattr__(obj, key, value)
+
+
+def _tensor(tensor: torch.Tensor) -> Any:
+    """Return how a tensor reduces: torch's own way, and with it the gradient and the hooks, which that leaves out."""
+    if not tensor.is_leaf:
+        return _without_graph, (tensor.detach(),)
+    hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
+    if tensor.grad is None and not hooks and not after:
+        return NotImplemented
+    with warnings.catch_warnings(action="ignore"):  # of the hooks
+        reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(reduced) != 2:
+        return NotImplemented
+    return (*reduced, (tensor.grad, list((hooks or {}).values()), list((after or {}).values())), None, None, _set_gradient)
+
+
+def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[Any], list[Any]]) -> None:
+    gradient, hooks, after = state
+    if gradient is not None:
+        tensor.grad = gradient
+    for hook in hooks:
+        tensor.register_hook(hook)
+    for hook in after:
+        tensor.register_post_accumulate_grad_hook(hook)
+
+
+def _parametrized(module: nn.Module) -> tuple[Any, ...]:
+    """Return how a module under ``torch.nn.utils.parametrize`` reduces: torch gave it a class of its own and refuses to pickle that."""
+    return _new_parametrized, (type(module).__mro__[1],), module.__dict__, None, None, _parametrize
+
+
+def _new_parametrized(kind: type[nn.Module]) -> nn.Module:
+    module: nn.Module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
+    return module
+
+
+def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
+    module.__dict__.update(state)
+    for name in module.parametrizations:  # type: ignore[union-attr]
+        parametrize._inject_property(module, name)
+
+
+def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cached_property[Any]:
+    made = cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
+
+
+class _GraphElsewhere(torch.autograd.Function):
+    """In the place of a graph that stayed in another process: a backward pass must not end there unnoticed."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(_ctx: Any, *_: torch.Tensor) -> None:
+        raise RuntimeError(
+            "This tensor was computed in another cell, and what it was computed from is not here: %%distribute sends its value. "
+            "Compute it and call backward() in the same cell."
+        )
+
+
+def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
+    return result
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------
+
+
+def is_dynamic(obj: object) -> bool:
+    """Return whether this function, class or module is written by value."""
+    return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
+
+
+class ModuleName(str):
+    """Stands for the reader's module of this name: its functions and itself may be read in any order."""
+
+    __slots__ = ()
+
+
+def _itself(obj: Any) -> Any:
+    return obj
+
+
+_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # of a module that was imported here
+
+
+def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
+    vars(module).update(state)
+
+
+def _module(module: ModuleType, words: Container[str]) -> Any:
+    name = module.__name__
+    if is_dynamic(module):
+        state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
+        return _itself, (ModuleName(name),), state, None, None, _update_module
+    parts = ((other, other[len(name) + 1 :].split(".")) for other in list(sys.modules) if other.startswith(name + "."))
+    return _import, (name, [other for other, path in parts if all(part in words for part in path)])
+
+
+def _import(name: str, submodules: Sequence[str]) -> ModuleType:
+    for submodule in submodules:
+        try:
+            importlib.import_module(submodule)
+        except ImportError:  # an attribute only looks like it
+            pass
+    return importlib.import_module(name)
