@@ -57,6 +57,8 @@ def _engine_class() -> Any:
         async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
             await super().complete_registration(*args, **kwargs)
             self.kernel.control_handlers["signal_request"] = self._signal_request
+            # IPython's shell says that somebody types here; nobody does, and Lightning refuses to run DDP where somebody might.
+            vars(sys).pop("ps1", None)
 
         def _signal_stop(self, _number: int, _frame: Any) -> None:
             # Leave between two tasks; what is busy is killed by the guard a moment later. Taking torch down in
