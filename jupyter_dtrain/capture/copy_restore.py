@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from .reduction import foreign_attributes
 
@@ -65,7 +66,7 @@ class Baseline:
 
     def __init__(self, objects: Sequence[object]) -> None:
         self.objects = objects
-        self._before = [(_mark(obj), attributes_of(obj)) for obj in objects]
+        self._before = [(type(obj), _mark(obj), attributes_of(obj)) for obj in objects]
 
     def changed(self) -> dict[int, Contents]:
         """Return what is new in the objects that have changed since, by their index."""
@@ -82,7 +83,7 @@ class Baseline:
         return [obj for obj, before in pairs if not isinstance(obj, torch.Tensor | np.ndarray) and _new_contents(obj, *before) is not None]
 
 
-def _new_contents(obj: object, mark: object, attributes: dict[str, Any] | None) -> Contents | None:
+def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, Any] | None) -> Contents | None:
     items = items_of(obj) if _differs(obj, mark) else None
     now = attributes_of(obj)
     new: dict[str, Any] = {}
@@ -94,6 +95,8 @@ def _new_contents(obj: object, mark: object, attributes: dict[str, Any] | None) 
     ):
         new = {key: value for key, value in now.items() if attributes.get(key, _ABSENT) is not value}
         removed = [key for key in attributes if key not in now]
+    if type(obj) is not kind:  # a lazy layer becomes a plain one
+        new["__class__"] = type(obj)
     return Contents(items, new, removed) if items is not None or new or removed else None
 
 
@@ -139,6 +142,9 @@ def _slots_of(kind: type) -> Sequence[str]:
 
 def _restore_attributes(obj: Any, new: Contents) -> None:
     own = getattr(obj, "__dict__", None)
+    new_class = new.attributes.pop("__class__", None)
+    if new_class is not None:
+        object.__setattr__(obj, "__class__", new_class)
     if isinstance(obj, torch.Tensor):
         for name in ("requires_grad", "grad"):  # in this order: only what requires a gradient can have one
             if name in new.attributes and obj.is_leaf:
@@ -269,7 +275,7 @@ def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
         with torch.no_grad():
             tensor.copy_(new)
         return
-    if tensor.shape != new.shape or tensor.dtype != new.dtype or tensor.layout != new.layout:
+    if is_lazy(tensor) or tensor.shape != new.shape or tensor.dtype != new.dtype or tensor.layout != new.layout:
         with torch.no_grad():
             tensor.data = new.to(tensor.device)
         return
@@ -328,7 +334,7 @@ def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
 
     Its version alone does not tell: ``.data`` and batch normalization write without counting.
     """
-    if tensor.requires_grad:
+    if tensor.requires_grad or is_lazy(tensor):
         return None
     try:
         return _TensorMark(_place(tensor), _checksum(tensor))
@@ -337,7 +343,7 @@ def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
 
 
 def _tensor_differs(tensor: torch.Tensor, before: _TensorMark | None) -> bool:
-    if tensor.is_meta:
+    if is_lazy(tensor) or tensor.is_meta:  # there are no numbers
         return False
     if before is None or tensor.requires_grad or _place(tensor) != before.place:
         return True

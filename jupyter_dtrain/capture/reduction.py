@@ -19,6 +19,7 @@ import cloudpickle
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -47,6 +48,8 @@ def reduced(obj: Any, words: Container[str]) -> Any:
             return _module(obj, words)
         case dict() | list():
             return _container(obj)
+        case torch.finfo() | torch.iinfo():
+            return type(obj), (getattr(torch, obj.dtype),)
         case cached_property():
             return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
         case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
@@ -107,6 +110,8 @@ def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
 
 def _tensor(tensor: torch.Tensor) -> Any:
     """Return how a tensor reduces: torch's own way, and with it the gradient and the hooks, which that leaves out."""
+    if is_lazy(tensor):
+        return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
     if not tensor.is_leaf:
         return _without_graph, (tensor.detach(),)
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)

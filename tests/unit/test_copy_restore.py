@@ -133,6 +133,8 @@ CASES = {
     "optimizer with state, then scheduler": Case(MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\nscheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)" + STEP, STEP + "scheduler.step(); scheduler.step()", "[p.tolist() for p in model.parameters()], optimizer.param_groups[0]['lr'], scheduler.last_epoch, scheduler.optimizer is optimizer, optimizer.state[model[0].weight]['momentum_buffer'].tolist()"),
     "module put into another": Case(MODEL, "model.append(nn.Linear(1, 1).double()); model[4].weight.data.fill_(2)", "len(model), model[4].weight.item(), model(x).shape"),
     "layer replaced": Case(MODEL + "old = model[3]", "model[3] = nn.Linear(4, 2).double()", "model[3].out_features, model[3] is old, model(x).shape"),
+    "lazy layer": Case(MODEL + "lazy = nn.Sequential(nn.LazyLinear(2), nn.LazyLinear(3)).double(); weight = lazy[0].weight", "y = lazy[0](x)", "type(lazy[0]).__name__, lazy[0].weight is weight, weight.shape, type(weight).__name__, type(lazy[1]).__name__, lazy(x).shape, y.shape"),
+    "class changed": Case("class A: pass\nclass B: pass\na = A(); a.x = 1", "a.__class__ = B; a.x = 2", "type(a) is B, a.x"),
     "train and eval": Case(MODEL, "model.eval()", "model.training, model[1].training"),
     "batch statistics": Case(MODEL, "with torch.no_grad(): model(x); model(x)", "model[1].running_mean.tolist(), model[1].running_var.tolist(), model[1].num_batches_tracked.item()"),
     "averaged past its version": Case(MODEL + "import copy; ema = copy.deepcopy(model).requires_grad_(False)\nwith torch.no_grad(): model[0].weight.add_(1)", "for e, p in zip(ema.parameters(), model.parameters()): e.data.mul_(0.5).add_(p.data, alpha=0.5)", "ema[0].weight.tolist()"),
