@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,6 +74,31 @@ def shell_in(namespace: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         shell.user_ns = before
+
+
+class Interrupts:
+    """Keyboard interrupts break off the cell and nothing else: neither the way of its results home nor an engine's own work.
+
+    To be made at the start of a task. IPython sets its own handler before each task and after it, so nothing is put back.
+    """
+
+    def __init__(self) -> None:
+        self._open = False
+        if threading.current_thread() is threading.main_thread():  # no other gets them
+            signal.signal(signal.SIGINT, self._handle)
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let an interrupt be a ``KeyboardInterrupt`` here."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def _handle(self, _number: int, _frame: object) -> None:
+        if self._open:
+            raise KeyboardInterrupt
 
 
 def _show_figures() -> None:

@@ -28,7 +28,7 @@ from .control import Control, StopRun
 from .device_names import on_device
 from .devices import DeviceSampler
 from .emit import Emitter
-from .link import commands_to, output_of, publisher, shell_in
+from .link import Interrupts, commands_to, output_of, publisher, shell_in
 from .notes import Notes
 from .observe import Observer
 from .optimizers import connect_schedulers
@@ -111,9 +111,10 @@ def leave() -> None:
 
 def run(encoded: bytes) -> bytes:
     """Run one task. The argument is a pickled :class:`Task`, the result a pickled :class:`Outcome`."""
+    interrupts = Interrupts()
     task: Task = pickle.loads(encoded)
     try:
-        outcome = _run(task)
+        outcome = _run(task, interrupts)
     except BaseException as error:  # anything else would be shown as an error of ipyparallel's
         outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0)
         forget_frames(error)
@@ -125,7 +126,7 @@ def run(encoded: bytes) -> bytes:
     return pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _run(task: Task) -> Outcome:
+def _run(task: Task, interrupts: Interrupts) -> Outcome:
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -153,10 +154,10 @@ def _run(task: Task) -> Outcome:
     )
     with commands_to(control.command), contextlib.closing(emitter):
         emitter.start()
-        return _run_cell(task, device, control, observer, Notes(emitter.emit, rank=task.rank))
+        return _run_cell(task, device, control, observer, Notes(emitter.emit, rank=task.rank), interrupts)
 
 
-def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer, notes: Notes) -> Outcome:
+def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer, notes: Notes, interrupts: Interrupts) -> Outcome:
     rank, world_size = task.rank, task.world_size
     blobs = BlobFolder(task.blob_folder)
     task.surroundings.set()
@@ -192,16 +193,17 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     namespace.update(shared_out)
     with training.installed(), output_of(rank), shell_in(namespace):
         try:
-            try:
-                value = run_cell(task.source, task.filename, namespace)
-            except StopRun as error:
-                stopped = True
-                forget_frames(error)
-            finally:
-                for name, part in shared_out.items():
-                    if namespace.get(name) is part:  # the notebook's own is as it was
-                        namespace[name] = whole[name]
-            value, *_ = training.settle(value, namespace, *home.changed_objects())
+            with interrupts.allowed():
+                try:
+                    value = run_cell(task.source, task.filename, namespace)
+                except StopRun as error:
+                    stopped = True
+                    forget_frames(error)
+                finally:
+                    for name, part in shared_out.items():
+                        if namespace.get(name) is part:  # the notebook's own is as it was
+                            namespace[name] = whole[name]
+                value, *_ = training.settle(value, namespace, *home.changed_objects())
         except BaseException as error:
             failure = describe(error)
             forget_frames(error)
