@@ -177,3 +177,16 @@ def test_names_assigned_before_an_interrupt_are_there(notebook):
     notebook.finish(running)
     assert re.search(r"KeyboardInterrupt", running.traceback)
     assert notebook.value("found") == [1, 2]
+
+
+def test_an_interrupt_that_comes_when_the_results_are_on_their_way_costs_none(notebook):
+    notebook.run("""
+import os, signal
+
+class Late:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return (str, ("arrived",))
+""")
+    assert notebook.run("%%distribute --engines 2\nfound = 'packed'\nLate()").result == "'arrived'"
+    assert notebook.value("found") == "packed"
