@@ -1,0 +1,161 @@
+"""JupyterLab as a person sees it: a notebook's cells, and our sidebar beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Locator, Page, expect
+
+SIDEBAR = "jp-dtrain-sidebar"
+
+
+class Lab:
+    """A page with one notebook of its own.
+
+    Parameters
+    ----------
+    page : Page
+        Empty.
+    url : str
+        The server's, with its slash.
+    path : Path
+        Where the notebook goes: into the folder of notebooks or a folder in it.
+    """
+
+    def __init__(self, page: Page, url: str, token: str, path: Path, cells: Sequence[str]) -> None:
+        self.page = page
+        self.path = path
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, path)
+        where = f"{path.parent.name}/{path.name}"
+        # A workspace of its own: nothing of another test's layout is restored.
+        page.goto(f"{url}lab/workspaces/{path.parent.name}/tree/{where}?token={token}")
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the notebook is there and its kernel has said what it is: a cell that is run earlier may hang."""
+        expect(self.page.locator(".jp-NotebookPanel-notebook .jp-CodeCell").first).to_be_visible()
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
+        expect(self.page.locator(".jp-NotebookPanel .jp-Notebook-ExecutionIndicator")).to_have_attribute(
+            "data-status", re.compile("idle|busy")
+        )
+
+    # -- cells -------------------------------------------------------------------------------------------------------
+
+    def cell(self, index: int) -> Locator:
+        return self.page.locator(".jp-NotebookPanel-notebook .jp-CodeCell").nth(index)
+
+    def start(self, index: int) -> Locator:
+        """Run a cell with Shift+Enter, and do not wait for its end."""
+        cell = self.cell(index)
+        cell.locator(".jp-InputArea-editor .cm-content").click()
+        self.page.keyboard.press("Shift+Enter")
+        expect(self.prompt(index)).to_have_text(re.compile(r"\[(\*|\d+)\]:"))
+        return cell
+
+    def run(self, index: int) -> str:
+        """Run a cell that must end without an error; return what it shows."""
+        self.start(index)
+        self.finish(index)
+        expect(self.error(index)).to_have_count(0)
+        return self.output(index)
+
+    def finish(self, index: int) -> None:
+        """Wait for the end of a cell, however it ends."""
+        expect(self.prompt(index)).to_have_text(re.compile(r"\[\d+\]:"))
+
+    def prompt(self, index: int) -> Locator:
+        return self.cell(index).locator(".jp-InputPrompt")
+
+    def is_running(self, index: int) -> bool:
+        return self.prompt(index).inner_text() == "[*]:"
+
+    def error(self, index: int) -> Locator:
+        """Return the errors that a cell shows."""
+        shown = self.cell(index).locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]')
+        return shown.filter(has_text=re.compile("-{20}|Traceback"))
+
+    def output(self, index: int) -> str:
+        """Return the text of all that a cell shows."""
+        return "\n".join(self.cell(index).locator(".jp-OutputArea-output").all_inner_texts())
+
+    def execute(self, command: str, **arguments: Any) -> None:
+        """Execute one of JupyterLab's commands, as its menu does."""
+        self.page.evaluate("([id, args]) => window.jupyterapp.commands.execute(id, args)", [command, arguments])
+
+    # -- the sidebar -------------------------------------------------------------------------------------------------
+
+    @property
+    def sidebar(self) -> Locator:
+        return self.page.locator(f"#{SIDEBAR}")
+
+    def open_sidebar(self) -> None:
+        tab = self.page.locator(f'.jp-SideBar .lm-TabBar-tab[data-id="{SIDEBAR}"]')
+        tab.click()
+        expect(self.sidebar).to_be_visible()
+
+    def part(self, name: str) -> Locator:
+        """Return the part of the sidebar that is marked as `name` for tests."""
+        return self.sidebar.get_by_test_id(f"jp-dtrain-{name}")
+
+    def expect_phase(self, phase: str) -> None:
+        expect(self.part("run")).to_have_attribute("data-phase", phase)
+
+    def expect_cluster(self, phase: str) -> None:
+        expect(self.part("cluster")).to_have_attribute("data-phase", phase)
+
+    def number(self, name: str) -> float:
+        """Return one of the run's numbers."""
+        return float(self.part(name).inner_text().replace(",", ""))
+
+    def points(self, curve: str = "loss") -> int:
+        """Return how many points of a curve are drawn; 0 where there is no such curve."""
+        chart = self.sidebar.locator(f'figure[data-series="{curve}"]')
+        return int(chart.get_attribute("data-points") or 0) if chart.count() else 0
+
+    def wait_for_points(self, number: int, curve: str = "loss") -> None:
+        """Wait until a curve has at least so many points."""
+        self.page.wait_for_function(
+            "([selector, number]) => Number(document.querySelector(selector)?.dataset.points ?? 0) >= number",
+            arg=[f'#{SIDEBAR} figure[data-series="{curve}"]', number],
+        )
+
+    def expect_points(self, number: int, curve: str = "loss") -> None:
+        """Expect a curve of so many points, and as many steps."""
+        expect(self.sidebar.locator(f'figure[data-series="{curve}"]')).to_have_attribute("data-points", str(number))
+        expect(self.part("step")).to_have_text(f"{number:,}")
+
+    def resize_sidebar(self, width: int) -> None:
+        """Drag the sidebar's edge until it has this width."""
+        handle = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)").last
+        grip, before = handle.bounding_box(), self.sidebar.bounding_box()
+        assert grip is not None and before is not None
+        x, y = grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        self.page.mouse.move(x + before["width"] - width, y, steps=5)
+        self.page.mouse.up()
+        self.page.wait_for_function("([id, width]) => Math.abs(document.getElementById(id).clientWidth - width) <= 2", arg=[SIDEBAR, width])
+
+    def cut_off(self) -> list[str]:
+        """Return the texts of the sidebar that do not fit in it. What is shortened and has its whole in a tooltip fits."""
+        found: list[str] = self.sidebar.evaluate(CUT_OFF)
+        return found
+
+
+CUT_OFF = """
+sidebar => {
+  const edge = sidebar.getBoundingClientRect().right;
+  return [sidebar, ...sidebar.querySelectorAll('*')].filter(node => {
+    const box = node.getBoundingClientRect();
+    const isShown = box.width > 0 && box.height > 0 && getComputedStyle(node).visibility !== 'hidden';
+    const isTooWide = node.clientWidth > 0 && node.scrollWidth > node.clientWidth && !node.closest('[title]');
+    return isShown && (isTooWide || box.right > edge + 0.5);
+  }).map(node => `${node.localName}.${node.className}: ${node.textContent}`);
+}
+"""

@@ -1,0 +1,145 @@
+"""What happens to the sidebar when a run does not go from its beginning to its end: a reload, a restart, an error."""
+
+import re
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from jupyter_dtrain.runs.store import RunStore
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETUP = """
+%load_ext jupyter_dtrain
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+LOOP = """%%distribute --engines 2
+for epoch in range({epochs}):
+    for x, y in loader:
+        time.sleep(0.05)
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+LONG = LOOP.format(epochs=1000)
+SHORT = LOOP.format(epochs=2)
+FAILING = (
+    SHORT
+    + """        if epoch == 1:
+            raise ValueError(f"the loss is {loss.item():.0f} {'bananas'}")
+"""
+)
+CELLS = {"setup": SETUP, "long": LONG, "short": SHORT, "failing": FAILING}
+setup, long, short, failing = range(len(CELLS))
+
+
+@pytest.fixture
+def lab(open_lab):
+    """A notebook with the cells above, set up, the sidebar open."""
+    lab = open_lab(*CELLS.values())
+    lab.open_sidebar()
+    lab.resize_sidebar(300)
+    lab.run(setup)
+    lab.expect_cluster("stopped")
+    return lab
+
+
+def start_engines(lab, number):
+    """Start engines with the sidebar's button."""
+    lab.part("engine-count").fill(str(number))
+    lab.part("start-cluster").click()
+    lab.expect_cluster("running")
+    expect(lab.part("rank")).to_have_count(number)
+
+
+def engines(lab):
+    """Return the processes of the engines that the sidebar shows."""
+    titles = " ".join(rank.get_attribute("title") or "" for rank in lab.part("rank").all())
+    return [psutil.Process(int(number)) for number in re.findall(r"process (\d+)", titles)]
+
+
+def test_engines_started_in_the_sidebar_run_cells_also_after_one_that_fails(lab):
+    start_engines(lab, 2)
+    started = engines(lab)
+    assert len(set(started)) == 2
+
+    lab.start(failing)
+    lab.finish(failing)
+    expect(lab.error(failing)).to_have_count(1)
+    shown = lab.output(failing)
+    assert "ValueError: the loss is" in shown
+    assert "line 10" in shown
+    assert """raise ValueError(f"the loss""" in shown
+    lab.expect_phase("failed")
+    expect(lab.part("run-error")).to_have_text(re.compile(r"ValueError: the loss is \d+ bananas"))
+    expect(lab.part("run-phase")).to_have_text("Failed")
+    lab.expect_points(9)
+    assert lab.cut_off() == []
+
+    lab.run(short)
+    lab.expect_phase("finished")
+    expect(lab.part("run-error")).to_have_count(0)
+    lab.expect_points(16)
+    assert engines(lab) == started
+
+    lab.part("stop-cluster").click()
+    lab.expect_cluster("stopped")
+    expect(lab.part("rank")).to_have_count(0)
+    assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
+    lab.start(long)
+    lab.wait_for_points(20)
+    before = lab.points()
+
+    lab.page.reload()
+    lab.wait_until_ready()
+    expect(lab.sidebar).to_be_visible()  # as it was
+    lab.wait_for_points(before)
+    lab.wait_for_points(lab.points() + 10)  # and it goes on
+    lab.part("stop").click()
+    lab.expect_phase("stopped")
+
+    # Every step that the kernel recorded is in the curve.
+    store = RunStore(lab.path.parent / "dtrain-runs")
+    (run,) = store.list_runs()
+    assert run.phase == "stopped"
+    steps = store.points(run.run_id, "loss").step
+    store.close()
+    assert steps == list(range(1, len(steps) + 1))
+    lab.expect_points(len(steps))
+
+
+def test_a_restart_of_the_kernel_in_the_middle_of_a_run(lab):
+    lab.start(long)
+    lab.wait_for_points(20)
+    running = engines(lab)
+    steps = lab.points()
+
+    lab.page.get_by_title("Restart the kernel", exact=True).click()
+    lab.page.locator(".jp-Dialog").get_by_role("button", name="Confirm Kernel Restart").click()
+    expect(lab.part("run")).to_have_attribute("data-phase", "lost")
+    expect(lab.part("status")).to_have_attribute("data-status", "absent")
+    assert lab.cut_off() == []
+    assert lab.points() >= steps
+    expect(lab.part("stop")).to_have_attribute("aria-disabled", "true")
+    expect(lab.part("stop-reason")).to_have_text("The run has ended")
+    expect(lab.part("rank")).to_have_count(0)
+    expect(lab.sidebar.locator(".jp-dtrain-waiting")).to_have_count(0)
+    assert psutil.wait_procs(running, timeout=60)[1] == []
+
+    lab.run(setup)
+    lab.expect_cluster("stopped")
+    lab.expect_phase("lost")
+    lab.run(short)
+    lab.expect_phase("finished")
+    lab.expect_points(16)
