@@ -26,7 +26,7 @@ import torch
 from ..errors import CaptureError
 from .copy_restore import attributes_of
 from .names import CellNames
-from .pickling import Packed, Packer, Unpacker, trackable
+from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
 _OURS = __name__.partition(".")[0]
@@ -105,15 +105,17 @@ def pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
 
 
 def _pack(values: Mapping[str, object], packer: Packer, left_out: dict[str, str]) -> Bundle:
-    packer.dump(dict(values))
-    tracked = trackable(packer.seen)
-    packer.dump(tracked)
+    with collection_paused():
+        packer.dump(dict(values))
+        tracked = trackable(packer.seen)
+        packer.dump(tracked)
     return Bundle(packer.packed(), tracked, left_out)
 
 
 def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:
     """Return the values by name and the tracked objects that a bundle's `packed` holds."""
-    return unpacker.load(), unpacker.load()
+    with collection_paused():
+        return unpacker.load(), unpacker.load()
 
 
 def _message(name: str, line: int, value: object, reason: str) -> str:

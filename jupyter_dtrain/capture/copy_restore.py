@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
+from .pickling import collection_paused
 from .reduction import foreign_attributes
 
 _ABSENT = object()
@@ -66,7 +67,8 @@ class Baseline:
 
     def __init__(self, objects: Sequence[object]) -> None:
         self.objects = objects
-        self._before = [(type(obj), _mark(obj), attributes_of(obj)) for obj in objects]
+        with collection_paused():
+            self._before = [(type(obj), _mark(obj), attributes_of(obj)) for obj in objects]
 
     def changed(self) -> dict[int, Contents]:
         """Return what is new in the objects that have changed since, by their index."""

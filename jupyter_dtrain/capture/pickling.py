@@ -11,9 +11,11 @@ persistent ids do it for both, and let a reader give back the same object for th
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Literal, cast
@@ -244,6 +246,18 @@ class Unpacker(pickle.Unpickler):
                     storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
                 self._made[index] = storage
         return self._made[index]
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Let Python look for no garbage: millions of new objects, none of which is, are looked at again and again otherwise."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def trackable(objects: Iterable[object]) -> list[object]:
