@@ -2,8 +2,9 @@
 
 The user's loader stays what it is: same object, same length, same batches in the same order. Only what an iteration
 yields is cut. For map-style data the cut is made on the batch of *indices*, so a rank loads no sample that is not its
-own, with the user's sampler, workers, collate function and pinning; the sampler draws the numbers that it would have
-drawn on one process. What has no batches of indices (iterable data, batches made by the data set) is cut after loading.
+own, with the user's sampler, workers and pinning; the sampler draws the numbers that it would have
+drawn on one process. What has no batches of indices (iterable data) is cut after loading. What is in a batch is known where PyTorch's
+own function has collated it; `collation` finds it out for another's.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..capture.bundle import RandomState
-from .batches import UnknownBatch, cut, length_of
+from .batches import Layout, UnknownBatch, cut, length_of
+from .collation import Agree, Collation, CutAfterLoading, is_default
 from .randomness import LoadingStream
 from .shares import Share
 
-Place = Callable[[Any, Share], Any]
+Place = Callable[[Any, Share, Layout | None], Any]
+Loaded = tuple[Any, Share | None, Layout | None]
 OnBatch = Callable[[Share | None, int, int | None], None]
 
 
@@ -37,6 +40,8 @@ class SharedLoaders:
         Whether an iteration that starts now is to be split.
     place : callable
         Returns the rank's part of a batch as the cell is to see it; raises `UnknownBatch` for one that cannot be split.
+    agree : callable, optional
+        Returns all ranks' values of what is given, a collective; ``None`` where there is one rank.
     on_batch : callable
         Told of every batch in training just before the cell gets it: its share (``None``: it is whole), its number from 1, and
         how many there are (``None``: not known).
@@ -54,6 +59,7 @@ class SharedLoaders:
         share: Callable[[int], Share],
         split_now: Callable[[], bool],
         place: Place,
+        agree: Agree | None,
         on_batch: OnBatch,
         on_whole: Callable[[], None],
         on_unknown: Callable[[str], None],
@@ -62,11 +68,13 @@ class SharedLoaders:
         self._share = share
         self._split_now = split_now
         self._place = place
+        self._agree = agree
         self._on_batch = on_batch
         self._on_whole = on_whole
         self._on_unknown = on_unknown
         self._stream = stream
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
+        self._collations: WeakKeyDictionary[DataLoader[Any], Collation] = WeakKeyDictionary()
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
         self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
 
@@ -75,65 +83,87 @@ class SharedLoaders:
         if not self._split_now():
             return _Watched(original(loader), self._on_whole)
         whole = _Source(original, loader, _is_whole)
+        collation = self._collation(loader)
+        source = whole
         if loader in self._whole:
-            source = whole
+            pass
         elif _has_index_batches(loader):
-            inner, batches = self._by_index(loader)
-            source = _Source(original, inner, batches.next_share, self._stream)
-        else:
+            if collation is None or not collation.is_whole:
+                inner, batches = self._by_index(loader, collation)
+                source = _Source(original, inner, batches.next_share, self._stream)
+            else:
+                source = _Source(original, loader, collation.of_whole)
+        elif self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
             source = _Source(original, loader, self._cut_loaded)
+        else:
+            # One batch does not say where its samples are.
+            self._whole.add(loader)
+            self._on_unknown("structure of its own")
         return _SplitIterator(
-            source, _length(loader), self._place, self._on_batch, None if loader in self._known else self._first(loader, whole)
+            source, _length(loader), self._place, self._on_batch, None if loader in self._known else self._first(original, loader, whole)
         )
 
-    def _first(self, loader: DataLoader[Any], whole: _Source) -> Callable[[UnknownBatch | None], _Source]:
+    def _collation(self, loader: DataLoader[Any]) -> Collation | None:
+        if self._agree is None or is_default(loader):
+            return None
+        if loader not in self._collations:
+            self._collations[loader] = Collation(loader, self._share, self._agree)
+        return self._collations[loader]
+
+    def _first(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any], whole: _Source) -> _First:
         """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
         streams = [stream for stream in (loader.generator, getattr(loader.sampler, "generator", None)) if stream is not None]
         states = [stream.get_state() for stream in streams]
         random_state = RandomState.now()
 
-        def decide(error: UnknownBatch | None) -> _Source:
+        def decide(error: UnknownBatch | CutAfterLoading | None) -> _Source:
             if error is None:
                 self._known.add(loader)
                 return whole
-            self._whole.add(loader)
-            self._on_unknown(str(error))
             for stream, state in zip(streams, states, strict=True):
                 stream.set_state(state)
             random_state.set()
+            if isinstance(error, CutAfterLoading):
+                self._known.add(loader)
+                return _Source(original, loader, self._collations[loader].of_whole)
+            self._whole.add(loader)
+            self._on_unknown(str(error))
             return whole
 
         return decide
 
-    def _by_index(self, loader: DataLoader[Any]) -> tuple[DataLoader[Any], _ShareOfBatches]:
+    def _by_index(self, loader: DataLoader[Any], collation: Collation | None) -> tuple[DataLoader[Any], _ShareOfBatches]:
         inner = self._inner.get(loader)
         if inner is None or not loader.persistent_workers:
             inner = copy.copy(loader)
             # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-            inner.__dict__["batch_sampler"] = _ShareOfBatches(loader.batch_sampler, self._share, self._stream)
+            inner.__dict__["batch_sampler"] = _ShareOfBatches(loader.batch_sampler, self._share, self._stream, collation)
             inner.__dict__["_iterator"] = None
             self._inner[loader] = inner
         batches = inner.batch_sampler
         assert isinstance(batches, _ShareOfBatches)
-        batches.shares.clear()
+        batches.pending.clear()
         return inner, batches
 
-    def _cut_loaded(self, batch: Any) -> tuple[Any, Share | None]:
+    def _cut_loaded(self, batch: Any) -> Loaded:
         total = length_of(batch)
         if total is None:
+            if self._agree is None:
+                return _is_whole(batch)
             raise UnknownBatch(type(batch).__name__)
         share = self._share(total)
-        return cut(batch, share.loaded, total), share
+        return cut(batch, share.loaded), share, None
 
 
 class _ShareOfBatches:
     """A batch sampler that yields the rank's part of each batch of another."""
 
-    def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None) -> None:
+    def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None, collation: Collation | None) -> None:
         self._batches = batches
+        self._collation = collation
         self._share = share
         self._stream = stream
-        self.shares: list[Share] = []  # of batches whose indices were drawn and whose samples have not arrived yet
+        self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
 
     def __iter__(self) -> Iterator[list[Any]]:
         batches = iter(self._batches)
@@ -143,7 +173,7 @@ class _ShareOfBatches:
             if indices is None:
                 return
             share = self._share(len(indices))
-            self.shares.append(share)
+            self.pending.append((share, indices))
             yield indices[share.loaded]
 
     def __len__(self) -> int:
@@ -152,12 +182,13 @@ class _ShareOfBatches:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 
-    def next_share(self, batch: Any) -> tuple[Any, Share]:
-        return batch, self.shares.pop(0)
+    def next_share(self, batch: Any) -> Loaded:
+        share, indices = self.pending.pop(0)
+        return (batch, share, None) if self._collation is None else self._collation.own(batch, share, indices)
 
 
-def _is_whole(batch: Any) -> tuple[Any, None]:
-    return batch, None
+def _is_whole(batch: Any) -> Loaded:
+    return batch, None, None
 
 
 class _Source:
@@ -167,7 +198,7 @@ class _Source:
         self,
         make: Callable[[Any], Any],
         loader: DataLoader[Any],
-        share: Callable[[Any], tuple[Any, Share | None]],
+        share: Callable[[Any], Loaded],
         stream: LoadingStream | None = None,
     ) -> None:
         self._make, self._loader, self._share, self._stream = make, loader, share, stream
@@ -176,7 +207,7 @@ class _Source:
     def start(self) -> None:
         self._batches = self._make(self._loader)
 
-    def __next__(self) -> tuple[Any, Share | None]:
+    def __next__(self) -> Loaded:
         with nullcontext() if self._stream is None else self._stream.loading():
             batch = next(self._batches)
         return self._share(batch)
@@ -203,6 +234,9 @@ class _Watched:
         return len(self._batches)
 
 
+_First = Callable[[UnknownBatch | CutAfterLoading | None], _Source]
+
+
 class _SplitIterator:
     """The iterator that the cell holds."""
 
@@ -212,7 +246,7 @@ class _SplitIterator:
         length: int | None,
         place: Place,
         on_batch: OnBatch,
-        first: Callable[[UnknownBatch | None], _Source] | None,
+        first: _First | None,
     ) -> None:
         source.start()  # draws random numbers where one process would
         self._source = source
@@ -228,12 +262,12 @@ class _SplitIterator:
     def __next__(self) -> Any:
         try:
             batch, share = self._placed()
-        except UnknownBatch as error:
+        except (UnknownBatch, CutAfterLoading) as error:
             if self._first is None:
                 raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
             self._source = self._first(error)
             self._source.start()
-            batch, share = next(self._source)
+            batch, share = self._placed()
         else:
             if self._first is not None:
                 self._first(None)
@@ -243,8 +277,8 @@ class _SplitIterator:
         return batch
 
     def _placed(self) -> tuple[Any, Share | None]:
-        batch, share = next(self._source)
-        return (batch if share is None else self._place(batch, share)), share
+        batch, share, layout = next(self._source)
+        return (batch if share is None else self._place(batch, share, layout)), share
 
     def __len__(self) -> int:
         return len(self._source)

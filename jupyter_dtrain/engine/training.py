@@ -74,7 +74,8 @@ class Training:
         self._loaders = SharedLoaders(
             share=lambda total: self._shares(total)[rank],
             split_now=self._models.training,
-            place=placed if self._view is not None else lambda batch, _share: batch,
+            place=placed if self._view is not None else lambda batch, _share, _layout: batch,
+            agree=Exchange.objects if shared else None,
             on_batch=self._on_batch,
             on_whole=lambda: control.boundary(observer.step),
             on_unknown=self._say_unknown,

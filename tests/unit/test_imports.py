@@ -52,6 +52,7 @@ ENGINE_ORDER = [
     "placements",
     "exchange",
     "batches",
+    "collation",
     "rules",
     "global_view",
     "models",
