@@ -55,10 +55,9 @@ $(VENV)/.created:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with its venv module is needed: install it, or name it with PYTHON=…"; exit 1; }
 	$(PYTHON) -m venv $(VENV) && touch $@
 
-# Where pip does not find that build by itself: PyTorch's own index, then whatever pip has (on macOS that is a CPU build).
+# Where pip does not find the CPU build: whatever pip has (on macOS that is a CPU build too).
 $(VENV)/.torch: constraints.txt | $(VENV)/.created
-	$(BIN)/pip install "$(TORCH)" || $(BIN)/pip install --extra-index-url https://download.pytorch.org/whl/cpu "$(TORCH)" \
-		|| $(BIN)/pip install -c constraints.txt torch
+	$(BIN)/pip install "$(TORCH)" || $(BIN)/pip install -c constraints.txt torch
 	touch $@
 
 $(VENV)/.builders: constraints.txt | $(VENV)/.created
