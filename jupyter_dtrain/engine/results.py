@@ -72,8 +72,20 @@ class Home:
             # Something cannot be sent; now find out what, piece by piece.
             stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in stays}
-            changed = {index: new for index, new in changes.changed.items() if self._why_not(new) is None}
+            changed = {index: self._what_can_be_sent(index, new, stays) for index, new in changes.changed.items()}
             return self._pickled(Changes(changed, deleted), Bound(kept, None if self._why_not(value) else value)), stays
+
+    def _what_can_be_sent(self, index: int, new: Contents, stays: dict[str, str]) -> Contents:
+        """Return `new` without what cannot be sent; say so in `stays`."""
+        reasons = {f".{key}": reason for key, value in new.attributes.items() if (reason := self._why_not(value)) is not None}
+        attributes = {key: value for key, value in new.attributes.items() if f".{key}" not in reasons}
+        reason = self._why_not(new.items)
+        if reason is not None:
+            reasons[""] = f"of what the cell put into it, something cannot be sent ({reason})"
+        obj = self._baseline.objects[index]
+        name = next((name for name, value in self._before.items() if value is obj), f"a {type(obj).__name__}")
+        stays |= {name + key: reason for key, reason in reasons.items()}
+        return Contents(None if reason is not None else new.items, attributes, new.removed)
 
     def _pickled(self, *graphs: object) -> Packed:
         packer = Packer(namespace=self._namespace, known=self._baseline.objects)
