@@ -51,8 +51,11 @@ class BlobFolder:
     def write(self, key: str, buffer: memoryview) -> None:
         """Store `buffer` under `key`, unless it is there. Readers never see a part of it."""
         target = self.path / key
-        if target.exists():
+        try:
             os.utime(target)  # the least recently used go first
+        except FileNotFoundError:
+            pass
+        else:
             return
         handle, name = tempfile.mkstemp(dir=self.path, prefix=".part-")
         try:
@@ -70,6 +73,8 @@ class BlobFolder:
     def open(self, key: str) -> memoryview:
         """Map a stored buffer. Writes to it are private to the process."""
         with (self.path / key).open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return memoryview(bytearray())  # nothing cannot be mapped
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
     def discard(self, keys: Iterable[str]) -> None:

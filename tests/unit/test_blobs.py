@@ -1,0 +1,195 @@
+"""Buffers by content: stored once, whole or not at all, mapped privately."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jupyter_dtrain.transport import blobs as blobs_module
+from jupyter_dtrain.transport.blobs import BlobFolder, key_of
+
+
+@pytest.fixture
+def blobs(tmp_path):
+    return BlobFolder(tmp_path / "blobs")
+
+
+def view(content: bytes) -> memoryview:
+    return memoryview(content)
+
+
+def names(blobs: BlobFolder) -> set[str]:
+    return {path.name for path in blobs.path.iterdir()}
+
+
+def test_equal_bytes_are_stored_once(blobs):
+    keys = blobs.put_all([view(b"a" * 100), view(b"b" * 100), memoryview(np.full(100, ord("a"), np.uint8))])
+    assert keys[0] == keys[2] != keys[1]
+    assert names(blobs) == set(keys)
+    assert bytes(blobs.open(keys[0])) == b"a" * 100
+    assert bytes(blobs.open(keys[1])) == b"b" * 100
+
+
+def test_keys_tell_contents_apart():
+    contents = [b"", b"\0", b"\0\0", b"ab", b"ba", b"a" * 1000, b"a" * 999 + b"b"]
+    assert len({key_of(view(content)) for content in contents}) == len(contents)
+    assert key_of(view(b"ab")) == key_of(memoryview(bytearray(b"ab")))
+
+
+def test_what_is_there_is_not_written_again(blobs):
+    key = blobs.put(view(b"x" * 50))
+    inode = (blobs.path / key).stat().st_ino
+    os.utime(blobs.path / key, (1, 1))
+    assert blobs.put(view(b"x" * 50)) == key
+    assert (blobs.path / key).stat().st_ino == inode
+    assert (blobs.path / key).stat().st_mtime > 1, "used a moment ago"
+
+
+def test_nothing_is_a_buffer_too(blobs):
+    key = blobs.put(view(b""))
+    assert blobs.open(key).nbytes == 0
+
+
+def test_writes_are_seen_by_nobody_else(blobs):
+    key = blobs.put(view(bytes(5000)))
+    first, second = blobs.open(key), blobs.open(key)
+    first[0] = first[4999] = 7
+    assert (first[0], first[4999]) == (7, 7)
+    assert (second[0], second[4999]) == (0, 0)
+    assert bytes(blobs.open(key)) == bytes(5000)
+    assert (blobs.path / key).read_bytes() == bytes(5000)
+
+
+def test_what_is_missing(blobs):
+    key = blobs.put(view(b"x"))
+    assert blobs.missing([key, "other"]) == ["other"]
+    with pytest.raises(FileNotFoundError):
+        blobs.open("other")
+
+
+def test_what_is_mapped_outlives_its_file(blobs):
+    key = blobs.put(view(b"x" * 5000))
+    mapped = blobs.open(key)
+    blobs.discard([key, "never there"])
+    assert names(blobs) == set()
+    assert bytes(mapped) == b"x" * 5000
+
+
+def test_a_full_disk_leaves_no_part_behind(blobs, monkeypatch):
+    class Full:
+        def __init__(self, handle: int, _mode: str) -> None:
+            self.handle = handle
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            os.close(self.handle)
+
+        def write(self, buffer: memoryview) -> None:
+            os.write(self.handle, buffer[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(blobs_module.os, "fdopen", Full)
+    with pytest.raises(OSError, match="No space left"):
+        blobs.put(view(b"x" * 100))
+    assert names(blobs) == set()
+    monkeypatch.undo()
+    assert bytes(blobs.open(blobs.put(view(b"x" * 100)))) == b"x" * 100
+
+
+def test_readers_never_see_a_part(blobs):
+    """One thread writes and removes, the other reads whenever the file is there."""
+    content = bytes(range(256)) * 4096
+    key = key_of(view(content))
+    done = threading.Event()
+    lengths: list[int] = []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                lengths.append(len((blobs.path / key).read_bytes()))
+            except FileNotFoundError:
+                continue
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(100):
+        blobs.write(key, view(content))
+        blobs.discard([key])
+    for _ in range(1000):  # the reader may have had no turn yet
+        blobs.write(key, view(content))
+        if lengths:
+            break
+    done.set()
+    reader.join(timeout=10)
+    assert lengths
+    assert set(lengths) == {len(content)}
+
+
+def test_a_buffer_removed_while_it_is_looked_for_is_written_again(blobs, monkeypatch):
+    key = blobs.put(view(b"x" * 10))
+    utime = os.utime
+
+    def removed_just_before(path: Path) -> None:
+        blobs.discard([key])
+        utime(path)
+
+    monkeypatch.setattr(blobs_module.os, "utime", removed_just_before)
+    assert blobs.put(view(b"x" * 10)) == key
+    assert (blobs.path / key).read_bytes() == b"x" * 10
+
+
+# -- room ------------------------------------------------------------------------------------------------------------
+
+
+def stored(blobs: BlobFolder, contents: list[bytes]) -> list[str]:
+    """Store buffers, each used a second after the one before it."""
+    keys = [blobs.put(view(content)) for content in contents]
+    for age, key in enumerate(keys):
+        os.utime(blobs.path / key, (1000 + age, 1000 + age))
+    return keys
+
+
+def test_the_least_recently_used_go_first(blobs):
+    keys = stored(blobs, [bytes([n]) * 100 for n in range(5)])
+    blobs.put(view(bytes([1]) * 100))  # used again
+    blobs.trim(keep=[], limit=250)
+    assert names(blobs) == {keys[1], keys[4]}
+
+
+def test_as_few_as_possible_go(blobs):
+    keys = stored(blobs, [b"a" * 100, b"b" * 10, b"c" * 100])
+    blobs.trim(keep=[], limit=210)
+    assert names(blobs) == set(keys)
+    blobs.trim(keep=[], limit=209)
+    assert names(blobs) == set(keys[1:])
+
+
+def test_what_is_in_use_stays_whatever_the_limit(blobs):
+    keys = stored(blobs, [bytes([n]) * 100 for n in range(4)])
+    blobs.trim(keep=[keys[0], "never there"], limit=150)
+    assert names(blobs) == {keys[0]}
+    blobs.trim(keep=keys, limit=0)
+    assert names(blobs) == {keys[0]}
+    blobs.trim(keep=[], limit=0)
+    assert names(blobs) == set()
+
+
+def test_a_part_that_is_being_written_is_left_alone(blobs):
+    part = blobs.path / ".part-x"
+    part.write_bytes(b"x" * 1000)
+    blobs.trim(keep=[], limit=0)
+    assert names(blobs) == {".part-x"}
+
+
+def test_the_folder_is_the_users_own(tmp_path):
+    path = tmp_path / "a" / "blobs"
+    assert stat.S_IMODE(BlobFolder(path).path.stat().st_mode) == 0o700
+    assert BlobFolder(path).path == path, "and may be there already"
