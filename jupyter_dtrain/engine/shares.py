@@ -49,7 +49,9 @@ def share_of(total: int, rank: int, speeds: Sequence[float]) -> Share:
     proportion by less than one sample.
     """
     whole = sum(speeds)
-    before = sum(speeds[:rank])
-    start = round(total * before / whole)
-    stop = total if rank == len(speeds) - 1 else round(total * (before + speeds[rank]) / whole)
-    return Share(start, stop, total)
+
+    def boundary(before: int) -> int:
+        # The same expression on both sides of it: some versions of Python add up floats more exactly than step by step.
+        return total if before == len(speeds) else round(total * sum(speeds[:before]) / whole)
+
+    return Share(boundary(rank), boundary(rank + 1), total)

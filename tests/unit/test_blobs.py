@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jupyter_dtrain.transport import blobs as blobs_module
 from jupyter_dtrain.transport.blobs import BlobFolder, key_of
 
 
@@ -29,7 +28,7 @@ def names(blobs: BlobFolder) -> set[str]:
 
 
 def test_equal_bytes_are_stored_once(blobs):
-    keys = blobs.put_all([view(b"a" * 100), view(b"b" * 100), memoryview(np.full(100, ord("a"), np.uint8))])
+    keys = blobs.put_all([view(b"a" * 100), view(b"b" * 100), np.full(100, ord("a"), np.uint8).data])
     assert keys[0] == keys[2] != keys[1]
     assert names(blobs) == set(keys)
     assert bytes(blobs.open(keys[0])) == b"a" * 100
@@ -96,7 +95,7 @@ def test_a_full_disk_leaves_no_part_behind(blobs, monkeypatch):
             os.write(self.handle, buffer[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(blobs_module.os, "fdopen", Full)
+    monkeypatch.setattr("jupyter_dtrain.transport.blobs.os.fdopen", Full)
     with pytest.raises(OSError, match="No space left"):
         blobs.put(view(b"x" * 100))
     assert names(blobs) == set()
@@ -141,7 +140,7 @@ def test_a_buffer_removed_while_it_is_looked_for_is_written_again(blobs, monkeyp
         blobs.discard([key])
         utime(path)
 
-    monkeypatch.setattr(blobs_module.os, "utime", removed_just_before)
+    monkeypatch.setattr("jupyter_dtrain.transport.blobs.os.utime", removed_just_before)
     assert blobs.put(view(b"x" * 10)) == key
     assert (blobs.path / key).read_bytes() == b"x" * 10
 

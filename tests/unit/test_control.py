@@ -1,0 +1,200 @@
+"""Stopping: wherever the command finds the ranks, all of them end after the same step."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
+
+from jupyter_dtrain.engine.control import Control, StopRun
+
+LIMIT = timedelta(seconds=20)
+
+
+class Waits(Exception):
+    """A rank would have to wait here."""
+
+
+class Ledger:
+    """Stands in for the ranks' store, in one thread: where it would wait, it says so."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def wait(self, keys: Sequence[str], _timeout: timedelta) -> None:
+        if not all(key in self.values for key in keys):
+            raise Waits
+
+
+class Rank:
+    """A rank in the middle of its run, moved on one action at a time: begin a step, or finish the one it is in."""
+
+    def __init__(self, ledger: Ledger, rank: int, world_size: int, last: int) -> None:
+        self.control = Control(ledger, rank=rank, world_size=world_size, timeout=LIMIT)  # type: ignore[arg-type]
+        self.finished = 0
+        self.in_step = False
+        self.ended: str | None = None
+        self.last = last
+
+    def move(self, others: Sequence[Rank]) -> bool:
+        """Do the next thing; return whether there was one that it need not wait for."""
+        if self.ended is not None:
+            return False
+        if self.in_step:
+            # Gradients are exchanged in a step: it ends when all others have begun it.
+            if any(other.finished + other.in_step <= self.finished for other in others):
+                return False
+            self.in_step = False
+            self.finished += 1
+            return True
+        if self.finished == self.last:
+            self.control.close()
+            self.ended = "done"
+            return True
+        try:
+            self.control.boundary(self.finished)
+        except Waits:
+            return False
+        except StopRun:
+            self.ended = "stopped"
+            return True
+        self.in_step = True
+        return True
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    world_size=st.integers(1, 4),
+    last=st.integers(0, 6),
+    order=st.lists(st.integers(0, 3), max_size=60),
+    commands=st.lists(st.integers(0, 40), min_size=4, max_size=4),
+)
+def test_all_ranks_stop_after_the_same_step(world_size, last, order, commands):
+    ledger = Ledger()
+    ranks = [Rank(ledger, rank, world_size, last) for rank in range(world_size)]
+    told: dict[int, int] = {}  # rank → steps that it had finished when it was told
+    moves = order + [n % 4 for n in range(400)]  # in turn, after the drawn order, until nothing moves
+    for count, choice in enumerate(moves):
+        for index, rank in enumerate(ranks):
+            if count >= commands[index] and index not in told and rank.ended is None:
+                rank.control.command("stop")
+                told[index] = rank.finished
+        rank = ranks[choice % world_size]
+        rank.move([other for other in ranks if other is not rank])
+    assert all(rank.ended is not None for rank in ranks), "nobody waits for ever"
+    assert len({rank.finished for rank in ranks}) == 1
+    assert all(rank.finished <= last for rank in ranks)
+    if len(told) == world_size:
+        assert ranks[0].finished <= max(told.values()) + 1, "at once, but for the step in progress"
+    if set(commands[:world_size]) == {0}:
+        assert ranks[0].finished == 0, "told before they began"
+
+
+@given(order=st.lists(st.integers(0, 1), max_size=30), last=st.integers(1, 5))
+def test_without_a_command_every_step_is_run(order, last):
+    ledger = Ledger()
+    ranks = [Rank(ledger, rank, 2, last) for rank in range(2)]
+    for choice in order + [0, 1] * 40:
+        ranks[choice].move([ranks[1 - choice]])
+    assert [(rank.ended, rank.finished) for rank in ranks] == [("done", last)] * 2
+
+
+def test_other_commands_and_repeated_ones_change_nothing():
+    control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
+    control.command("louder")
+    control.boundary(0)
+    control.boundary(1)
+    control.command("stop")
+    control.command("stop")
+    with pytest.raises(StopRun):
+        control.boundary(2)
+    with pytest.raises(StopRun):
+        control.boundary(2)
+
+
+def test_a_step_in_progress_is_finished():
+    control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
+    control.boundary(0)  # step 1 begins
+    control.stop()
+    with pytest.raises(StopRun):
+        control.boundary(1)
+
+
+def test_the_cells_own_handlers_do_not_catch_a_stop():
+    assert issubclass(StopRun, BaseException)
+    assert not issubclass(StopRun, Exception)
+
+
+def test_waiting_for_a_rank_that_never_answers_has_a_limit():
+    store = HashStore()
+    control = Control(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50))
+    control.stop()
+    with pytest.raises(RuntimeError):
+        control.boundary(0)
+
+
+def test_runs_of_one_store_do_not_see_each_other():
+    store = HashStore()
+    for run in ("run-1", "run-2"):
+        control = Control(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT)
+        control.boundary(0)
+        control.stop()
+        with pytest.raises(StopRun):
+            control.boundary(1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_threads_on_a_real_store(seed):
+    """Ranks as threads, told by other threads at any moment; a barrier in each step stands for the exchange of gradients."""
+    draw = random.Random(seed)
+    world_size = draw.choice([2, 3])
+    store = HashStore()
+    controls = [Control(store, rank=rank, world_size=world_size, timeout=LIMIT) for rank in range(world_size)]
+    exchange = threading.Barrier(world_size)
+    finished = [0] * world_size
+    begun = threading.Event()
+    errors: list[BaseException] = []
+
+    def train(rank: int) -> None:
+        own = random.Random(seed * 10 + rank)
+        try:
+            while True:
+                controls[rank].boundary(finished[rank])
+                if own.random() < 0.3:
+                    threading.Event().wait(own.random() * 2e-3)
+                exchange.wait(LIMIT.total_seconds())
+                finished[rank] += 1
+                if finished[rank] == 3:
+                    begun.set()
+        except StopRun:
+            controls[rank].close()
+        except BaseException as error:
+            errors.append(error)
+            exchange.abort()
+
+    ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(world_size)]
+    for thread in ranks:
+        thread.start()
+    assert begun.wait(LIMIT.total_seconds())
+    for rank in draw.sample(range(world_size), world_size):
+        controls[rank].command("stop")
+        if draw.random() < 0.5:
+            threading.Event().wait(draw.random() * 5e-3)
+    for thread in ranks:
+        thread.join(LIMIT.total_seconds())
+    assert errors == []
+    assert not any(thread.is_alive() for thread in ranks)
+    assert len(set(finished)) == 1
+    assert finished[0] >= 3
