@@ -254,6 +254,7 @@ class Session:
             run=run,
             points=recorder.snapshot_points() if recorder is not None else [],
             devices=recorder.devices() if recorder is not None else [],
+            notices=recorder.notices() if recorder is not None else [],
         )
 
     def drain(self) -> list[Message]:

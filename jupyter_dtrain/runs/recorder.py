@@ -173,9 +173,9 @@ class RunRecorder:
                 self._seen.setdefault(name, Curve()).extend(fresh)
                 self._seen[name] = _bounded(self._seen[name])
             messages += [self._devices[rank] for rank in sorted(self._fresh_devices)]
-            messages += self._fresh_notices
             if self._changed:
                 messages.append(self._run_update())
+            messages += self._fresh_notices  # they do not name their run, so a new one has to be there before them
             self._fresh = {}
             self._fresh_devices = set()
             self._fresh_notices = []

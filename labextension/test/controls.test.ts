@@ -56,10 +56,11 @@ describe('Stop', () => {
     assert.equal(controls.obstacle('stop_run'), 'no-run');
   });
 
-  it('cannot act when the kernel is gone', async () => {
+  it('cannot act when the kernel is gone, and the run with it', async () => {
     const [kernel, { controls }] = await training('reload-mid-run', 4);
     kernel.become('dead');
-    assert.equal(controls.obstacle('stop_run'), 'gone');
+    assert.equal(controls.obstacle('stop_run'), 'run-ended');
+    assert.equal(controls.obstacle('stop_cluster'), 'gone');
   });
 });
 

@@ -72,6 +72,21 @@ describe('a page that is loaded in the middle of a run', () => {
     );
     assert.equal(run?.phase, 'stopped');
   });
+
+  it('has the notices of the run, each once', () => {
+    const snapshot = recorded('reload-mid-run').find(
+      update => update.type === 'snapshot'
+    );
+    assert.ok(snapshot);
+    const notice = { rank: 0, text: 'The loader is not split.' };
+    const state = new TrainingState();
+    state.apply({ ...snapshot, notices: [notice] });
+    state.apply({ type: 'notice', ...notice });
+    assert.deepEqual(
+      state.notices.map(({ text }) => text),
+      [notice.text]
+    );
+  });
 });
 
 describe('a run that fails', () => {

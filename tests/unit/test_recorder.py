@@ -325,7 +325,9 @@ def test_a_notice_of_all_ranks_is_shown_once_and_stays_for_views_that_open_later
     run = recorder()
     for rank in (0, 1):
         run.apply(Notice(rank=rank, text="the loader `test` is not split"))
-    assert only(run.drain(), Notice) == run.notices() == [Notice(rank=0, text="the loader `test` is not split")]
+    messages = run.drain()
+    assert only(messages, Notice) == run.notices() == [Notice(rank=0, text="the loader `test` is not split")]
+    assert [type(message) for message in messages].index(RunUpdate) < [type(message) for message in messages].index(Notice)  # a run's
     for number in range(10 * MAX_NOTICES):
         run.apply(Notice(rank=0, text=f"step {number}"))
     assert len(run.notices()) == MAX_NOTICES

@@ -55,7 +55,10 @@ export class Controls {
 
   /** Why `command` cannot be sent now; `null`: it can. */
   obstacle(command: CommandName): Obstacle | null {
-    const { status, canCommand } = this._connection;
+    const { status, canCommand, state } = this._connection;
+    if (command === 'stop_run' && state.run !== null && !state.running) {
+      return 'run-ended'; // whatever became of its kernel
+    }
     if (status !== 'connected') {
       return status;
     }
@@ -95,12 +98,8 @@ export class Controls {
   }
 
   private _stopRunObstacle(): Obstacle | null {
-    const { run, running } = this._connection.state;
-    if (run === null) {
+    if (this._connection.state.run === null) {
       return 'no-run';
-    }
-    if (!running) {
-      return 'run-ended';
     }
     return this.stopping ? 'run-stopping' : null;
   }

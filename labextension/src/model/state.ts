@@ -96,6 +96,9 @@ export class TrainingState {
       for (const points of snapshot.points) {
         this._addPoints(points);
       }
+      for (const notice of snapshot.notices) {
+        this._addNotice(notice);
+      }
     }
   }
 
