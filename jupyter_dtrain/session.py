@@ -31,7 +31,6 @@ from .transport.blobs import BlobFolder
 from .transport.wire import from_parcel, to_parcel
 
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
-BLOB_LIMIT = 8 << 30  # bytes of unused buffers kept for reruns
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ class Session:
         group = self._group_of(cluster, num_ranks)
         blobs = BlobFolder(cluster.blob_dir)
         parcel = to_parcel(bundle.packed, blobs)
-        blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + BLOB_LIMIT)
+        blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + blobs.limit)
         if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
             output.progress("the engines import torch")
             cluster.wait_warm(options.cluster.start_timeout)

@@ -8,14 +8,20 @@ same otherwise.
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import mmap
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
+
+from ..errors import ClusterError
+
+PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 
 
@@ -37,10 +43,43 @@ class BlobFolder:
         self.path = path
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def put_all(self, buffers: Iterable[memoryview]) -> list[str]:
-        """Store `buffers` and return their keys in order. Hashing releases the interpreter's lock, so it runs in threads."""
+    def put_all(self, buffers: Sequence[memoryview]) -> list[str]:
+        """Store `buffers` and return their keys in order.
+
+        Raises
+        ------
+        ClusterError
+            There is no room for them, even without all others.
+        """
+        # Hashing and writing release the interpreter's lock, so they run in threads.
         with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-            return list(pool.map(self.put, buffers))
+            keys = list(pool.map(key_of, buffers))
+            try:
+                list(pool.map(self.write, keys, buffers))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                self.trim(keep=keys, limit=0)
+                self._write_or_say(keys, buffers)
+        return keys
+
+    def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
+        try:
+            for key, buffer in zip(keys, buffers, strict=True):
+                self.write(key, buffer)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            needed = sum({key: buffer.nbytes for key, buffer in zip(keys, buffers, strict=True)}.values())
+            raise ClusterError(
+                f"{self.path.parent} has no room for the cell's values ({needed / 2**30:.1f} GiB). "
+                "Make large data inside the cell, or give the machine (or its container) more shared memory."
+            ) from error
+
+    @property
+    def limit(self) -> int:
+        """Bytes of unused buffers that may stay for reruns: a part of the file system, as memory is dear."""
+        return shutil.disk_usage(self.path).total // PART
 
     def put(self, buffer: memoryview) -> str:
         """Store one buffer and return its key."""
@@ -72,10 +111,12 @@ class BlobFolder:
 
     def open(self, key: str) -> memoryview:
         """Map a stored buffer. Writes to it are private to the process."""
-        with (self.path / key).open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return memoryview(bytearray())  # nothing cannot be mapped
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        path = self.path / key
+        size = path.stat().st_size
+        if not size:
+            return memoryview(bytearray())  # nothing cannot be mapped
+        # Python's own mmap would hold a file descriptor for each, and large models have more tensors than processes may have files.
+        return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data
 
     def discard(self, keys: Iterable[str]) -> None:
         """Remove stored buffers. Processes that mapped one keep it."""

@@ -43,7 +43,7 @@ class Parcel:
 def to_parcel(packed: Packed, blobs: BlobFolder) -> Parcel:
     """Store the large buffers of `packed` in `blobs`."""
     large = [index for index, buffer in enumerate(packed.buffers) if buffer.nbytes >= SMALLEST]
-    keys = dict(zip(large, blobs.put_all(packed.buffers[index] for index in large), strict=True))
+    keys = dict(zip(large, blobs.put_all([packed.buffers[index] for index in large]), strict=True))
     parts: list[bytes | str] = [keys.get(index) or bytes(buffer) for index, buffer in enumerate(packed.buffers)]
     return Parcel(packed.stream, packed.leaves, parts)
 

@@ -9,8 +9,10 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
+from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.transport.blobs import BlobFolder, key_of
 
 
@@ -101,6 +103,33 @@ def test_a_full_disk_leaves_no_part_behind(blobs, monkeypatch):
     assert names(blobs) == set()
     monkeypatch.undo()
     assert bytes(blobs.open(blobs.put(view(b"x" * 100)))) == b"x" * 100
+
+
+def test_unused_buffers_make_room_for_others(blobs, monkeypatch):
+    """The file system has room for two buffers."""
+    real = os.fdopen
+
+    def fdopen(handle, mode):
+        if len([name for name in names(blobs) if not name.startswith(".")]) == 2:
+            os.close(handle)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(handle, mode)
+
+    monkeypatch.setattr(os, "fdopen", fdopen)
+    blobs.put_all([view(b"1"), view(b"2")])
+    keys = blobs.put_all([view(b"3"), view(b"2")])
+    assert names(blobs) == set(keys)
+    with pytest.raises(ClusterError, match=r"has no room for the cell's values \(0.0 GiB\). Make large data inside the cell"):
+        blobs.put_all([view(b"4"), view(b"5"), view(b"6")])
+    assert not [name for name in names(blobs) if name.startswith(".")]  # no parts are left
+
+
+def test_what_is_mapped_takes_no_file_descriptor(blobs):
+    keys = blobs.put_all([view(bytes([number]) * 5000) for number in range(50)])
+    before = psutil.Process().num_fds()
+    mapped = [blobs.open(key) for key in keys]
+    assert psutil.Process().num_fds() == before
+    assert [buffer[4999] for buffer in mapped] == list(range(50))
 
 
 def test_readers_never_see_a_part(blobs):
