@@ -40,10 +40,11 @@ class Observer:
         self._stepped: set[int] = set()
         self._loss: torch.Tensor | None = None
         self._weight = 1.0
-        self._samples = 0
+        self._samples = 0  # drawn since the last backward pass
+        self._used = 0  # drawn for the backward passes of this step
         self._epoch = 0
         self.step = 0
-        self.any_optimizer = False
+        self.any_optimizer = False  # there is one, so a backward pass makes no step by itself
 
     def on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
         """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
@@ -58,10 +59,12 @@ class Observer:
             self._finish(None)  # the pass before was a step made by hand
         self._loss = part_of(root).detach() if root.numel() == 1 else None
         self._weight = weight
+        self._used, self._samples = self._used + self._samples, 0
 
     def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer has stepped."""
         self.any_optimizer = True
+        self._used, self._samples = self._used + self._samples, 0
         if id(optimizer) in self._stepped:
             self._stepped.clear()
         first = not self._stepped
@@ -72,8 +75,8 @@ class Observer:
 
     def _finish(self, learning_rate: float | None) -> None:
         self.step += 1
-        done = _Step(self.step, time.time(), self._loss, self._weight, learning_rate, self._samples)
-        self._loss, self._samples = None, 0
+        done = _Step(self.step, time.time(), self._loss, self._weight, learning_rate, self._used)
+        self._loss, self._used = None, 0
         with self._lock:
             self._done.append(done)
 

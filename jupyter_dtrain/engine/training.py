@@ -69,7 +69,9 @@ class Training:
             stream=ModelStream(rank) if shared else None,
             view=self._view,
         )
-        for module in outermost(list(objects)):
+        objects = list(objects)
+        observer.any_optimizer = any(isinstance(obj, torch.optim.Optimizer) for obj in objects)
+        for module in outermost(objects):
             self._models.know(module)
         self._loaders = SharedLoaders(
             share=lambda total: self._shares(total)[rank],

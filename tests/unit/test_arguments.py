@@ -1,0 +1,114 @@
+"""The magics' lines: what each means, and what is said of one that cannot be understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.notebook.arguments import HelpAsked, LineCommand, parse_cell_line, parse_line
+from jupyter_dtrain.options import ClusterOptions, RunOptions
+
+CELL_LINES = {
+    "": RunOptions(),
+    "   ": RunOptions(),
+    "--engines 4": RunOptions(cluster=ClusterOptions(num_engines=4)),
+    "-n 4": RunOptions(cluster=ClusterOptions(num_engines=4)),
+    "-n4": RunOptions(cluster=ClusterOptions(num_engines=4)),
+    "--engines=4 --device cpu": RunOptions(cluster=ClusterOptions(num_engines=4, device="cpu")),
+    "--device cuda": RunOptions(cluster=ClusterOptions(device="cuda")),
+    "--name first": RunOptions(name="first"),
+    "--name 'with two words'": RunOptions(name="with two words"),
+    '--name "it\'s"': RunOptions(name="it's"),
+    "--name α -n 1": RunOptions(name="α", cluster=ClusterOptions(num_engines=1)),
+    "--name -5": RunOptions(name="-5"),
+}
+
+
+@pytest.mark.parametrize("line", CELL_LINES)
+def test_a_cells_line(line):
+    assert parse_cell_line(line) == CELL_LINES[line]
+
+
+LINES = {
+    "start": LineCommand(action="start", cluster=ClusterOptions()),
+    "start -n 3": LineCommand(action="start", cluster=ClusterOptions(num_engines=3)),
+    "start --engines 3 --device cpu": LineCommand(action="start", cluster=ClusterOptions(num_engines=3, device="cpu")),
+    " status ": LineCommand(action="status", cluster=ClusterOptions()),
+    "stop": LineCommand(action="stop", cluster=ClusterOptions()),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line(line):
+    assert parse_line(line) == LINES[line]
+
+
+CELL_MISTAKES = {
+    "--engine 2": ["--engine", "%%distribute --help"],  # no abbreviations: a later option could take them
+    "--engines": ["--engines", "expected one argument"],
+    "--engines two": ["'two' is not a whole number"],
+    "--engines 2.5": ["'2.5' is not a whole number"],
+    "--engines 0": ["--engines 0", "at least one engine"],
+    "-n -1": ["--engines -1", "at least one engine"],
+    "--device tpu": ["--device tpu", "auto, cpu or cuda"],
+    "--frobnicate": ["--frobnicate", "usage: %%distribute"],
+    "two": ["unrecognized arguments: two"],
+    "--name 'open": ["--name 'open", "No closing quotation"],
+}
+
+
+@pytest.mark.parametrize("line", CELL_MISTAKES)
+def test_a_mistake_in_a_cells_line_says_what_to_do(line):
+    with pytest.raises(UsageError) as caught:
+        parse_cell_line(line)
+    assert all(part in str(caught.value) for part in CELL_MISTAKES[line]), str(caught.value)
+
+
+MISTAKES = {
+    "begin": ["begin", "start"],
+    "start 2": ["unrecognized arguments: 2"],
+    "start -n x": ["'x' is not a whole number"],
+    "start --engines 0": ["at least one engine"],
+    "stop now": ["unrecognized arguments: now", "%distribute stop"],
+    "status --engines 2": ["unrecognized arguments: --engines 2"],
+    "'": ["No closing quotation"],
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_in_a_line_says_what_to_do(line):
+    with pytest.raises(UsageError) as caught:
+        parse_line(line)
+    assert all(part in str(caught.value) for part in MISTAKES[line]), str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", "-n 2 --help"])
+def test_help_on_a_cell(line):
+    with pytest.raises(HelpAsked) as caught:
+        parse_cell_line(line)
+    text = str(caught.value)
+    assert text.startswith("usage: %%distribute")
+    assert all(option in text for option in ("--engines", "-n", "--device", "--name", "default"))
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("", ["start", "status", "stop"]),
+        ("--help", ["start", "status", "stop"]),
+        ("start --help", ["usage: %distribute start", "--engines"]),
+        ("stop -h", ["usage: %distribute stop"]),
+    ],
+)
+def test_help_on_a_line(line, parts):
+    with pytest.raises(HelpAsked) as caught:
+        parse_line(line)
+    assert all(part in str(caught.value) for part in parts)
+    assert not str(caught.value).endswith("\n")
+
+
+def test_nothing_is_printed_and_nothing_exits(capsys):
+    for line in ("--help", "--nonsense", "-n"):
+        with pytest.raises((HelpAsked, UsageError)):
+            parse_cell_line(line)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,205 @@
+"""An error of the cell as the notebook shows it: once, with the cell's own lines, and whose it is."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import weakref
+
+import pytest
+
+from jupyter_dtrain.engine.cell import Failure, Frame, describe, forget_frames, run_cell
+from jupyter_dtrain.engine.worker import Outcome
+from jupyter_dtrain.errors import CellError
+from jupyter_dtrain.execution import RankEnd
+from jupyter_dtrain.notebook.tracebacks import cell_error
+
+CELL = "/tmp/ipykernel_1/5.py"
+SOURCE = "\nfor x in loader:\n    loss = f(x)\n    loss.backward()\n\nprint(loss)\n"  # the first line is the magic's
+
+
+@pytest.fixture(autouse=True)
+def cells():
+    linecache.cache[CELL] = (len(SOURCE), None, SOURCE.splitlines(keepends=True), CELL)
+    yield {CELL: "Cell In[3]"}
+    del linecache.cache[CELL]
+
+
+def failure(
+    line: int, name: str = "ValueError", message: str = "bad", *, secondary: bool = False, below: tuple[Frame, ...] = ()
+) -> Failure:
+    return Failure(name, message, [Frame(CELL, line, "<module>", None), *below], secondary)
+
+
+def end(rank: int, failure: Failure | None) -> RankEnd:
+    return RankEnd(rank, Outcome(rank=rank, failure=failure, stopped=False, steps=0))
+
+
+def lines_of(ends: list[RankEnd], cells: dict[str, str], **left_out: str) -> list[str]:
+    error = cell_error(ends, cells=cells, left_out=left_out)
+    assert error is not None
+    assert error._render_traceback_() == error.lines
+    return error.lines
+
+
+def test_no_error():
+    assert cell_error([end(0, None), end(1, None), RankEnd(2, None, "gone")], cells={}, left_out={}) is None
+
+
+def test_the_cells_lines_around_the_one_at_fault(cells):
+    assert lines_of([end(0, failure(4))], cells) == [
+        "-" * 75,
+        "ValueError",
+        "Cell In[3], line 4",
+        "        2 for x in loader:",
+        "        3     loss = f(x)",
+        "---->   4     loss.backward()",
+        "        5",
+        "        6 print(loss)",
+        "ValueError: bad",
+    ]
+
+
+def test_the_magics_own_line_is_not_shown(cells):
+    assert lines_of([end(0, failure(2))], cells)[2:6] == [
+        "Cell In[3], line 2",
+        "---->   2 for x in loader:",
+        "        3     loss = f(x)",
+        "        4     loss.backward()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failing", "world_size", "where"),
+    [
+        ([0], 1, ""),
+        ([0, 1], 2, "on all 2 ranks"),
+        ([0, 1, 2], 4, "on ranks 0–2"),
+        ([1, 3], 4, "on ranks 1, 3"),
+        ([2], 4, "on rank 2"),
+    ],
+)
+def test_equal_errors_are_shown_once_with_their_ranks(cells, failing, world_size, where):
+    ends = [end(rank, failure(3) if rank in failing else None) for rank in range(world_size)]
+    lines = lines_of(ends, cells)
+    assert lines[1].split(maxsplit=1) == (["ValueError", where] if where else ["ValueError"])
+    assert len(lines) == 8
+    assert sum("ValueError: bad" in line for line in lines) == 1
+
+
+def test_numbers_in_a_message_do_not_tell_errors_apart(cells):
+    lines = lines_of([end(0, failure(3, message="size 16 of 0.5")), end(1, failure(3, message="size 15 of 0.25"))], cells)
+    assert lines[-1] == "ValueError: size 16 of 0.5"
+    assert lines[1].endswith("on all 2 ranks")
+
+
+@pytest.mark.parametrize("other", [failure(4), failure(3, name="KeyError"), failure(3, message="worse")])
+def test_other_errors_are_told_in_a_line(cells, other):
+    lines = lines_of([end(0, failure(3)), end(1, other), end(2, failure(3))], cells)
+    assert lines[1].endswith("on ranks 0, 2")
+    assert lines[-2:] == ["ValueError: bad", f"rank 1 raised {other.name}: {other.message}"]
+
+
+def test_who_only_lost_the_others_is_not_mentioned(cells):
+    broken = failure(4, name="RuntimeError", message="Connection closed by peer", secondary=True)
+    error = cell_error([end(0, broken), end(1, failure(3)), end(2, broken)], cells=cells, left_out={})
+    assert error is not None
+    assert (type(error).__name__, str(error), error.ranks) == ("ValueError", "bad", [1])
+    assert "peer" not in "\n".join(error.lines)
+    assert isinstance(error, ValueError)
+    assert isinstance(error, CellError)
+
+
+def test_where_all_lost_the_others_one_of_them_is_shown(cells):
+    broken = failure(4, name="RuntimeError", message="Connection closed by peer", secondary=True)
+    assert lines_of([end(0, broken), RankEnd(1, None, "gone")], cells)[-1] == "RuntimeError: Connection closed by peer"
+
+
+def test_library_code_is_one_line(cells):
+    below = (Frame("/lib/a.py", 10, "outer", "inner()"), Frame("/lib/b.py", 20, "inner", "raise ValueError"))
+    lines = lines_of([end(0, failure(4, below=below))], cells)
+    assert lines[8:] == ["/lib/b.py, line 20, in inner", "      raise ValueError", "ValueError: bad"]
+
+
+def test_functions_of_other_cells_are_shown(cells):
+    other = "/tmp/ipykernel_1/2.py"
+    cells = {**cells, other: "Cell In[1]"}
+    linecache.cache[other] = (10, None, ["def f(x):\n", "    return g(x)\n"], other)
+    below = (Frame("/lib/a.py", 10, "call", "f()"), Frame(other, 2, "f", None))
+    lines = lines_of([end(0, failure(3, below=below))], cells)
+    assert lines[7:] == ["Cell In[1], line 2, in f", "        1 def f(x):", "---->   2     return g(x)", "ValueError: bad"]
+
+
+def test_a_name_that_could_not_be_sent_is_explained(cells):
+    missing = failure(3, name="NameError", message="name 'gate' is not defined")
+    lines = lines_of([end(0, missing), end(1, missing)], cells, gate="TypeError: cannot pickle '_thread.lock' object")
+    assert lines[-1] == "('gate' exists in the notebook but could not be sent: TypeError: cannot pickle '_thread.lock' object)"
+    assert "could not be sent" not in "\n".join(lines_of([end(0, missing)], cells, other="x"))
+
+
+def test_an_error_without_a_message(cells):
+    assert lines_of([end(0, failure(3, name="KeyboardInterrupt", message=""))], cells)[-1] == "KeyboardInterrupt"
+
+
+# -- on the engine ---------------------------------------------------------------------------------------------------
+
+
+def raised(source: str) -> BaseException:
+    try:
+        run_cell(source, CELL, {"__name__": "__main__"})
+    except BaseException as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+def test_a_failure_has_the_cells_frames_and_none_of_ours():
+    failure = describe(raised("\ndef f(x):\n    return 1 / x\n\n[f(v) for v in (1, 0)]\n"))
+    assert (failure.name, failure.message, failure.secondary) == ("ZeroDivisionError", "division by zero", False)
+    frames = [(frame.filename, frame.line) for frame in failure.frames if frame.function != "<listcomp>"]
+    assert frames == [(__file__, frames[0][1]), (CELL, 5), (CELL, 3)], "this file stands for the caller"
+    assert failure.frames[-1].function == "f"
+
+
+def test_a_failure_in_a_library_keeps_its_frames():
+    failure = describe(raised("import json\njson.loads('{')"))
+    assert failure.name == "JSONDecodeError"
+    assert failure.frames[1] == Frame(CELL, 2, "<module>", "json.loads('{')")
+    assert failure.frames[-1].filename.endswith("decoder.py")
+
+
+@pytest.mark.parametrize(
+    ("error", "secondary"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), True),
+        (RuntimeError("shapes 2 and 3 do not match"), False),
+        (ValueError("gloo"), False),
+        (KeyboardInterrupt(), True),
+    ],
+)
+def test_who_is_the_cause(error, secondary):
+    assert describe(error).secondary is secondary
+
+
+def test_what_an_error_holds_is_let_go():
+    class Held:
+        pass
+
+    seen: list[weakref.ref[Held]] = []
+
+    def inner() -> None:
+        held = Held()
+        seen.append(weakref.ref(held))
+        raise KeyError(1)
+
+    try:
+        try:
+            inner()
+        except KeyError as error:
+            raise ValueError from error
+    except ValueError as error:
+        kept = error
+    gc.collect()
+    assert seen[0]() is not None
+    forget_frames(kept)
+    assert seen[0]() is None
+    assert isinstance(kept.__cause__, KeyError)
