@@ -1,0 +1,169 @@
+"""The cluster of a notebook: it starts when it is needed, stays for later cells, and goes with the kernel."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import psutil
+import pytest
+
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import difference
+
+SETUP = """
+import os, pathlib, time
+import torch.distributed as dist
+torch.manual_seed(1)
+inputs, targets = torch.randn(12, 6), torch.randn(12, 1)
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=4, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+TRAIN = """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+    print("epoch", epoch)
+"""
+ENDLESS = TRAIN.replace("range(2)", "range(100_000)")
+STATE = "(model.state_dict(), optimizer.state_dict())"
+
+
+@pytest.fixture(scope="module")
+def own_notebook(new_notebook):
+    """A notebook whose engines may be stopped and killed."""
+    notebook = new_notebook()
+    notebook.run(IMPORTS)
+    return notebook
+
+
+def gone(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def assert_all_gone(notebook, processes):
+    notebook.wait(lambda: all(gone(process) for process in processes), f"the end of {processes}")
+
+
+# -- on the command line of the notebook -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "usage", "explained"),
+    [
+        ("%%distribute --help", "usage: %%distribute [-h] [--engines N]", "run the cell on every engine"),
+        ("%%distribute --help\nprint('not run')", "usage: %%distribute [-h] [--engines N]", "engines to use"),
+        ("%distribute --help", "usage: %distribute [-h] start | status | stop", "stop the engines"),
+        ("%distribute", "usage: %distribute [-h] start | status | stop", "show the engines and the last run"),
+        ("%distribute start --help", "usage: %distribute start [-h] [--engines N]", "auto, cpu or cuda"),
+        ("%distribute status --help", "usage: %distribute status [-h]", "-h, --help"),
+        ("%distribute stop --help", "usage: %distribute stop [-h]", "-h, --help"),
+    ],
+)
+def test_help_explains_and_does_nothing(notebook, line, usage, explained):
+    engines = notebook.engines()
+    cell = notebook.run(line)
+    assert cell.stdout.startswith(usage)
+    assert explained in cell.stdout.lower() or explained in cell.stdout
+    assert "not run" not in cell.stdout
+    assert notebook.engines() == engines
+
+
+def test_start_status_and_stop(own_notebook):
+    notebook = own_notebook
+    notebook.run("%distribute stop")
+    nothing = "No engines are running.\nThe first %%distribute cell starts them, or `%distribute start -n 2` does it now.\n"
+    assert notebook.run("%distribute status").stdout == nothing
+    assert notebook.run("%distribute stop").stdout == "No engines are running.\n"
+
+    started = notebook.run("%distribute start -n 1").stdout
+    (pid,) = notebook.engines()
+    assert started.splitlines()[0] == "1 engine running"
+    assert f"process {pid})" in started.splitlines()[1]
+    assert notebook.run("%distribute status").stdout == started
+    assert notebook.run("%distribute start").stdout == started  # there is one already
+    assert notebook.run("%%distribute\nos_pid = __import__('os').getpid()\nos_pid").result == str(pid)
+
+    few = notebook.cluster_processes()
+    assert notebook.run("%distribute start --engines 2").stdout.startswith("2 engines running\n")  # one was too few
+    assert_all_gone(notebook, few)
+    processes = notebook.cluster_processes()
+    assert len(notebook.engines()) == 2
+    assert notebook.run("%distribute stop").stdout == "The engines have stopped.\n"
+    assert_all_gone(notebook, processes)
+    assert notebook.run("%distribute status").stdout.startswith("No engines are running.\n")
+
+
+def test_the_first_cell_starts_the_cluster_and_later_ones_share_it(own_notebook):
+    notebook = own_notebook
+    notebook.run("%distribute stop")
+    first = notebook.run(
+        "%%distribute --engines 2\nimport os\npids = [None] * 2\nimport torch.distributed as dist\n"
+        "dist.all_gather_object(pids, os.getpid())"
+    )
+    assert "starting" in first.contents("display_data")[0]["data"]["text/plain"]
+    assert notebook.engines() == notebook.value("pids")
+    second = notebook.run("%%distribute\nos.getpid(), dist.get_world_size()")
+    assert second.result == f"({notebook.value('pids')[0]}, 2)"
+    assert second.contents("display_data") == []  # nothing had to start
+
+
+# -- when something dies -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_killed_in_the_middle_of_a_cell(own_notebook, rank):
+    notebook = own_notebook
+    notebook.run(SETUP)
+    notebook.run("%distribute start -n 2")
+    processes, pid = notebook.cluster_processes(), notebook.engines()[rank]
+    cell = notebook.start(f"%%distribute --engines 2{ENDLESS}")
+    notebook.wait_for_stdout(cell, "epoch 1\n")
+    os.kill(pid, signal.SIGKILL)
+    notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    assert f"The engine of rank {rank} (process {pid}) was lost: its process has ended." in cell.traceback
+    assert "The next %%distribute cell starts a new cluster." in cell.traceback
+    assert "jupyter_dtrain" not in cell.traceback
+    assert_all_gone(notebook, processes)
+    if rank == 0:
+        assert "The notebook's objects are as they were before the cell." in cell.traceback
+        assert notebook.value("len(optimizer.state)") == 0
+    else:
+        (steps,) = re.findall(r"The notebook holds what rank 0 had at its last finished step \((\d+)\)", cell.traceback)
+        left = notebook.value(STATE)
+        notebook.run(SETUP + f"steps = {steps}")
+        notebook.run(
+            ENDLESS.replace("for x, y", "if not steps:\n        break\n    for x, y").replace(
+                "step()", "step()\n        steps -= 1\n        if not steps:\n            break", 1
+            )
+        )
+        assert difference(left, notebook.value(STATE)) is None
+
+    notebook.run(SETUP)
+    notebook.run(TRAIN)
+    plain = notebook.value(STATE)
+    notebook.run(SETUP)
+    assert notebook.run(f"%%distribute --engines 2{TRAIN}").stdout == "epoch 0\nepoch 1\n"
+    assert difference(notebook.value(STATE), plain) is None
+    assert pid not in notebook.engines()
+
+
+def test_a_killed_kernel_leaves_no_process(new_notebook):
+    notebook = new_notebook()
+    notebook.run(IMPORTS + SETUP)
+    notebook.run("%distribute start -n 2")
+    kernel, processes = notebook.process, notebook.cluster_processes()
+    assert len(processes) >= 4  # those that watch, and two engines
+    cell = notebook.start(f"%%distribute{ENDLESS}")
+    notebook.wait_for_stdout(cell, "epoch 1\n")
+    kernel.kill()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert [process for process in alive if not gone(process)] == []
