@@ -63,7 +63,8 @@ def open_lab(server, browser, request):
         return Lab(page, server.url, server.token, folder / name, cells)
 
     yield open_one
-    for page in pages:
+    for number, page in enumerate(pages):
+        page.screenshot(path=folder / f"end-{number}.png")  # for whoever looks into a failure
         page.context.close()
     server.shut_down_kernels()
 

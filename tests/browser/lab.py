@@ -38,12 +38,10 @@ class Lab:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until the notebook is there and its kernel has said what it is: a cell that is run earlier may hang."""
+        """Wait until the notebook is there, its kernel connected and the keyboard served: a cell that is run earlier may hang."""
         expect(self.page.locator(".jp-NotebookPanel-notebook .jp-CodeCell").first).to_be_visible()
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
-        expect(self.page.locator(".jp-NotebookPanel .jp-Notebook-ExecutionIndicator")).to_have_attribute(
-            "data-status", re.compile("idle|busy")
-        )
+        self.page.wait_for_function(READY)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
@@ -54,6 +52,7 @@ class Lab:
         """Run a cell with Shift+Enter, and do not wait for its end."""
         cell = self.cell(index)
         cell.locator(".jp-InputArea-editor .cm-content").click()
+        expect(cell.locator(".jp-InputArea-editor .cm-editor")).to_have_class(re.compile("cm-focused"))
         self.page.keyboard.press("Shift+Enter")
         expect(self.prompt(index)).to_have_text(re.compile(r"\[(\*|\d+)\]:"))
         return cell
@@ -147,6 +146,19 @@ class Lab:
         found: list[str] = self.sidebar.evaluate(CUT_OFF)
         return found
 
+
+READY = """
+() => {
+  const { commands, shell } = window.jupyterapp ?? {};
+  const session = shell?.currentWidget?.sessionContext;
+  return (
+    session?.isReady &&
+    session.session?.kernel?.connectionStatus === 'connected' &&
+    ['idle', 'busy'].includes(session.session.kernel.status) &&
+    commands.keyBindings.some(binding => binding.command === 'notebook:run-cell-and-select-next')
+  );
+}
+"""
 
 CUT_OFF = """
 sidebar => {

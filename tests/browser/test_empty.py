@@ -28,6 +28,7 @@ def test_a_notebook_without_the_extension_says_how_to_begin(open_lab):
 def test_a_page_without_a_notebook_asks_for_one(open_lab):
     lab = open_lab("1 + 1")
     lab.open_sidebar()
+    lab.page.add_locator_handler(lab.page.get_by_text("Save your work"), lambda: lab.page.get_by_role("button", name="Discard").click())
     lab.execute("application:close-all")
     expect(lab.part("status")).to_have_text("Open a notebook with a Python kernel to see its runs.")
     assert lab.cut_off() == []

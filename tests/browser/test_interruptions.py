@@ -29,7 +29,7 @@ for epoch in range({epochs}):
         loss.backward()
         optimizer.step()
 """
-LONG = LOOP.format(epochs=1000)
+LONG = LOOP.format(epochs=1000) + "        torch.linalg.svdvals(x)  # of which the sidebar says that each engine computes the whole\n"
 SHORT = LOOP.format(epochs=2)
 FAILING = (
     SHORT
@@ -100,11 +100,14 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
     lab.start(long)
     lab.wait_for_points(20)
     before = lab.points()
+    notice = lab.part("notices").get_by_text("svdvals` (line 9) has no rule")
+    expect(notice).to_be_visible()
 
     lab.page.reload()
     lab.wait_until_ready()
     expect(lab.sidebar).to_be_visible()  # as it was
     lab.wait_for_points(before)
+    expect(notice).to_be_visible()
     lab.wait_for_points(lab.points() + 10)  # and it goes on
     lab.part("stop").click()
     lab.expect_phase("stopped")
