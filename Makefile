@@ -25,7 +25,7 @@ demo: install ## train on scikit-learn's digits on two engines and print the res
 	$(BIN)/python examples/run_demo.py
 
 lab: install ## open JupyterLab on the example notebook
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) examples/digits.ipynb
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/examples/digits.ipynb
 
 test: install lint ## run every check and every test
 	tests/browser/chromium.sh
