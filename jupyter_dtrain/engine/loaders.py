@@ -10,11 +10,12 @@ own function has collated it; `collation` finds it out for another's.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -165,13 +166,15 @@ class _ShareOfBatches:
         self._stream = stream
         self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def __iter__(self) -> Iterator[Any]:
         batches = iter(self._batches)
         while True:
             with nullcontext() if self._stream is None else self._stream.drawing():
                 indices = next(batches, None)
             if indices is None:
                 return
+            if not isinstance(indices, Sequence | np.ndarray | torch.Tensor):
+                indices = list(indices)  # a set, a generator: all that a loader asks is to walk over them
             share = self._share(len(indices))
             self.pending.append((share, indices))
             yield indices[share.loaded]

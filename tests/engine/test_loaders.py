@@ -1,0 +1,184 @@
+"""Loaders on several ranks: the cell sees the batches of one process, in their order, and each sample is loaded once."""
+# ruff: noqa: E501  # a table: one case a line
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+
+BASE = """
+import random
+from collections import namedtuple
+from dataclasses import dataclass
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import *
+
+seen = []  # indices in the order of loading
+
+class Data(Dataset):
+    def __init__(self, n):
+        self.n = n
+    def __len__(self):
+        return self.n
+    def __getitem__(self, i):
+        seen.append(int(i))
+        return torch.tensor([float(i), i * 10.0]), int(i)
+
+class Texts(Data):
+    def __getitem__(self, i):
+        seen.append(int(i))
+        return {"text": f"text {i}", "x": torch.tensor([float(i)]), "nested": {"y": (i, [i * 1.5])}, "array": np.array([i, i])}
+
+Pair = namedtuple("Pair", "first second")
+class Pairs(Data):
+    def __getitem__(self, i):
+        seen.append(int(i))
+        return Pair(torch.ones(2) * i, Pair(i, str(i)))
+
+class Stream(IterableDataset):
+    def __init__(self, n, step=1):
+        self.n, self.step = n, step
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter([torch.tensor([float(i)]) for i in range(first, self.n, step)])
+
+def show(batch):
+    if isinstance(batch, torch.Tensor):
+        return batch.dtype, list(batch.shape), batch.tolist()
+    if isinstance(batch, np.ndarray):
+        return batch.tolist()
+    if isinstance(batch, dict):
+        return {key: show(value) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch).__name__, [show(value) for value in batch]
+    return batch
+
+model = nn.Linear(2, 1)
+"""
+RUN = """
+batches = []
+for batch in loader:
+    batches.append(show(batch))
+"""
+PADDED = """
+def collate(items):
+    n = max(1 + i % 3 for _, i in items)
+    padded = torch.zeros(len(items), n)
+    for row, (x, i) in enumerate(items):
+        padded[row, : 1 + i % 3] = i
+    return {"x": torch.stack([x for x, _ in items]), "padded": padded, "ids": [i for _, i in items]}
+loader = DataLoader(Data(11), batch_size=4, collate_fn=collate)
+"""
+
+
+@dataclass
+class Case:
+    """A loader, and what is special about it.
+
+    Attributes
+    ----------
+    setup, cell : str
+    once : bool
+        Whether the ranks together load each sample as often as one process does.
+    """
+
+    setup: str
+    cell: str = RUN
+    once: bool = True
+
+
+CASES = {
+    "in order": Case("loader = DataLoader(Data(14), batch_size=5)"),
+    "shuffled": Case("loader = DataLoader(Data(14), batch_size=5, shuffle=True)"),
+    "shuffled, three times": Case("loader = DataLoader(Data(14), batch_size=5, shuffle=True)", "batches = [[show(b) for b in loader] for _ in range(3)]"),
+    "shuffled by a generator": Case("g = torch.Generator().manual_seed(5); loader = DataLoader(Data(14), batch_size=5, shuffle=True, generator=g)", RUN + RUN + "batches.append(torch.rand(2, generator=g).tolist())"),
+    "sampler with a generator of its own": Case("g = torch.Generator().manual_seed(5); data = Data(11); loader = DataLoader(data, batch_size=4, sampler=RandomSampler(data, generator=g))"),
+    "last one dropped": Case("loader = DataLoader(Data(14), batch_size=5, drop_last=True)"),
+    "weighted": Case("loader = DataLoader(Data(14), batch_size=5, sampler=WeightedRandomSampler([1.0] * 7 + [3.0] * 7, 14))"),
+    "with replacement": Case("data = Data(6); loader = DataLoader(data, batch_size=5, sampler=RandomSampler(data, replacement=True, num_samples=15))"),
+    "subset": Case("loader = DataLoader(Subset(Data(14), [3, 1, 12, 5, 6, 0, 2]), batch_size=3, sampler=SubsetRandomSampler([0, 2, 4, 6, 1, 3]))"),
+    "sampler of the user's own": Case("class Backwards(Sampler):\n    def __len__(self): return 7\n    def __iter__(self): return iter(range(6, -1, -1))\nloader = DataLoader(Data(7), batch_size=4, sampler=Backwards())"),
+    "sampler that draws as it goes": Case("class Draws(Sampler):\n    def __len__(self): return 9\n    def __iter__(self):\n        for _ in range(9): yield int(torch.randint(9, ()))\nloader = DataLoader(Data(9), batch_size=3, sampler=Draws())"),
+    "sampler that is a list": Case("loader = DataLoader(Data(7), batch_size=3, sampler=[5, 1, 3, 2, 6, 0])"),
+    "batch sampler": Case("loader = DataLoader(Data(11), batch_sampler=BatchSampler(SequentialSampler(range(11)), 4, drop_last=False))"),
+    "batches of different sizes": Case("loader = DataLoader(Data(12), batch_sampler=[[0, 1, 2, 3, 4, 5], [6, 7, 8], [9, 10, 11]])"),
+    "batches as tuples, tensors, arrays": Case("loader = DataLoader(Data(12), batch_sampler=[(0, 1, 2), torch.tensor([3, 4, 5, 6]), np.array([7, 8, 9]), range(9, 12)])"),
+    "batches as generators and sets": Case("class Batches:\n    def __iter__(self):\n        yield (i for i in range(4))\n        yield {7, 8, 9}\n        yield dict.fromkeys([5, 6, 4])\n    def __len__(self): return 3\nloader = DataLoader(Data(12), batch_sampler=Batches())"),
+    "fewer samples than ranks": Case("loader = DataLoader(Data(5), batch_size=2)", once=False),
+    "one sample at a time": Case("loader = DataLoader(Data(4), batch_size=1, shuffle=True)", once=False),
+    "one batch of all": Case("loader = DataLoader(Data(14), batch_size=100)"),
+    "no data": Case("loader = DataLoader(Data(0), batch_size=4)"),
+    "workers": Case("loader = DataLoader(Data(14), batch_size=5, num_workers=2, multiprocessing_context='fork')", once=False),
+    "workers, shuffled, kept": Case("loader = DataLoader(Data(14), batch_size=5, shuffle=True, num_workers=1, persistent_workers=True, prefetch_factor=3, multiprocessing_context='fork')", "batches = [[show(b) for b in loader] for _ in range(3)]\ndel loader", once=False),
+    "texts and structures": Case("loader = DataLoader(Texts(11), batch_size=4)"),
+    "named tuples": Case("loader = DataLoader(Pairs(11), batch_size=4)"),
+    "single tensors": Case("loader = DataLoader(TensorDataset(torch.arange(11.0), torch.arange(11)), batch_size=4)"),
+    "plain numbers": Case("loader = DataLoader([i * 1.5 for i in range(11)], batch_size=4)"),
+    "concatenated": Case("loader = DataLoader(ConcatDataset([Data(4), Data(5)]), batch_size=3, shuffle=True)"),
+    "split at random": Case("a, b = random_split(Data(14), [11, 3]); loader = DataLoader(a, batch_size=4)"),
+    "many at once": Case("class Many(Data):\n    def __getitems__(self, indices):\n        seen.extend(indices); return [torch.tensor([i]) for i in indices]\nloader = DataLoader(Many(11), batch_size=4)"),
+    "collate function": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: (torch.stack([x for x, _ in items]).mul(2), torch.tensor([i for _, i in items])))", once=False),
+    "collate function that pads": Case(PADDED, once=False),
+    "collate function that puts time first": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: torch.stack([x for x, _ in items], dim=1))", once=False),
+    "collate function that makes lists": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=list)", once=False),
+    "batches by the data set": Case("class Batches(Data):\n    def __getitem__(self, i):\n        if i == self.n: raise IndexError\n        seen.append(i); return torch.arange(6.0) + i, i\nloader = DataLoader(Batches(3), batch_size=None)", once=False),
+    "stream": Case("loader = DataLoader(Stream(11), batch_size=4)"),
+    "stream without batches": Case("loader = DataLoader(Stream(5), batch_size=None)"),
+    "stream with workers": Case("loader = DataLoader(Stream(11), batch_size=3, num_workers=2, multiprocessing_context='fork')"),
+    "enumerated": Case("loader = DataLoader(Data(11), batch_size=4)", "batches = [(i, show(x), show(y)) for i, (x, y) in enumerate(loader, 1)]"),
+    "by hand": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "it = iter(loader)\nbatches = [show(next(it)), len(it), show(next(it)), show(next(it)), next(it, 'end')]"),
+    "by hand, one and no more": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [show(next(iter(loader))) for _ in range(3)]"),
+    "two at once": Case("a = DataLoader(Data(9), batch_size=4); b = DataLoader(Texts(9), batch_size=2, shuffle=True)", "batches = [(show(x), show(y)) for x, y in zip(a, b)]", once=False),
+    "the same one twice at once": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [(show(x), show(y)) for x, y in zip(loader, loader)]"),
+    "the same one inside itself": Case("loader = DataLoader(Data(8), batch_size=4, shuffle=True)", "batches = [(show(x), [show(y) for y in loader]) for x in loader]"),
+    "left in the middle": Case("loader = DataLoader(Data(14), batch_size=5, shuffle=True)", "for batch in loader: break\nbatches = [show(batch)] + [show(b) for b in loader]"),
+    "inside a function": Case("loader = DataLoader(Data(11), batch_size=4)\ndef walk(source):\n    for batch in source: yield show(batch)", "batches = list(walk(loader))"),
+    "made in the cell": Case("data = Data(11)", "loader = DataLoader(data, 4, shuffle=True)\nbatches = [show(b) for b in loader]"),
+    "evaluation in between": Case("loader = DataLoader(Data(11), batch_size=4)", "batches = []\nfor x, y in loader:\n    batches.append(show(x))\n    model.eval()\n    with torch.no_grad(): batches.append([show(v) for v, _ in loader])\n    model.train()", once=False),
+    "lengths": Case("loader = DataLoader(Data(11), batch_size=4)", "batches = [len(loader), len(loader.dataset), loader.batch_size, [len(x) for x, _ in loader], len(loader.sampler)]"),
+    "draws between batches": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [(show(b), torch.rand(2).tolist(), random.random(), float(np.random.rand())) for b in loader]"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+COMPARE = "batches, seen, len(loader) if 'loader' in dir() and not isinstance(loader.dataset, Stream) else None"
+
+
+@pytest.fixture(scope="module")
+def plain(ranks) -> dict[str, Any]:
+    """What one process does, by case."""
+    return {name: ranks.call(1, run_plain, BASE + case.setup, case.cell, COMPARE)[0] for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain):
+    case = CASES[name]
+    expected_batches, expected_seen, expected_length = plain[name]["compared"]
+    found = ranks.call(world_size, run_notebook, BASE + case.setup, case.cell, COMPARE)
+    for rank in found:
+        batches, _, length = rank["compared"]
+        assert batches == expected_batches
+        assert length == expected_length
+        assert comparable(rank["random"]) == comparable(plain[name]["random"]), "numbers drawn afterwards"
+    if case.once:
+        assert sum((Counter(rank["compared"][1]) for rank in found), Counter()) == Counter(expected_seen)
+
+
+def comparable(random: Any) -> Any:
+    tensor, *rest = random
+    return tensor.tolist(), *rest
