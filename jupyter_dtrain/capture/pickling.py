@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import io
 import pickle
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -224,7 +225,7 @@ class Unpacker(pickle.Unpickler):
         if kind == "shell":
             return get_ipython()
         if kind == "exit":
-            return exit  # the shell's own would end the process and not the cell
+            return sys.exit  # the shell's own would end the process, Python's `exit` close its input
         if kind == "array":
             return self._leaf(value)
         index, dtype = value
