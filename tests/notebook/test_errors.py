@@ -243,7 +243,7 @@ float(f"rank {dist.get_rank()}")
     ("statement", "name", "value"),
     [
         ("raise SystemExit(3)", "SystemExit", "3"),
-        ("exit()", "SystemExit", "None"),
+        ("exit()", "SystemExit", ""),
         ("raise StopIteration", "StopIteration", ""),
         ("'\\udc80'.encode()", "UnicodeEncodeError", "'utf-8' codec can't encode character"),
         ("class Mine(Exception): pass\nraise Mine('own')", "Mine", "own"),
