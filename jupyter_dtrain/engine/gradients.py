@@ -96,9 +96,13 @@ class GradientSync:
             rest = [leaf for leaf in wanted if id(leaf) not in there]
             roots.append(torch.stack([leaf.reshape(-1)[:1].sum() for leaf in rest]).sum())
             scaled.append(torch.zeros_like(roots[-1]))
+        untouched = [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer._rebuild_buckets()
         reducer.prepare_for_backward(roots if partial else [])
-        original(roots, scaled, inputs=inputs, **options)
+        with _Hooks(reached):
+            original(roots, scaled, inputs=inputs, **options)
+        for leaf in untouched:
+            leaf.grad = None  # as on one process: an optimizer passes it over
 
     def _scaled(self, root: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
         factor = self._weight_of(root) * self._world_size
@@ -138,6 +142,43 @@ class GradientSync:
             for parameter in model.parameters() if model is not None else ():
                 first.setdefault(id(parameter), len(first))
         return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
+
+
+class _Hooks:
+    """Runs hooks of leaves after the reduction: they are to see the gradient of the global batch, not the rank's part of it."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self._hooked = [leaf for leaf in leaves if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
+
+    def __enter__(self) -> None:
+        self._before: list[tuple[torch.Tensor, list[tuple[dict[Any, Any], dict[Any, Any]]], torch.Tensor | None]] = []
+        for leaf in self._hooked:
+            both = (leaf._backward_hooks, leaf._post_accumulate_grad_hooks)
+            self._before.append((leaf, [(hooks, dict(hooks)) for hooks in both if hooks], leaf.grad))
+            for hooks in both:
+                if hooks:
+                    hooks.clear()
+            leaf.grad = None
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for leaf, hooks, before in self._before:
+            for registered, copy in hooks:
+                registered.update(copy)
+            if kind is None:
+                self._add(leaf, before)
+
+    @staticmethod
+    def _add(leaf: torch.Tensor, before: torch.Tensor | None) -> None:
+        found = leaf.grad
+        leaf.grad = before
+        if found is None:
+            return
+        for hook in list((leaf._backward_hooks or {}).values()):
+            changed = hook(found)
+            found = found if changed is None else changed
+        leaf.grad = found if before is None else before + found
+        for hook in list((leaf._post_accumulate_grad_hooks or {}).values()):
+            hook(leaf)
 
 
 def _rows(placement: Shard) -> tuple[slice, ...]:
