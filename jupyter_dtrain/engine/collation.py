@@ -1,9 +1,10 @@
 """Batches of a collate function of the user's: where the samples are in them, and whether a rank may load its own alone.
 
-What such a function makes of a part of the samples need not be a part of what it makes of all: it pads to the longest, mixes samples,
-draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, ranks load and
-collate their own samples from then on, and check for every batch that they have padded alike. Otherwise every rank collates the whole batch, as one process would, and keeps its part; and
-where even that cannot be cut (texts joined end to end), every rank computes on all of it.
+What such a function makes of a part of the samples need not be a part of what it makes of all: it pads to the longest, mixes
+samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, ranks load
+and collate their own samples from then on, and check for every batch that they have padded alike. Otherwise every rank
+collates the whole batch, as one process would, and keeps its part; and where even that cannot be cut (texts joined end to
+end), every rank computes on all of it.
 """
 
 from __future__ import annotations

@@ -56,6 +56,24 @@ def nothing_of(part: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
+    """Return whether a value that was exchanged between ranks is in the graph of `roots`."""
+    pending = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: set[Any] = set(pending)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _EXCHANGES):
+            return True
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return False
+
+
+_EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)
+
+
 class _Early:
     """An exchange that is under way."""
 

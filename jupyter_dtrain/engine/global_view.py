@@ -6,20 +6,32 @@ model is placed again. Between them `rules` keep account. At the end everything 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 from unittest import mock
 
 import torch
+import torch._functorch.apis as functorch_apis
+import torch._functorch.eager_transforms as eager_transforms
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from .cell import users_line
-from .exchange import Exchange
+from .exchange import Exchange, was_exchanged
 from .placements import GlobalTensor, Partial, Shard, part_of, place
 from .rules.dispatch import Rules, at
 from .rules.table import TABLE
+
+_TRANSFORMS = (
+    (functorch_apis, "vmap_impl"),
+    (eager_transforms, "grad_impl"),
+    (eager_transforms, "grad_and_value_impl"),
+    (eager_transforms, "_vjp_with_argnums"),
+    (eager_transforms, "_jvp_with_argnums"),
+)
 
 _NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -54,8 +66,21 @@ class GlobalView:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let operations on global tensors follow this view's rules."""
-        with mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True):
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
+            for module, name in _TRANSFORMS:
+                if hasattr(module, name):
+                    stack.enter_context(mock.patch.object(module, name, self._of_wholes(getattr(module, name))))
             yield
+
+    def _of_wholes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` (of functorch, below ``__torch_function__``) so that it gets whole tensors."""
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return function(*self._rules.whole(args), **self._rules.whole(kwargs))
+
+        return called
 
     # -- at the door of a model -------------------------------------------------------------------------------------
 
@@ -88,7 +113,30 @@ class GlobalView:
             raise _Unrelated
         return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
 
-    def leave(self, values: Any, placement: Shard, *, known: dict[Any, list[int | None]], batch_dims: dict[int, int]) -> Any:
+    def with_one_more(self, values: Any, placement: Shard) -> Any:
+        """Return a model's arguments as :meth:`enter` does, with one sample more."""
+
+        def convert(value: Any) -> Any:
+            own = self._own(value, placement)
+            if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard):
+                dim, unit = value.placement.dim, value.placement.unit
+            elif isinstance(value, torch.Tensor) and own is not value:
+                dim, unit = next(d for d in range(2) if value.shape[d] != own.shape[d]), 1
+            else:
+                return own
+            return torch.cat([own, own.narrow(dim, 0, unit)], dim)
+
+        return pytree.tree_map(convert, values)
+
+    def leave(
+        self,
+        values: Any,
+        placement: Shard,
+        *,
+        known: dict[Any, list[int | None]],
+        batch_dims: dict[int, int],
+        one_more: Callable[[], Any],
+    ) -> Any:
         """Return a model's results, of arguments placed as `placement`, with their own placements.
 
         Parameters
@@ -97,6 +145,8 @@ class GlobalView:
             What was found about this model's results before; filled here.
         batch_dims : dict of int to int
             Dim of the samples in results of which it is known, by their ``id``.
+        one_more : callable
+            Returns the results with one sample more; asked for where two dims have the size of the batch.
 
         Raises
         ------
@@ -109,7 +159,7 @@ class GlobalView:
             raise NotPerSample
         key = (placement, tuple(tensor.dim() for tensor in tensors))
         if key not in known:
-            known[key] = self._dims(tensors, placement, batch_dims)
+            known[key] = self._dims(tensors, placement, batch_dims, one_more)
         dims = iter(known[key])
 
         def convert(leaf: Any) -> Any:
@@ -122,17 +172,29 @@ class GlobalView:
 
         return pytree.tree_unflatten([convert(leaf) for leaf in leaves], tree)
 
-    def _dims(self, tensors: list[torch.Tensor], placement: Shard, batch_dims: dict[int, int]) -> list[int | None]:
+    def _dims(
+        self, tensors: list[torch.Tensor], placement: Shard, batch_dims: dict[int, int], one_more: Callable[[], Any]
+    ) -> list[int | None]:
         """Return along which dim each result has a row per sample, as all ranks see it; ``None``: along none."""
         rows = [max(size, 1) for size in self._sizes_of(placement.share.total)]
         shapes = Exchange.objects([tuple(tensor.shape) for tensor in tensors])
-        found: list[int | None] = []
+        found: list[list[int]] = []
         for index, tensor in enumerate(tensors):
             of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes]
             hint = batch_dims.get(id(tensor))
-            wanted = [hint] if hint is not None else [placement.dim, *(dim for dim in range(tensor.dim()) if dim != placement.dim)]
-            found.append(next((dim for dim in wanted if _is_row(dim, of_ranks, rows, placement)), None))
-        return found
+            wanted = range(tensor.dim()) if hint is None else [hint]
+            found.append([dim for dim in wanted if _is_row(dim, of_ranks, rows, placement)])
+        if any(len(dims) > 1 for dims in found):
+            more = [
+                leaf for leaf in pytree.tree_leaves(one_more()) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
+            ]
+            shapes = Exchange.objects([tuple(tensor.shape) for tensor in more])
+            rows = [size + 1 for size in rows]
+            for index, dims in enumerate(found):
+                if len(dims) > 1:
+                    of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes if index < len(shapes_of_rank)]
+                    found[index] = [dim for dim in dims if len(of_ranks) == len(rows) and _is_row(dim, of_ranks, rows, placement)]
+        return [dims[0] if len(dims) == 1 else None for dims in found]
 
     def whole(self, value: Any) -> Any:
         """Return `value` with the global tensors in it whole."""
@@ -147,6 +209,14 @@ class GlobalView:
         if isinstance(root.placement, Partial) and root.placement.weight is not None:
             return root.placement.weight
         return 1.0 if not isinstance(root.placement, Shard) or root.placement.counts else 0.0
+
+    def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original` (``torch.autograd.grad``), which does not see by itself that a number was computed from the ranks' parts."""
+        outputs = args[0] if args else kwargs.get("outputs")
+        roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs or ())
+        if any(isinstance(leaf, GlobalTensor) for leaf in pytree.tree_leaves((args, kwargs))) or was_exchanged(roots):
+            return self._rules.dispatch(original, args, kwargs)
+        return original(*args, **kwargs)
 
     def before_backward(self, root: torch.Tensor) -> None:
         """Begin to exchange a loss that is going to be read: the exchange runs beside the backward pass.
@@ -171,15 +241,19 @@ class GlobalView:
 
         Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it.
         """
-        return self._settled(value, set())
+        return self._settled(value, {})
 
-    def _settled(self, value: Any, seen: set[int]) -> Any:
+    def _settled(self, value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
+        if id(value) in seen:
+            return seen[id(value)][1]
         if isinstance(value, GlobalTensor):
-            return self._rules.whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
-        if id(value) in seen or isinstance(value, torch.Tensor | nn.Module | type | str | bytes | int | float):
+            whole = self._rules.whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
+            seen[id(value)] = value, whole
+            return whole
+        if isinstance(value, torch.Tensor | type | str | bytes | int | float):
             return value
-        seen.add(id(value))
-        if isinstance(value, list):
+        seen[id(value)] = value, value
+        if isinstance(value, list | deque):
             for index, item in enumerate(value):
                 new = self._settled(item, seen)
                 if new is not item:
@@ -192,10 +266,22 @@ class GlobalView:
         elif isinstance(value, tuple):
             items = [self._settled(item, seen) for item in value]
             if any(new is not old for new, old in zip(items, value, strict=True)):
-                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        elif type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
-            self._settled(value.__dict__, seen)
+                result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+                seen[id(value)] = value, result
+                return result
+        elif _may_hold_tensors(value):
+            self._settled(value.__dict__, seen)  # of a module, its buffers and the modules in it too
         return value
+
+
+_NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins", "functools", "types", "IPython", "jupyter_dtrain"))
+
+
+def _may_hold_tensors(value: Any) -> bool:
+    """Return whether the attributes of `value` are worth a look."""
+    if callable(value) and not isinstance(value, nn.Module):
+        return type(value).__module__ == "__main__" and hasattr(value, "__dict__")
+    return type(value).__module__.partition(".")[0] not in _NO_HOLDERS and isinstance(getattr(value, "__dict__", None), dict)
 
 
 def _is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:

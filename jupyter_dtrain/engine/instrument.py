@@ -43,7 +43,7 @@ def instrumented(
         Told of every optimizer after its step.
     """
     make, call, set_attribute = nn.Module.__init__, nn.Module.__call__, nn.Module.__setattr__
-    iterate, backward = DataLoader.__iter__, torch.autograd.backward
+    iterate, backward, grad = DataLoader.__iter__, torch.autograd.backward, torch.autograd.grad
 
     @wraps(make)
     def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -83,6 +83,10 @@ def instrumented(
         else:
             gradients.backward(backward, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
 
+    @wraps(grad)
+    def autograd_grad(*args: Any, **kwargs: Any) -> Any:
+        return models.grad(grad, args, kwargs)
+
     with ExitStack() as stack:
         for target, name, replacement in (
             (nn.Module, "__init__", module_init),
@@ -90,6 +94,7 @@ def instrumented(
             (nn.Module, "__setattr__", module_setattr),
             (DataLoader, "__iter__", loader_iter),
             (torch.autograd, "backward", autograd_backward),
+            (torch.autograd, "grad", autograd_grad),
         ):
             stack.enter_context(mock.patch.object(target, name, replacement))
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: on_optimizer_step(optimizer))

@@ -4,8 +4,8 @@ Calls of modules that have parameters are noticed where they enter the outermost
 begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
 
 What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
-of the batch), or keeps tensors in its attributes or buffers, is *open*: its ``forward`` is run like the cell's own code, on the global batch,
-and the modules that it calls are the models. This is found at its first call, which is then made again.
+of the batch), or keeps tensors in its attributes or buffers, is *open*: its ``forward`` is run like the cell's own code, on
+the global batch, and the modules that it calls are the models. This is found at its first call, which is then made again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class ModelCalls:
             return self._enclosed(original, module, args, kwargs, self._stream)
         if module in self._open:
             return original(module, *args, **kwargs)
-        (own_args, own_kwargs), placement = self._view.enter((args, kwargs))
+        view = self._view
+        (own_args, own_kwargs), placement = view.enter((args, kwargs))
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own_args, own_kwargs, None)
@@ -85,7 +86,16 @@ class ModelCalls:
             if self._keeps or (before is not None and before.buffers_changed()):
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-            return self._view.leave(result, placement, known=known, batch_dims=batch_dims)
+
+            def one_more() -> Any:
+                (more_args, more_kwargs), again = view.with_one_more((args, kwargs), placement), _Before(module, self._stream)
+                try:
+                    with torch.no_grad():
+                        return self._enclosed(original, module, more_args, more_kwargs, self._stream)
+                finally:
+                    again.restore()
+
+            return view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
         except NotPerSample:
             self._open.add(module)
         finally:
@@ -113,6 +123,12 @@ class ModelCalls:
         self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
         for state in hidden if isinstance(hidden, tuple) else (hidden,):
             self._batch_dims[id(state)] = state, 1
+
+    def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""
+        if self._view is None or self._inside:
+            return original(*args, **kwargs)
+        return self._view.grad(original, args, kwargs)
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""

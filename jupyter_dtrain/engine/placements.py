@@ -65,9 +65,17 @@ class Partial:
     weight : float, optional
         ``None``: the value is the sum of the parts. Otherwise it is the sum of the parts times each rank's weight, which add up to 1:
         a weighted mean.
+    total : int
+        Samples of the batch that the weights are of. Two weights may be alike on one rank and not on another: this tells, on all.
     """
 
     weight: float | None = None
+    total: int = 0
+
+    @classmethod
+    def mean(cls, share: Share) -> Partial:
+        """Return the placement of a mean over a batch."""
+        return cls(share.weight, share.total)
 
 
 Placement = Shard | Partial

@@ -7,7 +7,7 @@ whole tensors: always right, at worst slower, and the run says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class Rules:
     world_size: int
     on_whole: Callable[[str], None]
     on_read: Callable[[GlobalTensor], None]
+    without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`; the entry for ``__torch_function__``."""
@@ -179,6 +180,8 @@ def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: 
     if isinstance(given, bool) or not isinstance(given, int | list | tuple):
         raise NeedsWhole
     values = (given,) if isinstance(given, int) else tuple(given)
+    if isinstance(given, int) and len(args) > position + 1 and all(type(arg) is int for arg in args[position:]):
+        values = args[position:]  # flip(0, 2)
     return tuple(value % ndim if ndim else 0 for value in values)
 
 

@@ -115,12 +115,12 @@ def _linear(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | None) -> Any:
     left, right = args
     partials = [arg for arg in args if isinstance(arg, GlobalTensor)]
-    weights = {p.placement.weight for p in partials if isinstance(p.placement, Partial)}
-    if len(weights) == 1:
-        (weight,) = weights
-        if len(partials) == 2 or weight is not None:
+    placements = {p.placement for p in partials if isinstance(p.placement, Partial)}
+    if len(placements) == 1:
+        (placement,) = placements
+        if len(partials) == 2 or placement.weight is not None:
             # Means with the same weights: what all ranks agree on is its own weighted mean.
-            return _same(rules.local(func, args, {}), Partial(weight), target)
+            return _same(rules.local(func, args, {}), placement, target)
     if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
         raise NeedsWhole
 

@@ -73,6 +73,19 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
         return tensor.grad
 
 
+def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``copy.deepcopy``, as PyTorch has it: of what has a history it is an error."""
+    tensor, memo = args
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch._C.DisableTorchFunctionSubclass():
+        if not tensor.is_leaf:
+            return func(part_of(tensor), memo)
+        result = place(tensor.detach().clone(), tensor.placement).requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = result
+    return result
+
+
 def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``: of the part."""
     tensor, value = args

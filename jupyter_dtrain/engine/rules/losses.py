@@ -13,6 +13,7 @@ from .dispatch import (
     NeedsWhole,
     Rules,
     globals_in,
+    ndim_of,
 )
 
 _OF_CLASSES = frozenset((F.cross_entropy, F.nll_loss, F.multi_margin_loss))
@@ -29,12 +30,17 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     placement = globals_here[0].placement
     assert isinstance(placement, Shard)
 
+    ndim = min(ndim_of(t) for t in globals_here) if func in _OF_CLASSES else ndim_of(globals_here[0])
+
     def fit(value: Any) -> Any:
         if isinstance(value, GlobalTensor):
             if value.placement != placement:
                 raise NeedsWhole
-        elif isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == placement.total:
-            return value[placement.loaded]
+        elif isinstance(value, torch.Tensor) and value.dim():
+            if value.shape[0] == placement.total and (value.dim() == ndim or func in _OF_CLASSES):
+                return value[placement.loaded]
+            if (value.dim() >= ndim or func in _OF_CLASSES) and value.shape[0] != 1:
+                raise NeedsWhole
         return value
 
     of_classes = func in _OF_CLASSES  # their `weight` is one number per class
@@ -47,7 +53,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         return place(result, placement)
     if reduction == "sum":
         return place(result if placement.counts else nothing_of(result), Partial())
-    return place(result, Partial(placement.share.weight))
+    return place(result, Partial.mean(placement.share))
 
 
 def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], placement: Shard) -> Any:
@@ -57,19 +63,25 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     ignored = kwargs.get("ignore_index", -100)
     assert target is not None
     with torch._C.DisableTorchFunctionSubclass():
-        per_entry = not target.is_floating_point() and (weights is not None or ignored != -100 or target.dim() > 1 or placement.unit > 1)
-        result = func(*args, **kwargs)
-        if not per_entry:
-            return place(result, Partial(placement.share.weight))
+        if target.is_floating_point():  # probabilities of classes
+            return place(func(*args, **kwargs), Partial.mean(placement.share))
         keep = target != ignored
-        if weights is None:
-            divisor = keep.sum().double()
-        else:
-            divisor = (weights[target.clamp(0, len(weights) - 1)] * keep).sum().double()
-        if not placement.counts:
-            divisor = torch.zeros_like(divisor)
-        if not float(divisor):  # a mean over nothing would be nan, and so would its gradient
-            result = func(*args, **{**kwargs, "reduction": "sum"}) * 0
-        whole = rules.exchange.total(divisor)
-        weight = float(divisor / whole) if float(whole) else placement.share.weight
-        return place(result, Partial(weight))
+        # Nearly never is a target of a plain classification ignored. Ranks ask each other only a few times whether one is.
+        asks = weights is not None or target.dim() > 1 or placement.unit > 1
+        if not asks and rules.without_ignored.get(ignored, 0) >= _ASK:
+            if placement.counts and not keep.all():
+                raise RuntimeError(
+                    f"a target is {ignored}, the class that the loss ignores, for the first time after {_ASK} batches without one. "
+                    "Give the loss class weights (`weight=torch.ones(num_classes)`) to have the others counted in every batch."
+                )
+            return place(func(*args, **kwargs), Partial.mean(placement.share))
+        divisor = keep.sum() if weights is None else (weights[target.clamp(0, len(weights) - 1)] * keep).sum()
+        whole = rules.exchange.total(divisor if placement.counts else torch.zeros_like(divisor))
+        if not asks:
+            complete = int(whole) == target.numel() // (placement.loaded.stop - placement.loaded.start) * placement.total
+            rules.without_ignored[ignored] = rules.without_ignored.get(ignored, 0) + 1 if complete else -(2**31)
+        result = func(*args, **{**kwargs, "reduction": "sum"}) / whole
+        return place(result if placement.counts else nothing_of(result), Partial())
+
+
+_ASK = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ..exchange import nothing_of
 from ..placements import GlobalTensor, Partial, Shard, place
@@ -41,6 +42,32 @@ _DEFAULT_DIM: dict[str, tuple[int, ...]] = {
 }
 
 
+def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``gather`` along another dim than the batch, of an index that is cut in the same way."""
+    if kwargs or len(args) != 3:
+        raise NeedsWhole
+    source, other = args[0], next((arg for arg in args[1:] if isinstance(arg, torch.Tensor)), None)
+    dim = next((arg for arg in args[1:] if isinstance(arg, int)), None)
+    if not isinstance(source, GlobalTensor) or not isinstance(other, GlobalTensor) or dim is None:
+        raise NeedsWhole
+    placement = source.placement
+    if not isinstance(placement, Shard) or other.placement != placement or dim % ndim_of(source) == placement.dim:
+        raise NeedsWhole
+    return place(rules.local(func, args, {}), placement)
+
+
+def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Distances and similarities of corresponding rows."""
+    first, second = (args[0], args[1]) if len(args) > 1 else (None, None)
+    if not isinstance(first, GlobalTensor) or not isinstance(second, GlobalTensor) or first.placement != second.placement:
+        raise NeedsWhole
+    ndim, placement = ndim_of(first), first.placement
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else 1) if func is F.cosine_similarity else -1
+    if not isinstance(placement, Shard) or ndim_of(second) != ndim or ndim < 2 or dim % ndim <= placement.dim:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), placement)
+
+
 def mean(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Take the mean over the batch as the weighted mean of the parts' means."""
     return _reduction(rules, func, args, kwargs, is_mean=True)
@@ -63,7 +90,7 @@ def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         return along(rules, func, args, kwargs)
     result = rules.local(func, args, kwargs)
     if is_mean:
-        return place(result, Partial(placement.share.weight))
+        return place(result, Partial.mean(placement.share))
     return place(result if placement.counts else nothing_of(result), Partial())
 
 

@@ -23,12 +23,30 @@ def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim != 0 or ndim_of(first) < 2:
         raise NeedsWhole
+    if ndim_of(first) < _MIN_DIMS.get(func.__name__, 2) or _reaches_rows(func, ndim_of(first), args, kwargs):
+        raise NeedsWhole
     rest = [t for t in (*tensors_in(args[1:]), *tensors_in(kwargs.values())) if isinstance(t, GlobalTensor)]
     if rest:
         raise NeedsWhole
     result = rules.local(func, args, kwargs)
     placement = first.placement
     return map_result(result, lambda t: place(t, placement))
+
+
+_MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
+    **{f"conv{n}d": n + 2 for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": n + 2 for n in (1, 2, 3)},
+    **{"unfold": 4, "fold": 3, "pixel_shuffle": 4, "pixel_unshuffle": 4, "local_response_norm": 3},
+}
+
+
+def _reaches_rows(func: Any, ndim: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation on the last dims is on all dims, the batch's included."""
+    if func is F.pad:
+        return len(kwargs.get("pad", args[1] if len(args) > 1 else ())) >= 2 * ndim
+    if func is F.layer_norm:
+        return len(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())) >= ndim
+    return False
 
 
 def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -112,7 +112,7 @@ def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         order[a], order[b] = order[b], order[a]
     elif name in ("t", "__get__"):  # t(), .T, .mT
         order = list(range(ndim))[::-1]
-        if func is torch.Tensor.mT.__get__ and ndim > 2:  # type: ignore[attr-defined]
+        if func == torch.Tensor.mT.__get__ and ndim > 2:  # type: ignore[attr-defined]
             order = [*range(ndim - 2), ndim - 1, ndim - 2]
     else:
         given = kwargs.get("dims", args[1:])
@@ -153,8 +153,13 @@ def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         if isinstance(value, GlobalTensor):
             if value.placement != placement:
                 raise NeedsWhole
-        elif isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == placement.total and value.dim() >= ndim_of(tensor):
-            value = value[placement.loaded]
+        elif isinstance(value, torch.Tensor) and value.dim():
+            with torch._C.DisableTorchFunctionSubclass():
+                ndim = tensor[local].dim()
+            if value.dim() == ndim and value.shape[0] == placement.total:
+                value = value[placement.loaded]
+            elif value.dim() >= ndim and value.shape[0] != 1:
+                raise NeedsWhole
         return rules.local(func, (tensor, local, value), {})
     return place(rules.local(func, (tensor, local), {}), placement)
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
-from .likes import backward, constant_like, dropout, grad, gradient, local_value, new_like, random_like, set_property
+from .likes import backward, constant_like, deepcopy, dropout, grad, gradient, local_value, new_like, random_like, set_property
 from .losses import loss
-from .reductions import along, extreme, mean, total, unpack
+from .reductions import along, extreme, gather, mean, pairwise, total, unpack
 from .rows import lookup, product, rowwise
 from .shapes import count, expand, flatten, index, join, permute, reshape, shape, squeeze, unsqueeze
 
@@ -20,7 +20,7 @@ _UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil cos c
 fix floor frac isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num
 neg negative positive
 rad2deg reciprocal relu round rsqrt sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc sgn angle conj real imag
-clamp clip clamp_min clamp_max masked_fill where lerp addcmul addcdiv nextafter
+clamp clip clamp_min clamp_max masked_fill fill where lerp addcmul addcdiv nextafter
 __abs__ __invert__ __neg__ __pos__"""
 _BINARY = """add sub subtract rsub mul multiply div divide true_divide floor_divide fmod remainder pow float_power atan2 arctan2 hypot
 maximum minimum fmax fmin eq ne lt le gt ge not_equal greater greater_equal less less_equal isclose logical_and logical_or logical_xor
@@ -41,10 +41,10 @@ multi_margin_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss 
 _ALONG = """softmax log_softmax softmin argmax argmin cumsum cumprod logsumexp sort argsort topk kthvalue median mode
 prod std var norm amax amin
 all any flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
-_KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda retain_grad pin_memory share_memory_ __deepcopy__ alias"""
+_KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda retain_grad pin_memory share_memory_ alias zero_"""
 _CONVERTS = "to type double float half bfloat16 long int short char byte bool type_as"
 _LIKE = "zeros_like ones_like empty_like full_like"
-_RANDOM_LIKE = "rand_like randn_like randint_like bernoulli"
+_RANDOM_LIKE = "rand_like randn_like randint_like"
 _NEW = "new_zeros new_ones new_empty new_full new_tensor"
 _VALUES = """dtype device is_cuda requires_grad is_leaf grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
 output_nr itemsize is_nested is_xpu is_mkldnn"""
@@ -106,6 +106,9 @@ def _table() -> dict[Any, Rule]:
     add(keeps, _named(_KEEPS, torch, torch.Tensor))
     add(keeps, _properties("data"))
     add(to_dtype, _named(_CONVERTS, torch.Tensor))
+    add(pairwise, [F.pairwise_distance, F.cosine_similarity])
+    add(deepcopy, [torch.Tensor.__deepcopy__])
+    add(gather, [torch.gather, torch.Tensor.gather, torch.take_along_dim, torch.Tensor.take_along_dim])
     add(constant_like, _named(_LIKE, torch))
     add(set_property, _setters("requires_grad grad data"))
     add(random_like, _named(_RANDOM_LIKE, torch, torch.Tensor))
