@@ -1,0 +1,218 @@
+"""Ranks for tests: processes with a gloo group between them, kept while a module's tests run.
+
+What an engine does around a cell is left out (shipping, events, results): a test gives a function, every rank calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.control import Control
+from jupyter_dtrain.engine.notes import Notes
+from jupyter_dtrain.engine.observe import Observer
+from jupyter_dtrain.engine.process_group import ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.training import Training
+
+LIMIT = 60.0  # seconds that a rank may take for one call
+GRACE = 2.0  # seconds for the others when one has failed
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.engine.ranks", "torch._dynamo"])
+
+
+class RankError(AssertionError):
+    """A rank raised, or did not answer."""
+
+
+class Ranks:
+    """Processes that call a function together. Use as a context manager.
+
+    Parameters
+    ----------
+    most : int
+        The largest number of ranks that a call asks for.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
+        self._generation = 0
+        self._meeting: tuple[int, Rendezvous] | None = None
+
+    def __enter__(self) -> Ranks:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        self._meeting = None
+        for _ in range(self._most):
+            ours, theirs = _context.Pipe()
+            process = _context.Process(target=_serve, args=(theirs,))
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def _stop(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(GRACE)
+            if process.is_alive():
+                process.kill()
+                process.join(LIMIT)
+        self._processes, self._pipes = [], []
+
+    def call(self, world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Return what ``function(run, *args)`` returns on each of `world_size` ranks.
+
+        Raises
+        ------
+        RankError
+            A rank raised, or did not answer in time; the ranks are new ones afterwards.
+        """
+        if self._meeting is None or self._meeting[0] != world_size:
+            self._generation += 1
+            self._pipes[0].send((_host, (str(self._generation),)))
+            self._meeting = (world_size, self._answers([0])[0])
+        for rank in range(world_size):
+            self._pipes[rank].send((_run, (rank, world_size, self._meeting[1], pickle.dumps((function, args)))))
+        return self._answers(range(world_size))
+
+    def _answers(self, ranks: Sequence[int]) -> list[Any]:
+        answers: dict[int, tuple[bool, Any]] = {}
+        while len(answers) < len(ranks):
+            waiting = {self._pipes[rank]: rank for rank in ranks if rank not in answers}
+            someone_failed = not all(ok for ok, _ in answers.values())
+            ready = wait(list(waiting), timeout=GRACE if someone_failed else LIMIT)
+            for pipe in ready:
+                rank = waiting[pipe]  # type: ignore[index]
+                try:
+                    answers[rank] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
+                except EOFError:
+                    answers[rank] = False, "has died"
+            if not ready:
+                break
+        silent = [rank for rank in ranks if rank not in answers]
+        errors = [f"rank {rank}: {value}" for rank, (ok, value) in sorted(answers.items()) if not ok]
+        if silent or errors:
+            for rank in silent:
+                pid = self._processes[rank].pid
+                if pid is not None and self._processes[rank].is_alive():
+                    os.kill(pid, signal.SIGUSR1)  # it shows where it is
+                    self._processes[rank].join(0.5)
+            self._stop()
+            self._start()
+            raise RankError("\n".join([*errors, *(f"rank {rank} does not answer" for rank in silent)]))
+        return [answers[rank][1] for rank in ranks]
+
+
+_group = ProcessGroup()
+_TIMEOUT = timedelta(seconds=LIMIT)
+
+
+def _serve(pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+    while True:
+        try:
+            function, args = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # whoever still waits for this rank is free
+        try:
+            answer = pickle.dumps((True, function(*args)))
+        except BaseException as error:
+            answer = pickle.dumps((False, "".join(traceback.format_exception(error))))
+        pipe.send_bytes(answer)
+
+
+def _host(generation: str) -> Rendezvous:
+    return _group.host_store(generation, address="127.0.0.1", timeout=_TIMEOUT)
+
+
+def _run(rank: int, world_size: int, meeting: Rendezvous, request: bytes) -> Any:
+    _group.join(meeting, rank=rank, world_size=world_size, device=torch.device("cpu"), timeout=_TIMEOUT)
+    function, args = pickle.loads(request)
+    return function(Run(rank, world_size), *args)
+
+
+class Run:
+    """One rank's part in a call."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.notes: list[str] = []
+
+    def training(self, *objects: object) -> Training:
+        """Return what watches over the cell's calls, as the engine makes it."""
+        return Training(
+            rank=self.rank,
+            world_size=self.world_size,
+            objects=objects,
+            global_numbers=True,
+            control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT)),  # type: ignore[attr-defined]
+            observer=Observer(self.rank),
+            notes=Notes(lambda message: self.notes.append(getattr(message, "text", "")), rank=0),
+        )
+
+
+def models_in(namespace: dict[str, Any]) -> list[Any]:
+    """Return the modules that a namespace or the objects in it hold."""
+    found = [value for value in namespace.values() if isinstance(value, torch.nn.Module)]
+    for value in namespace.values():
+        if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
+            found += [inner for inner in vars(value).values() if isinstance(inner, torch.nn.Module)]
+    return found
+
+
+def run_notebook(run: Run | None, setup: str, cell: str, compare: str) -> dict[str, Any]:
+    """Run `setup` as it is and `cell` as the rank's part of a run; plain without `run`."""
+    torch.set_default_dtype(torch.float64)
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    output = io.StringIO()
+    run_cell(setup, "setup", namespace)
+    settled: list[Any]
+    with contextlib.redirect_stdout(output):
+        if run is None:
+            value = run_cell(cell, "cell", namespace)
+        else:
+            training = run.training(*models_in(namespace))
+            with training.installed():
+                value = run_cell(cell, "cell", namespace)
+                value, *settled = training.settle(value, namespace)
+    found = eval(compare, namespace)
+    return {
+        "compared": found,
+        "value": value if isinstance(value, int | float | str | tuple | torch.Tensor) else None,
+        "printed": output.getvalue(),
+        "random": (torch.rand(3), np.random.rand(3).tolist(), random.random()),
+        "notes": run.notes if run else [],
+    }
+
+
+def run_plain(_run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+    """Run both as a notebook without the magic would."""
+    return run_notebook(None, setup, cell, compare)

@@ -1,0 +1,174 @@
+"""Whatever the model, the loss, the batches and the shares: gradients are those of one process, and each sample is used once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+from jupyter_dtrain.engine.shares import share_of
+from tests.engine.ranks import Ranks, Run
+from tests.notebook.corpus_cells import apart
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A small training set-up, made anew from it on every rank."""
+
+    model: str
+    loss: str
+    length: int
+    batch_size: int
+    drop_last: bool
+    sampler: str
+    speeds: tuple[float, ...]
+    seed: int
+
+
+class WithLoss(nn.Module):
+    """Returns its loss beside its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.a(x))
+        return self.b(hidden), hidden.pow(2).mean(0).sum()
+
+
+class OverTime(nn.Module):
+    """A recurrent network that returns its hidden state, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.GRU(1, 3, num_layers=2), nn.Linear(3, 3)
+
+    def forward(self, x):
+        outputs, hidden = self.rnn(x.t().unsqueeze(-1))
+        return self.out(outputs[-1]), hidden
+
+
+MODELS = {
+    "linear": lambda: nn.Linear(3, 3),
+    "mlp": lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 3)),
+    "with loss": WithLoss,
+    "over time": OverTime,
+}
+LOSSES = {
+    "mean": lambda out, x, y: F.cross_entropy(out, y),
+    "sum": lambda out, x, y: F.cross_entropy(out, y, reduction="sum"),
+    "none": lambda out, x, y: F.cross_entropy(out, y, reduction="none").pow(2).mean(),
+    "weights": lambda out, x, y: F.cross_entropy(out, y, weight=torch.tensor([1.0, 2.0, 0.5])),
+    "ignored": lambda out, x, y: F.cross_entropy(out, y, ignore_index=1),
+    "smoothed": lambda out, x, y: F.cross_entropy(out, y, label_smoothing=0.2),
+    "root": lambda out, x, y: torch.sqrt(F.mse_loss(out, x) + 1e-3),
+    "divided": lambda out, x, y: F.l1_loss(out, x, reduction="sum") / x.size(0),
+    "masked": lambda out, x, y: ((out - x).pow(2).sum(1) * (y > 0)).sum() / ((y > 0).sum() + 1),
+    "centred": lambda out, x, y: (out - out.mean(0)).pow(2).mean() + out.std(unbiased=False),
+    "pairs": lambda out, x, y: F.cross_entropy(out @ out.T, torch.arange(len(out))),
+    "penalized": lambda out, x, y: F.mse_loss(out, x) + 0.1 * out.pow(2).sum() + out.abs().max(),
+    "product": lambda out, x, y: F.mse_loss(out, x) * out.exp().mean() - out.logsumexp(0).sum(),
+}
+
+
+def accumulate(problem: Problem) -> tuple[dict[str, torch.Tensor], list[float], list[int]]:
+    """Return the gradients of two epochs added up, each loss, and which samples were used."""
+    torch.manual_seed(problem.seed)
+    inputs, targets = torch.randn(problem.length, 3), torch.randint(0, 3, (problem.length,))
+    dataset = TensorDataset(inputs, targets, torch.arange(problem.length))
+    options = {
+        "in order": {},
+        "shuffled": {"shuffle": True},
+        "weighted": {"sampler": WeightedRandomSampler(torch.rand(problem.length) + 0.1, problem.length)},
+    }[problem.sampler]
+    loader = DataLoader(dataset, batch_size=problem.batch_size, drop_last=problem.drop_last, **options)
+    model = MODELS[problem.model]()
+    losses, used = [], []
+    for _ in range(2):
+        for x, y, index in loader:
+            out = model(x)
+            extra = 0.0
+            if isinstance(out, tuple):
+                out, rest = out
+                extra = rest.pow(2).mean()
+            loss = LOSSES[problem.loss](out, x, y) + extra
+            loss.backward()
+            losses.append(loss.item())
+            used += index.tolist()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, losses, used
+
+
+def on_rank(run: Run, problem: Problem) -> tuple[object, list[int]]:
+    """Return what comes out on this rank, and the samples that entered the model here."""
+    torch.set_default_dtype(torch.float64)
+    training = run.training()
+    shares = lambda total: tuple(share_of(total, rank, problem.speeds) for rank in range(run.world_size))  # noqa: E731
+    own: list[int] = []
+    note = training._loaders._on_batch
+
+    def on_batch(share, number, count):
+        own.append(share.num_samples)
+        note(share, number, count)
+
+    with mock.patch.object(training, "_shares", shares), mock.patch.object(training._loaders, "_on_batch", on_batch), training.installed():
+        found = accumulate(problem)
+    return found, own
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4) as started:
+        yield started
+
+
+problems = st.integers(2, 4).flatmap(
+    lambda world_size: st.builds(
+        Problem,
+        model=st.sampled_from(sorted(MODELS)),
+        loss=st.sampled_from(sorted(LOSSES)),
+        length=st.integers(1, 17),
+        batch_size=st.integers(1, 9),
+        drop_last=st.booleans(),
+        sampler=st.sampled_from(["in order", "shuffled", "weighted"]),
+        speeds=st.lists(st.sampled_from([0.2, 1.0, 1.5, 4.0]), min_size=world_size, max_size=world_size).map(tuple),
+        seed=st.integers(0, 2**16),
+    )
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(problem=problems)
+def test_the_gradient_is_that_of_one_process(ranks, problem):
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = accumulate(problem)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    world_size = len(problem.speeds)
+    results = ranks.call(world_size, on_rank, problem)
+    for rank, (found, _) in enumerate(results):
+        assert apart(expected, found, path=f"rank {rank}") is None
+    grads, _, used = expected
+    assert grads or not used
+    if problem.sampler != "weighted" and not problem.drop_last:
+        assert Counter(used) == dict.fromkeys(range(problem.length), 2)
+    # What the ranks computed on, put together, is each batch once.
+    assert sum(sum(own) for _, own in results) == len(used)
+
+
+def test_shares_of_every_size_make_up_the_batch():
+    for total in range(20):
+        for speeds in ((1.0, 1.0), (0.2, 4.0, 1.0), (1.0,) * 7):
+            parts = [
+                list(range(total))[share_of(total, rank, speeds).start : share_of(total, rank, speeds).stop] for rank in range(len(speeds))
+            ]
+            assert [index for part in parts for index in part] == list(range(total))

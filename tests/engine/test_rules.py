@@ -1,0 +1,103 @@
+"""Every operation on a batch that is shared out gives what it gives on the whole batch: value, shape, type and gradient."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from jupyter_dtrain.engine.batches import placed
+from jupyter_dtrain.engine.shares import share_of
+from tests.engine.ranks import RankError, Ranks, Run
+from tests.notebook.corpus_cells import apart
+
+# On x: (B, 4), y: (B,) classes of 3, t: (B,), img: (B, 2, 4, 4), seq: (B, 5, 3), which are shared out, and on w: (4,), a leaf, and
+# z: (B, 4), which every rank has whole.
+OPERATIONS = (Path(__file__).parent / "operations.txt").read_text(encoding="utf-8").splitlines()
+
+
+def cases() -> list[str]:
+    return [line if "result = " in line else f"result = {line}" for line in OPERATIONS]
+
+
+def batch_of(size: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(size)
+    shapes = {"x": (size, 4), "t": (size,), "img": (size, 2, 4, 4), "seq": (size, 5, 3)}
+    found = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    return {**found, "y": torch.randint(0, 3, (size,), generator=generator)}
+
+
+def evaluate(run: Run | None, code: str, size: int, requires_grad: bool) -> tuple[Any, Any]:
+    """Return what `code` computes from a batch, and the gradient of its sum where it has one."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    w = torch.randn(4, requires_grad=requires_grad)
+    z = torch.randn(size, 4)
+    batch = batch_of(size)
+    training = None
+    if run is not None:
+        training = run.training()
+        share = share_of(size, run.rank, [1.0] * run.world_size)
+        batch = placed({name: value[share.loaded] for name, value in batch.items()}, share)
+    namespace = {"torch": torch, "F": F, "w": w, "z": z, **batch}
+    if requires_grad:
+        code = "x, t, seq, img = x * w, t * w[0], seq * w[1], img * w[2]\n" + code
+
+    def compute() -> tuple[Any, Any]:
+        exec(code, namespace)
+        result = namespace["result"]
+        values = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        if requires_grad and values:
+            weighted = [(value * torch.linspace(1, 2, value.numel()).reshape(value.shape)).sum() for value in values]
+            sum(weighted[1:], weighted[0]).backward()
+        return result, w.grad
+
+    if training is None:
+        return compute()
+    with training.installed():
+        result, grad = compute()
+        result, grad = training.settle(result, grad)
+    return result, grad
+
+
+def outcome(run: Run | None, code: str, size: int, requires_grad: bool) -> bytes:
+    """Return what comes out, pickled; an error by its type."""
+    try:
+        return pickle.dumps(evaluate(run, code, size, requires_grad))
+    except Exception as error:
+        return pickle.dumps(f"{type(error).__name__}: {error}"[:300])
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(3) as started:
+        yield started
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
+@pytest.mark.parametrize("size", [7, 4, 2, 1])
+def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
+    codes = cases()
+    wrong = []
+    for code in codes:
+        expected = pickle.loads(outcome(None, code, size, requires_grad))
+        try:
+            of_ranks = ranks.call(3, outcome, code, size, requires_grad)
+        except RankError as error:
+            wrong.append(f"{code}: {str(error)[:200]}")
+            continue
+        for rank, pickled in enumerate(of_ranks):
+            found = pickle.loads(pickled)
+            if isinstance(expected, str):  # one process refuses it, too
+                different = None if isinstance(found, str) else f"{expected} and a result"
+            else:
+                coarse = any(name in code for name in ("float32", "float()", "half"))
+                different = apart(expected, found, 2e-3 if coarse else 1e-9, path="result")
+            if different:
+                wrong.append(f"rank {rank}: {code}: {different}")
+                break
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,105 @@
+"""The corpus: training cells as people write them, one notebook a file, and how far two runs of one are apart.
+
+A file has parts, each begun by a line ``# %%``: the setup (all cells before), the training cell, and an expression for what
+must come out the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+FOLDER = Path(__file__).parent / "corpus"
+TOLERANCE = 1e-9
+_PART = re.compile(r"^# %% (\w+)\n", re.MULTILINE)
+_NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?|[-+]?\d+e[-+]?\d+")
+
+
+@dataclass(frozen=True)
+class CorpusCell:
+    """One file of the corpus.
+
+    Attributes
+    ----------
+    tolerance : float
+        Largest relative difference; for cells that compute in less than float64 the file says ``# tolerance: 1e-2``.
+    exact : bool
+        Whether one process and several engines come to the same; a file that says ``# per rank: ...`` holds a documented exception.
+    """
+
+    name: str
+    setup: str
+    cell: str
+    compare: str
+    tolerance: float
+    exact: bool
+
+
+def load(path: Path) -> CorpusCell:
+    head, *parts = _PART.split(path.read_text(encoding="utf-8"))
+    found = dict(zip(parts[::2], parts[1::2], strict=True))
+    tolerance = re.search(r"^# tolerance: (\S+)", head, re.MULTILINE)
+    return CorpusCell(
+        name=path.stem,
+        setup=found["setup"],
+        cell=found["cell"],
+        compare=" ".join(found["compare"].split()),
+        tolerance=float(tolerance[1]) if tolerance else TOLERANCE,
+        exact="# per rank:" not in head,
+    )
+
+
+CELLS = [load(path) for path in sorted(FOLDER.glob("*.py"))]
+
+
+def apart(left: Any, right: Any, tolerance: float = TOLERANCE, path: str = "") -> str | None:
+    """Return the first place where two values differ by more than `tolerance` of the larger one, ``None`` where they do not."""
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        left, right = torch.from_numpy(left), torch.from_numpy(right)
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        if (left.shape, left.dtype, left.requires_grad) != (right.shape, right.dtype, right.requires_grad):
+            kinds = [f"{t.dtype} {tuple(t.shape)} {t.requires_grad}" for t in (left, right)]
+            return f"{path}: {' and '.join(kinds)}"
+        a, b = left.detach().double(), right.detach().double()
+        if left.dtype == torch.float32:  # of `.float()` in a cell of float64
+            tolerance = max(tolerance, 1e-6)
+        largest = float(a.abs().nan_to_num().max()) if a.numel() else 0.0
+        close = torch.isclose(a, b, rtol=tolerance, atol=tolerance * largest + 1e-14, equal_nan=True)
+        return None if bool(close.all()) else f"{path}: {(a - b).abs().max().item()} apart"
+    if type(left) is not type(right):
+        return f"{path}: {left!r} and {right!r}"
+    if isinstance(left, Mapping):
+        if list(left) != list(right):
+            return f"{path}: keys {list(left)} and {list(right)}"
+        return next((found for key in left if (found := apart(left[key], right[key], tolerance, f"{path}[{key!r}]"))), None)
+    if isinstance(left, Sequence) and not isinstance(left, str | bytes):
+        if len(left) != len(right):
+            return f"{path}: lengths {len(left)} and {len(right)}"
+        pairs = enumerate(zip(left, right, strict=True))
+        return next((found for index, (a, b) in pairs if (found := apart(a, b, tolerance, f"{path}[{index}]"))), None)
+    if isinstance(left, float):
+        same = abs(left - right) <= max(tolerance * max(abs(left), abs(right)), 1e-13) or left != left and right != right or left == right
+        return None if same else f"{path}: {left} and {right}"
+    if hasattr(left, "to_dict"):  # a DataFrame
+        return apart(left.to_dict(), right.to_dict(), tolerance, path)
+    return None if left == right else f"{path}: {left!r} and {right!r}"
+
+
+def text_apart(left: str, right: str, tolerance: float = TOLERANCE) -> str | None:
+    """Return how two printed texts differ: in words, or in a number by more than its last digit."""
+    if left == right:
+        return None
+    if _NUMBER.sub("#", left) != _NUMBER.sub("#", right):
+        return f"{left!r} and {right!r}"
+    for a, b in zip(_NUMBER.findall(left), _NUMBER.findall(right), strict=True):
+        decimals = len(a.partition(".")[2].partition("e")[0])
+        last_digit = 10.0**-decimals if "e" not in a else abs(float(a)) * 10.0**-decimals
+        if abs(float(a) - float(b)) > max(tolerance * abs(float(a)), 1.5 * last_digit if decimals > 6 or tolerance > TOLERANCE else 0.0):
+            return f"printed {a} and {b}"
+    return None

@@ -1,0 +1,69 @@
+"""Each cell of the corpus comes to the same plain and on engines: weights, optimizer state, histories, what it prints.
+
+One notebook and one cluster of four engines serve all cells; `--engines` takes the first of them. The setup runs again
+before each run of a cell, from the same seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.corpus_cells import CELLS, CorpusCell, apart, text_apart
+from tests.notebook.kernel import Notebook
+
+PLAIN = 0
+SEEDS = """
+import random as _random, numpy as _numpy, torch as _torch
+_torch.set_default_dtype(_torch.float64)
+_torch.manual_seed(0), _numpy.random.seed(0), _random.seed(0)
+"""
+RANDOM = "(_torch.rand(3), _numpy.random.rand(3).tolist(), _random.random())"
+
+
+@pytest.fixture(scope="module")
+def notebook(new_notebook):
+    opened = new_notebook()
+    opened.run("%load_ext jupyter_dtrain\n%distribute start -n 4 --device cpu")
+    return opened
+
+
+def run(notebook: Notebook, cell: CorpusCell, engines: int) -> dict[str, object]:
+    """Run a corpus cell on that many engines, or plain, and return what must be the same."""
+    notebook.run(SEEDS)
+    notebook.run(cell.setup)
+    ran = notebook.run((f"%%distribute --engines {engines}\n" if engines else "") + cell.cell)
+    compared, random = notebook.value(f"(({cell.compare}), {RANDOM})")
+    return {"compared": compared, "random": random, "printed": ran.stdout, "result": ran.result or ""}
+
+
+def difference(first: dict[str, object], second: dict[str, object], tolerance: float) -> str | None:
+    """Return where two runs of a cell differ."""
+    for name in ("compared", "random"):
+        found = apart(first[name], second[name], tolerance, name)
+        if found:
+            return found
+    for name in ("printed", "result"):
+        found = text_apart(str(first[name]), str(second[name]), tolerance)
+        if found:
+            return found
+    return None
+
+
+def test_there_are_enough():
+    assert len(CELLS) >= 40
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.exact], ids=lambda cell: cell.name)
+def test_a_cell_comes_to_the_same(notebook, cell):
+    plain = run(notebook, cell, PLAIN)
+    for engines in (1, 2, 3, 4):
+        found = difference(plain, run(notebook, cell, engines), cell.tolerance)
+        assert found is None, f"{engines} engines: {found}"
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.exact], ids=lambda cell: cell.name)
+def test_what_is_per_rank_is_exact_on_one_engine_and_the_same_every_time(notebook, cell):
+    assert difference(run(notebook, cell, PLAIN), run(notebook, cell, 1), cell.tolerance) is None
+    for engines in (2, 3):
+        first, second = run(notebook, cell, engines), run(notebook, cell, engines)
+        assert difference(first, second, cell.tolerance) is None
