@@ -194,7 +194,6 @@ def run_notebook(run: Run | None, setup: str, cell: str, compare: str) -> dict[s
     namespace: dict[str, Any] = {"__name__": "__main__"}
     output = io.StringIO()
     run_cell(setup, "setup", namespace)
-    settled: list[Any]
     with contextlib.redirect_stdout(output):
         if run is None:
             value = run_cell(cell, "cell", namespace)
@@ -202,7 +201,7 @@ def run_notebook(run: Run | None, setup: str, cell: str, compare: str) -> dict[s
             training = run.training(*models_in(namespace))
             with training.installed():
                 value = run_cell(cell, "cell", namespace)
-                value, *settled = training.settle(value, namespace)
+                value, *_settled = training.settle(value, namespace)
     found = eval(compare, namespace)
     return {
         "compared": found,

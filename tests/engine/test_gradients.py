@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -85,12 +86,12 @@ def accumulate(problem: Problem) -> tuple[dict[str, torch.Tensor], list[float], 
     torch.manual_seed(problem.seed)
     inputs, targets = torch.randn(problem.length, 3), torch.randint(0, 3, (problem.length,))
     dataset = TensorDataset(inputs, targets, torch.arange(problem.length))
-    options = {
+    samplers: dict[str, dict[str, Any]] = {
         "in order": {},
         "shuffled": {"shuffle": True},
-        "weighted": {"sampler": WeightedRandomSampler(torch.rand(problem.length) + 0.1, problem.length)},
-    }[problem.sampler]
-    loader = DataLoader(dataset, batch_size=problem.batch_size, drop_last=problem.drop_last, **options)
+        "weighted": {"sampler": WeightedRandomSampler((torch.rand(problem.length) + 0.1).tolist(), problem.length)},
+    }
+    loader = DataLoader(dataset, batch_size=problem.batch_size, drop_last=problem.drop_last, **samplers[problem.sampler])
     model = MODELS[problem.model]()
     losses, used = [], []
     for _ in range(2):

@@ -84,7 +84,7 @@ def apart(left: Any, right: Any, tolerance: float = TOLERANCE, path: str = "") -
         pairs = enumerate(zip(left, right, strict=True))
         return next((found for index, (a, b) in pairs if (found := apart(a, b, tolerance, f"{path}[{index}]"))), None)
     if isinstance(left, float):
-        same = abs(left - right) <= max(tolerance * max(abs(left), abs(right)), 1e-13) or left != left and right != right or left == right
+        same = abs(left - right) <= max(tolerance * max(abs(left), abs(right)), 1e-13) or (left != left and right != right) or left == right
         return None if same else f"{path}: {left} and {right}"
     if hasattr(left, "to_dict"):  # a DataFrame
         return apart(left.to_dict(), right.to_dict(), tolerance, path)

@@ -36,7 +36,11 @@ def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 _MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
     **{f"conv{n}d": n + 2 for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": n + 2 for n in (1, 2, 3)},
-    **{"unfold": 4, "fold": 3, "pixel_shuffle": 4, "pixel_unshuffle": 4, "local_response_norm": 3},
+    "unfold": 4,
+    "fold": 3,
+    "pixel_shuffle": 4,
+    "pixel_unshuffle": 4,
+    "local_response_norm": 3,
 }
 
 
