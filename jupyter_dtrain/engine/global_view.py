@@ -36,6 +36,9 @@ _TRANSFORMS = (
 _NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
+_apply = torch.autograd.Function.__dict__["apply"].__func__
+
+
 class NotPerSample(Exception):
     """A model's result is not one row per sample."""
 
@@ -71,7 +74,15 @@ class GlobalView:
             for module, name in _TRANSFORMS:
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, self._of_wholes(getattr(module, name))))
+            stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(self._own_function)))
             yield
+
+    def _own_function(self, function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        """Run a function of the user's own, whose backward pass gets what PyTorch's engine hands it: plain tensors, so whole ones."""
+        if any(isinstance(arg, GlobalTensor) for arg in args):
+            self._rules.on_whole(function.__name__)
+            args = self._rules.whole(args)
+        return _apply(function, *args, **kwargs)
 
     def _of_wholes(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` (of functorch, below ``__torch_function__``) so that it gets whole tensors."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,15 +29,46 @@ MAX_REDUCERS = 8
 
 
 class _Leaves(nn.Module):
-    """Leaf tensors, registered or not, in the place where DistributedDataParallel looks for parameters."""
+    """Leaf tensors, registered or not, in the place where DistributedDataParallel looks for parameters.
 
-    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+    Parameters
+    ----------
+    leaves : sequence of Tensor
+    sparse : container of int
+        Ids of those whose gradients are sparse.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], sparse: Container[int]) -> None:
         super().__init__()
         self._leaves = tuple(leaves)
+        self._sparse = sparse
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         for index, leaf in enumerate(self._leaves):
             yield f"leaf_{index}", leaf  # type: ignore[misc]
+
+    def named_modules(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Module]]:
+        """Yield a module for each leaf if some are sparse: an embedding is what tells DistributedDataParallel of a sparse gradient."""
+        if not any(id(leaf) in self._sparse for leaf in self._leaves):
+            yield "", self
+            return
+        for index, leaf in enumerate(self._leaves):
+            yield f"module_{index}", (_SparseLeaf if id(leaf) in self._sparse else _Leaf)(leaf)
+
+
+class _Leaf(nn.Module):
+    def __init__(self, leaf: torch.Tensor) -> None:
+        super().__init__()
+        self._leaf = leaf
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        yield "leaf", self._leaf  # type: ignore[misc]
+
+
+class _SparseLeaf(_Leaf, nn.Embedding):
+    def __init__(self, leaf: torch.Tensor) -> None:
+        nn.Embedding.__init__(self, 0, 0, sparse=True)
+        self._leaf = leaf
 
 
 class GradientSync:
@@ -96,13 +127,15 @@ class GradientSync:
             rest = [leaf for leaf in wanted if id(leaf) not in there]
             roots.append(torch.stack([leaf.reshape(-1)[:1].sum() for leaf in rest]).sum())
             scaled.append(torch.zeros_like(roots[-1]))
-        untouched = [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
+        # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
+        untouched = [] if partial else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer._rebuild_buckets()
         reducer.prepare_for_backward(roots if partial else [])
         with _Hooks(reached):
             original(roots, scaled, inputs=inputs, **options)
         for leaf in untouched:
-            leaf.grad = None  # as on one process: an optimizer passes it over
+            if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
+                leaf.grad = None  # as on one process: an optimizer passes it over
 
     def _scaled(self, root: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
         factor = self._weight_of(root) * self._world_size
@@ -127,12 +160,18 @@ class GradientSync:
         key = tuple(sorted(id(leaf) for leaf in leaves))
         ddp = self._reducers.get(key)
         if ddp is None:
-            ddp = self._reducers[key] = _make_reducer(self._ordered(leaves), complete=complete)
+            ddp = self._reducers[key] = _make_reducer(self._ordered(leaves), sparse=self._sparse(), complete=complete)
             if len(self._reducers) > MAX_REDUCERS:
                 self._reducers.popitem(last=False)
         else:
             self._reducers.move_to_end(key)
         return ddp.reducer, ddp.find_unused_parameters
+
+    def _sparse(self) -> set[int]:
+        """Return the ids of the parameters whose gradients are sparse."""
+        models = [model for reference in self._models if (model := reference()) is not None]
+        layers = (layer for model in models for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
+        return {id(layer.weight) for layer in layers if layer.sparse}
 
     def _ordered(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return `leaves` in an order that all ranks agree on: that of the known modules, then as reached."""
@@ -185,13 +224,13 @@ def _rows(placement: Shard) -> tuple[slice, ...]:
     return (*(slice(None),) * placement.dim, placement.loaded)
 
 
-def _make_reducer(leaves: list[torch.Tensor], *, complete: bool) -> DistributedDataParallel:
+def _make_reducer(leaves: list[torch.Tensor], *, sparse: Container[int], complete: bool) -> DistributedDataParallel:
     # A reducer that looks for unused parameters costs a walk of the graph and one more collective per pass: ranks
     # take the cheaper one where the first pass reaches every leaf on all of them.
     agreed = torch.tensor([0 if complete else 1])
     dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
     return DistributedDataParallel(
-        _Leaves(leaves),
+        _Leaves(leaves, sparse),
         init_sync=False,
         gradient_as_bucket_view=True,
         find_unused_parameters=bool(agreed.item()),

@@ -1,0 +1,328 @@
+"""Backward passes as cells write them: every gradient is that of one process, and what has none there has none here."""
+# ruff: noqa: E501  # a table of cells
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+
+BASE = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+x_all = torch.randn(11, 3)
+y_all = torch.randn(11, 2)
+loader = DataLoader(TensorDataset(x_all, y_all), batch_size=4)  # 4, 4 and 3: the last does not divide, nor does 4 by 3
+tiny = DataLoader(TensorDataset(x_all, y_all), batch_size=1)  # all ranks but one have no sample
+model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+seen = []
+
+def grads(*models):
+    return [None if p.grad is None else p.grad.to_dense().clone().tolist() for m in models for p in (m.parameters() if isinstance(m, nn.Module) else [m])]
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.never = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
+"""
+
+LOOP = """
+for x, y in loader:
+    model.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    seen.append((loss.item(), grads(model)))
+"""
+
+
+@dataclass
+class Case:
+    """What stands before the cell, and the cell, which appends to `seen`."""
+
+    setup: str
+    cell: str
+
+
+CASES = {
+    "plain": Case("", LOOP),
+    "one sample for all ranks": Case("loader = tiny", LOOP),
+    "sums": Case("", LOOP.replace("F.mse_loss(model(x), y)", "F.mse_loss(model(x), y, reduction='sum')")),
+    "accumulated": Case(
+        "",
+        """
+        for number, (x, y) in enumerate(loader):
+            (F.mse_loss(model(x), y) / 3).backward()
+            seen.append(grads(model))
+        """,
+    ),
+    "on top of gradients of another cell": Case("F.mse_loss(model(x_all), y_all).backward()", "for x, y in loader: model(x).mean().backward()\nseen = grads(model)"),
+    "cleared to zeros": Case("", LOOP.replace("zero_grad()", "zero_grad(set_to_none=False)")),
+    "two roots that share leaves": Case(
+        "",
+        """
+        for x, y in loader:
+            model.zero_grad()
+            out = model(x)
+            torch.autograd.backward([F.mse_loss(out, y), out.pow(2).sum()])
+            seen.append(grads(model))
+        """,
+    ),
+    "two losses, one after the other": Case(
+        "",
+        """
+        for x, y in loader:
+            model.zero_grad()
+            out = model(x)
+            F.mse_loss(out, y).backward(retain_graph=True)
+            out.abs().mean().backward()
+            seen.append(grads(model))
+        """,
+    ),
+    "the same graph twice": Case(
+        "",
+        """
+        for x, y in loader:
+            loss = F.mse_loss(model(x), y)
+            loss.backward(retain_graph=True)
+            loss.backward()
+            seen.append(grads(model))
+        """,
+    ),
+    "a root that is no single number": Case(
+        "",
+        """
+        for x, y in loader:
+            model.zero_grad()
+            out = model(x)
+            out.backward(torch.ones_like(out) / len(out))
+            seen.append(grads(model))
+            model.zero_grad()
+            model(x).backward(y)
+            seen.append(grads(model))
+        """,
+    ),
+    "inputs=": Case(
+        "",
+        """
+        for x, y in loader:
+            F.mse_loss(model(x), y).backward(inputs=[model[0].weight])
+            seen.append(grads(model))
+            F.mse_loss(model(x), y).backward(inputs=list(model[2].parameters()))
+            seen.append(grads(model))
+        """,
+    ),
+    "autograd.grad": Case(
+        "",
+        """
+        for x, y in loader:
+            found = torch.autograd.grad(F.mse_loss(model(x), y), list(model.parameters()))
+            seen.append([g.tolist() for g in found])
+        """,
+    ),
+    "a layer that is never used": Case(
+        "model = Parts()",
+        """
+        for x, y in loader:
+            F.mse_loss(model.a(x) + model.b(x), y).backward()
+            seen.append(grads(model))
+        """,
+    ),
+    "a layer that is never used, in a model called as a whole": Case(
+        "class Model(Parts):\n    def forward(self, x): return self.a(x)\nmodel = Model()\noptimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.5)",
+        LOOP + "    optimizer.step()\nseen.append([p.tolist() for p in model.parameters()])",
+    ),
+    "a layer that every other batch uses": Case(
+        "class Model(Parts):\n    def forward(self, x, both): return self.a(x) + self.b(x) if both else self.a(x)\nmodel = Model()",
+        """
+        for epoch in range(2):
+            for number, (x, y) in enumerate(loader):
+                model.zero_grad()
+                F.mse_loss(model(x, number % 2 == epoch), y).backward()
+                seen.append(grads(model))
+        """,
+    ),
+    "a layer that some rank's samples do not reach": Case(
+        """
+        class Model(Parts):
+            def forward(self, x):
+                out = torch.zeros(len(x), 2)
+                first = x[:, 0] > 0.4
+                if first.any():
+                    out = out.index_put((first,), self.a(x[first]))
+                if (~first).any():
+                    out = out.index_put((~first,), self.b(x[~first]))
+                return out
+        model = Model()
+        loader = DataLoader(TensorDataset(x_all, y_all), batch_size=3)
+        """,
+        LOOP,
+    ),
+    "frozen, thawed, frozen": Case(
+        "",
+        """
+        for epoch in range(3):
+            model[0].requires_grad_(epoch == 1)
+            for x, y in loader:
+                model.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                seen.append(grads(model))
+        """,
+    ),
+    "a layer more half way": Case("", LOOP + "model.append(nn.Linear(2, 2))\n" + LOOP),
+    "made in the cell": Case("", "model = nn.Linear(3, 2)\nextra = torch.zeros(2, requires_grad=True)\n" + LOOP.replace("model(x)", "model(x) + extra") + "seen.append(grads(extra))"),
+    "tensors and no model": Case(
+        "w = torch.randn(3, 2, requires_grad=True); b = torch.zeros(2, requires_grad=True); scale = torch.tensor(1.5, requires_grad=True)",
+        """
+        for x, y in loader:
+            loss = ((x @ w + b) * scale - y).pow(2).mean()
+            loss.backward()
+            with torch.no_grad():
+                for p in (w, b, scale):
+                    p -= 0.1 * p.grad
+                    p.grad = None
+            seen.append((loss.item(), w.tolist(), b.tolist(), scale.item()))
+        """,
+    ),
+    "no data at all": Case("", "for p in model.parameters(): p.pow(3).sum().backward()\nseen.append(grads(model))"),
+    "a penalty on weights": Case("", LOOP.replace("y)\n", "y) + 0.1 * sum(p.pow(2).sum() for p in model.parameters())\n", 1)),
+    "generator and critic": Case(
+        """
+        critic = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)); generator = nn.Linear(3, 2)
+        of_critic = torch.optim.Adam(critic.parameters(), lr=0.1); of_generator = torch.optim.Adam(generator.parameters(), lr=0.1)
+        """,
+        """
+        for x, y in loader:
+            noise = torch.randn(y.size(0), 3)
+            made = generator(noise)
+            critic.zero_grad()
+            of_real = F.binary_cross_entropy_with_logits(critic(y), torch.ones(y.size(0), 1))
+            of_real.backward()
+            of_made = F.binary_cross_entropy_with_logits(critic(made.detach()), torch.zeros(y.size(0), 1))
+            of_made.backward()
+            of_critic.step()
+            generator.zero_grad()
+            fooled = F.binary_cross_entropy_with_logits(critic(made), torch.ones(y.size(0), 1))
+            fooled.backward()
+            seen.append((of_real.item(), of_made.item(), fooled.item(), grads(generator, critic)))
+            of_generator.step()
+        seen.append([p.tolist() for m in (critic, generator) for p in m.parameters()])
+        """,
+    ),
+    "encoder and decoder under one optimizer": Case(
+        "encoder, decoder = nn.Linear(3, 2), nn.Linear(2, 3); optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)",
+        """
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.mse_loss(decoder(torch.tanh(encoder(x))), x).backward()
+            optimizer.step()
+            seen.append(grads(encoder, decoder))
+        """,
+    ),
+    "two calls of one model": Case("", LOOP.replace("model(x), y", "model(x) - model(-x), y")),
+    "tied weights": Case("tied = nn.Linear(3, 3); tied2 = nn.Linear(3, 3); tied2.weight = tied.weight; model = nn.Sequential(tied, nn.Tanh(), tied2, nn.Linear(3, 2))", LOOP),
+    "weights of many kinds": Case(
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.c = nn.Parameter(torch.randn(3, 2, dtype=torch.complex128)); self.s = nn.Parameter(torch.tensor(2.0)); self.e = nn.Parameter(torch.zeros(0))
+                self.f = nn.Parameter(torch.randn(3, 2).t().contiguous().t())
+            def forward(self, x): return (x.to(torch.complex128) @ self.c).abs() * self.s + self.e.sum() + x @ self.f
+        model = Model()
+        """,
+        LOOP.replace("grads(model)", "[torch.view_as_real(g).tolist() if g.is_complex() else g.tolist() for g in (p.grad for p in model.parameters())]"),
+    ),
+    "clipped": Case("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", LOOP + "    seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).item())\n    optimizer.step()"),
+    "hooks on weights": Case("model[0].weight.register_hook(lambda g: g.clamp(-0.05, 0.05)); after = []; model[2].bias.register_post_accumulate_grad_hook(lambda p: after.append(p.grad.tolist()))", LOOP + "seen.append(after)"),
+    "L-BFGS": Case(
+        "optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)",
+        """
+        for x, y in loader:
+            def closure():
+                optimizer.zero_grad()
+                loss = F.mse_loss(model(x), y)
+                loss.backward()
+                return loss
+            seen.append(optimizer.step(closure).item())
+        seen.append([p.tolist() for p in model.parameters()])
+        """,
+    ),
+    "a gradient in the loss": Case(
+        "",
+        """
+        for x, y in loader:
+            model.zero_grad()
+            point = x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(model(point).sum(), point, create_graph=True)
+            loss = F.mse_loss(model(x), y) + (slope.norm(2, dim=1) - 1).pow(2).mean()
+            loss.backward()
+            seen.append((loss.item(), grads(model)))
+        """,
+    ),
+    "recomputed": Case(
+        "from torch.utils.checkpoint import checkpoint\nclass Model(nn.Sequential):\n    def forward(self, x): return checkpoint(super().forward, x, use_reentrant=False)\nmodel = Model(*model)",
+        LOOP,
+    ),
+    "a function with a backward pass of its own": Case(
+        """
+        class Cube(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): ctx.save_for_backward(x); return x**3
+            @staticmethod
+            def backward(ctx, g): return 3 * ctx.saved_tensors[0] ** 2 * g
+        """,
+        LOOP.replace("model(x), y", "Cube.apply(model(x)), y"),
+    ),
+    "gradients of few rows": Case("model = nn.Sequential(nn.Embedding(20, 2, sparse=True)); loader = DataLoader(TensorDataset(torch.arange(11), y_all), batch_size=4)", LOOP),
+    "evaluation in between": Case("", LOOP + "    with torch.no_grad(): seen.append(F.mse_loss(model(x_all), y_all).item())"),
+    "a model after the other": Case("models = [nn.Linear(3, 2) for _ in range(11)]", "for _ in range(2):\n    for model in models:\n        F.mse_loss(model(x_all), y_all).backward()\n        for x, y in loader: F.mse_loss(model(x), y).backward()\nseen = grads(*models)"),
+    "the loss by a method": Case(
+        "class Model(Parts):\n    def loss(self, x, y): return F.mse_loss(self.a(x), y)\nmodel = Model()",
+        LOOP.replace("F.mse_loss(model(x), y)", "model.loss(x, y)"),
+    ),
+    "scaled": Case("scaler = torch.amp.GradScaler('cpu', init_scale=8.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "for x, y in loader:\n    scaler.scale(F.mse_loss(model(x), y)).backward()\n    scaler.unscale_(optimizer); seen.append(grads(model)); scaler.step(optimizer); scaler.update(); optimizer.zero_grad()"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def plain(ranks) -> dict[str, Any]:
+    """What one process does, by case."""
+    return {name: ranks.call(1, run_plain, *arguments(case))[0]["compared"] for name, case in CASES.items()}
+
+
+def arguments(case: Case) -> tuple[str, str, str]:
+    import textwrap
+
+    return BASE + textwrap.dedent(case.setup), textwrap.dedent(case.cell), "seen"
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_gradients_are_those_of_one_process(name, world_size, ranks, plain):
+    assert plain[name], "the cell notes something"
+    for found in ranks.call(world_size, run_notebook, *arguments(CASES[name])):
+        assert_close(found["compared"], plain[name])
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    if isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    elif expected is None:
+        assert found is None
+    else:
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
