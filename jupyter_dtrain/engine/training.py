@@ -20,7 +20,7 @@ from .loaders import SharedLoaders
 from .models import ModelCalls, outermost
 from .notes import Notes
 from .observe import Observer
-from .placements import Shard, place
+from .placements import GlobalTensor, Partial, Shard, part_of, place
 from .randomness import LoadingStream, ModelStream
 from .shares import Share, share_of
 
@@ -144,7 +144,11 @@ class Training:
         self._observer.on_batch(share, batch, batches)
 
     def _on_backward(self, root: torch.Tensor) -> None:
-        self._observer.on_backward(root, self._weight_of(root))
+        if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
+            # A sum over the ranks, and what they report is averaged.
+            self._observer.on_backward(part_of(root).detach() * self._world_size, 1.0 / self._world_size)
+        else:
+            self._observer.on_backward(root, self._weight_of(root))
         if self._view is not None:
             self._view.before_backward(root)
         if not self._drew:  # no loader marks the steps

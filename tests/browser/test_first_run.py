@@ -1,11 +1,14 @@
 """The first run as a person does it: the example's cells, one after another, with the sidebar open."""
 
+import math
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from playwright.sync_api import expect
+
+from jupyter_dtrain.runs.store import RunStore
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -82,6 +85,10 @@ def test_a_first_run_watched_and_stopped(open_lab, screenshot):
 
     # The notebook holds that model, and the curve has a point for each of its steps.
     lab.expect_points(steps)
+    store = RunStore(lab.path.parent / "dtrain-runs")
+    losses = store.points(store.list_runs()[0].run_id, "loss").value
+    store.close()
+    assert losses[:8] == pytest.approx([math.log(10)] * 8, abs=0.1)  # what guessing costs: the mean over both engines
     found = re.search(r"(\d+) steps, moved ([\d.]+)", lab.run(check))
     assert found and int(found[1]) == steps and float(found[2]) > 0.01
     right = re.search(r"(\d+) of 360", lab.run(use))
