@@ -77,7 +77,8 @@ class DistributeMagics(Magics):
         value = None
         if result.first is not None:
             value = apply_outcome(result.first, result.returned, bundle, shell.user_ns)
-            for name, reason in result.first.not_returned.items():
+            # After an error the batches of that moment stay behind, which nobody misses and which would hide the error.
+            for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
         killed = all(end.killed for end in result.ends if end.outcome is None)
         if result.lost is not None and not killed:
