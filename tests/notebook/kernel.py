@@ -96,7 +96,7 @@ class Notebook:
         self.poller.register(self.client.shell_channel.socket, zmq.POLLIN)
         self.cells: dict[str, Cell] = {}
         self.others: list[dict[str, Any]] = []  # messages that belong to no cell: comms
-        self.subshells: list[str] = []
+        self.subshells: dict[str, str] = {}  # by comm
 
     def close(self) -> None:
         self.client.stop_channels()
@@ -192,30 +192,34 @@ class Notebook:
         """Press ■."""
         self.manager.interrupt_kernel()
 
-    def open_commands(self) -> str:
-        """Open the comm of the sidebar's commands, as JupyterLab does: on a kernel subshell of its own. Return its id."""
+    def open_comm(self, target: str) -> str:
+        """Open a comm of the sidebar, as JupyterLab does: on a kernel subshell of its own. Return its id."""
         request = self.client.session.msg("create_subshell_request", {})
         self.client.control_channel.send(request)
-        self.subshells.append(self.client.get_control_msg(timeout=LIMIT)["content"]["subshell_id"])
         comm = uuid.uuid4().hex
-        self._send_comm("comm_open", comm_id=comm, target_name="jupyter_dtrain:commands", data={})
+        self.subshells[comm] = self.client.get_control_msg(timeout=LIMIT)["content"]["subshell_id"]
+        self._send_comm(comm, "comm_open", target_name=target, data={})
         return comm
 
-    def command(self, comm: str, name: str) -> dict[str, Any]:
-        """Send a command over the comm, and return the reply that comes while the cell runs."""
+    def close_comm(self, comm: str) -> None:
+        self._send_comm(comm, "comm_close", data={})
+        del self.subshells[comm]
+
+    def heard(self, comm: str) -> list[dict[str, Any]]:
+        """Return the data of each message that the comm has sent."""
+        sent = [message["content"] for message in self.others if message["msg_type"] == "comm_msg"]
+        return [content["data"] for content in sent if content["comm_id"] == comm]
+
+    def command(self, comm: str, name: str, **options: object) -> dict[str, Any]:
+        """Send a command over the comm, and return the reply, which comes while a cell runs as well."""
         number = uuid.uuid4().hex
-        self._send_comm("comm_msg", comm_id=comm, data={"type": "command", "id": number, "name": name})
+        self._send_comm(comm, "comm_msg", data={"type": "command", "id": number, "name": name, **options})
+        self.wait(lambda: any(data.get("id") == number for data in self.heard(comm)), f"the reply to {name}")
+        return next(data for data in self.heard(comm) if data.get("id") == number)
 
-        def replies() -> list[dict[str, Any]]:
-            sent = [message["content"] for message in self.others if message["msg_type"] == "comm_msg"]
-            return [content["data"] for content in sent if content["comm_id"] == comm and content["data"].get("id") == number]
-
-        self.wait(replies, f"the reply to {name}")
-        return replies()[0]
-
-    def _send_comm(self, kind: str, **content: Any) -> None:
-        message = self.client.session.msg(kind, content)
-        message["header"]["subshell_id"] = self.subshells[-1]
+    def _send_comm(self, comm: str, kind: str, **content: Any) -> None:
+        message = self.client.session.msg(kind, {"comm_id": comm, **content})
+        message["header"]["subshell_id"] = self.subshells[comm]
         self.client.shell_channel.send(message)
 
 

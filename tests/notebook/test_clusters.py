@@ -9,6 +9,7 @@ import signal
 import psutil
 import pytest
 
+from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 
@@ -113,6 +114,39 @@ def test_the_first_cell_starts_the_cluster_and_later_ones_share_it(own_notebook)
     second = notebook.run("%%distribute\nos.getpid(), dist.get_world_size()")
     assert second.result == f"({notebook.value('pids')[0]}, 2)"
     assert second.contents("display_data") == []  # nothing had to start
+
+
+def test_the_sidebar_starts_and_stops_the_cluster(own_notebook):
+    notebook = own_notebook
+    notebook.run("%distribute stop")
+    commands = notebook.open_comm(COMMAND_TARGET)
+    assert notebook.command(commands, "start_cluster", num_engines=1)["message"] == "The engines are starting."
+    notebook.wait(lambda: "1 engine running" in notebook.run("%distribute status").stdout, "the engine")
+    processes = notebook.cluster_processes()
+    assert notebook.command(commands, "stop_cluster")["message"] == "The engines are stopping."
+    assert_all_gone(notebook, processes)
+    notebook.close_comm(commands)
+
+
+@pytest.mark.parametrize(
+    ("when", "left"), [("starting 1 engine", "No engines are running."), ("the engines import torch", "1 engine running")]
+)
+def test_an_interrupt_while_the_cluster_starts(own_notebook, when, left):
+    notebook = own_notebook
+    notebook.run("%distribute stop")
+    kernel = notebook.process
+    cell = notebook.start("%%distribute --engines 1\n1")
+
+    def said():
+        return [content["data"]["text/plain"] for kind in ("display_data", "update_display_data") for content in cell.contents(kind)]
+
+    notebook.wait(lambda: when in said(), "the start", cell)
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert cell.error[0] == "KeyboardInterrupt"
+    assert notebook.run("%distribute status").stdout.splitlines()[0] == left
+    assert len(kernel.children()) == (0 if left.startswith("No") else 1)  # one that watches over all others
+    assert notebook.run("%%distribute --engines 1\n1 + 1").result == "2"
 
 
 # -- when something dies -----------------------------------------------------------------------------------------------

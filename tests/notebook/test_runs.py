@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from jupyter_dtrain.protocol import COMMAND_TARGET, TELEMETRY_TARGET
 from jupyter_dtrain.runs.store import RunStore
 
 SETUP = """
@@ -73,6 +74,35 @@ def test_how_a_run_ended_is_recorded(notebook, store):
     failed, stopped = store.list_runs()[before:]
     assert (failed.phase, failed.error, len(store.points(failed.run_id, "loss").step)) == ("failed", "ValueError: enough", 12)
     assert (stopped.phase, stopped.error) == ("stopped", None)
+
+
+def test_the_sidebar_is_told_of_the_loss_while_the_cell_runs(notebook):
+    telemetry, commands = (notebook.open_comm(target) for target in (TELEMETRY_TARGET, COMMAND_TARGET))
+    notebook.run(SETUP)
+    cell = notebook.start("%%distribute --engines 2 --name live" + TRAIN.replace("range(2)", "range(100_000)"))
+
+    def messages(kind):
+        return [message for data in notebook.heard(telemetry) for message in data["messages"] if message["type"] == kind]
+
+    def values(name):
+        return [value for points in messages("points") if points["name"] == name for value in points["value"]]
+
+    notebook.wait(lambda: len(values("loss")) >= 20 and messages("run_update"), "twenty losses", cell)
+    assert cell.running
+    (update, *_) = [message for message in messages("run_update") if message["name"] == "live"]
+    assert (update["phase"], update["world_size"], update["batches"]) == ("running", 2, 6)
+    assert {message["rank"] for message in messages("device_use")} == {0, 1}
+    refused = notebook.command(commands, "stop_cluster")
+    assert (refused["ok"], refused["message"]) == (False, "A cell is running on the engines: stop it first.")
+    assert notebook.command(commands, "stop_run")["ok"]
+    notebook.finish(cell)
+    notebook.wait(lambda: messages("run_update")[-1]["phase"] == "stopped", "the end of the run")
+    shown = values("loss")
+    notebook.run(SETUP)
+    notebook.run(TRAIN.replace("loss.backward()", "losses.append(loss.item()); loss.backward()"))
+    assert shown[:12] == [pytest.approx(loss, abs=1e-9) for loss in notebook.value("losses")]
+    for comm in (telemetry, commands):
+        notebook.close_comm(comm)
 
 
 def test_the_last_run_is_told_by_status(notebook):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.notebook.kernel import difference
 
 SETUP = """
@@ -73,7 +74,7 @@ def assert_usable(notebook, engines):
 
 @pytest.mark.parametrize("cell", [TRAIN, FULL_BATCH], ids=["with a loader", "a full batch"])
 def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
-    commands = notebook.open_commands()
+    commands = notebook.open_comm(COMMAND_TARGET)
     notebook.run("%%distribute --engines 2\n1")
     engines = notebook.engines()
     notebook.run(SETUP)
@@ -90,7 +91,7 @@ def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
 
 
 def test_stop_while_no_cell_runs_says_so(notebook):
-    commands = notebook.open_commands()
+    commands = notebook.open_comm(COMMAND_TARGET)
     reply = notebook.command(commands, "stop_run")
     assert (reply["ok"], reply["message"]) == (False, "No cell is running.")
 

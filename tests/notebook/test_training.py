@@ -322,6 +322,29 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     assert notebook.run("factor = 0.0\nmodel(inputs).abs().sum().item()").result == "0.0"  # reads the notebook's name
 
 
+def test_a_module_beside_the_notebook_and_its_later_version(notebook):
+    module = notebook.folder / "beside.py"
+    module.write_text("def scale(x):\n    return 2 * x\n")
+    notebook.run("import beside, importlib")
+    assert notebook.run("%%distribute --engines 2\nbeside.scale(4)").result == "8"
+    module.write_text("FACTOR = 30\ndef scale(x):\n    return FACTOR * x\n")
+    notebook.run("importlib.reload(beside)")
+    assert notebook.run("%%distribute --engines 2\nbeside.scale(4)").result == "120"
+
+
+def test_settings_of_the_notebook_hold_on_the_engines_and_those_of_the_cell_hold_here(notebook, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "elsewhere.py").write_text("value = 5\n")
+    try:
+        notebook.run(f"import os, sys\nos.chdir({str(tmp_path)!r})\nsys.path.insert(0, 'lib')\ntorch.set_default_dtype(torch.float16)")
+        notebook.run("%%distribute --engines 2\nimport elsewhere\nfound = elsewhere.value, os.getcwd(), str(torch.ones(1).dtype)")
+        assert notebook.value("found") == (5, str(tmp_path), "torch.float16")
+        notebook.run("%%distribute --engines 2\ntorch.set_default_dtype(torch.float32)\nos.chdir('lib')")
+        assert notebook.value("(os.getcwd(), str(torch.ones(1).dtype))") == (str(tmp_path / "lib"), "torch.float32")
+    finally:
+        notebook.run(f"os.chdir({str(notebook.folder)!r})\nsys.path.remove('lib')\ntorch.set_default_dtype(torch.float64)")
+
+
 def test_deleted_names_are_gone_and_others_are_left_alone(notebook):
     notebook.run("a, b = 1, [2]\nkept = b")
     assert notebook.run("%%distribute -n 2\ndel a\nb.append(3)\nb = 'new'").result is None
