@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from types import CodeType
 _GLOBAL_READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GLOBAL_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
 _IMPLICIT = frozenset({"__name__", "__annotations__"})  # read by class statements and annotations; every namespace has its own
+_WORD = re.compile(r"[^\W\d]\w*")
+_IN_COMMAND = re.compile(r"[{$]\s*([^\W\d]\w*)")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -48,9 +51,20 @@ def find_names(tree: ast.Module) -> CellNames:
     """Return the names that the statements of `tree` read before they assign them. `tree` is one that compiles."""
     flow = _Flow()
     flow.statements(tree.body, assigned=set())
-    maybe = {name: line for name, line in flow.maybe.items() if name not in flow.needed}
+    in_magics = dict(reversed(list(_words_in_magics(tree))))
+    maybe = {name: line for name, line in (in_magics | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes)
+    return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys())
+
+
+def _words_in_magics(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Return (word, line) for what may be a name in the text of a magic (``%time train(x)``) or a shell command (``!ls {folder}``)."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name("get_ipython")), attr=attr)):
+                text = "\n".join(part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str))
+                for word in re.findall(_IN_COMMAND if attr in ("system", "getoutput") else _WORD, text):
+                    yield word, node.lineno
 
 
 @dataclass
