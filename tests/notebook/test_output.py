@@ -131,6 +131,21 @@ tripled, files()
     assert (notebook.folder / "written").read_text() == "by the cell"
 
 
+def test_names_that_only_a_magic_mentions(notebook):
+    notebook.run("number, folder = 20, '/'\nmodel = nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
+    assert "/ in the shell" in notebook.run("%%distribute --engines 2\n!echo $folder in the shell").stdout
+    assert notebook.run("%%distribute --engines 2\n%time tripled = 3 * number\ntripled").result == "60"
+    cell = notebook.run("""%%distribute --engines 2
+%%time
+before = model.weight.tolist()
+for _ in range(2):
+    model(torch.ones(4, 2)).square().mean().backward()
+    optimizer.step()
+""")
+    assert "Wall time" in cell.stdout
+    assert notebook.value("model.weight.tolist() != before and model.weight.grad is not None")
+
+
 def test_a_cell_that_asks_for_input_gets_an_error_and_does_not_hang(notebook):
     notebook.fail("%%distribute --engines 2\nexit()")  # closes nothing
     cell = notebook.fail("%%distribute --engines 2\ninput('your name? ')")
