@@ -200,7 +200,7 @@ def modules_beside(folder: Path) -> list[ModuleType]:
     libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     installed = tuple(f"{path}{os.sep}" for path in libraries | {os.path.realpath(path) for path in libraries})
     found = []
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # which grows while another thread imports
         # Some modules make up attributes when asked for them.
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")

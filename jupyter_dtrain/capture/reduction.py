@@ -212,7 +212,7 @@ def _module(module: ModuleType, words: Container[str]) -> Any:
     if is_dynamic(module):
         state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
         return _itself, (ModuleName(name),), state, None, None, _update_module
-    parts = ((other, other[len(name) + 1 :].split(".")) for other in list(sys.modules) if other.startswith(name + "."))
+    parts = ((other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + "."))
     return _import, (name, [other for other, path in parts if all(part in words for part in path)])
 
 

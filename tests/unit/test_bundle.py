@@ -51,6 +51,9 @@ def test_an_error_names_the_value_and_the_way_to_the_culprit(name, notebook):
     assert message in str(caught.value)
     assert "Make 'x' inside the cell instead" in str(caught.value)
     assert notebook.distribute("1 + 1") == 2, "the next cell runs"
+    for culprit in (notebook.names["x"], *(notebook.names["x"].values() if name == "database" else ())):
+        if name in ("file", "socket", "database") and hasattr(culprit, "close"):
+            culprit.close()
 
 
 def test_a_culprit_that_may_not_be_needed_is_left_out(notebook):
@@ -290,6 +293,19 @@ def test_a_package_beside_the_notebook(notebook, beside):
     notebook.plain("import pack; from pack.part import get")
     assert notebook.distribute("get().append(8)\nget(), pack.value, pack.part.get() is pack.value") == ([7, 8], [7, 8], True)
     assert notebook.plain("pack.part.value") == [7, 8]
+
+
+def test_modules_that_others_import_meanwhile(monkeypatch, tmp_path):
+    class Growing(dict[str, Any]):
+        """A dict in which walking finds a new name, as where a thread imports."""
+
+        def items(self):
+            for name, module in super().items():
+                self[f"new{len(self)}"] = module
+                yield name, module
+
+    monkeypatch.setattr(sys, "modules", Growing(sys.modules))
+    assert modules_beside(tmp_path) == []
 
 
 def test_which_modules_are_beside(notebook, beside, tmp_path, monkeypatch):

@@ -169,6 +169,7 @@ def comparable(value: Any) -> Any:
     return value
 
 
+@pytest.mark.filterwarnings("ignore")  # of PyTorch and pandas, about old and new ways to do things
 @pytest.mark.parametrize("name", CASES)
 def test_the_notebook_is_as_if_the_cell_had_run_there(name, notebook, other_notebook):
     case = CASES[name]

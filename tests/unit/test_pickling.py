@@ -95,6 +95,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore")  # of PyTorch and pandas, about old and new ways to do things
 @pytest.mark.parametrize("name", CASES)
 def test_the_engine_has_what_the_notebook_has(name, notebook, other_notebook):
     setup, expression = CASES[name]
