@@ -53,10 +53,25 @@ def test_there_are_enough():
     assert len(CELLS) >= 40
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.exact], ids=lambda cell: cell.name)
+EXACT = [cell for cell in CELLS if cell.exact]
+MANY = {cell.name: 3 + index % 2 for index, cell in enumerate(EXACT)}
+"""Each cell has its number of engines beside 1 and 2; `slow` has the other one."""
+
+
+@pytest.mark.parametrize("cell", EXACT, ids=lambda cell: cell.name)
 def test_a_cell_comes_to_the_same(notebook, cell):
+    assert_same(notebook, cell, [1, 2, MANY[cell.name]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", EXACT, ids=lambda cell: cell.name)
+def test_a_cell_comes_to_the_same_on_the_number_of_engines_that_is_left(notebook, cell):
+    assert_same(notebook, cell, [7 - MANY[cell.name]])
+
+
+def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int]) -> None:
     plain = run(notebook, cell, PLAIN)
-    for engines in (1, 2, 3, 4):
+    for engines in numbers:
         found = difference(plain, run(notebook, cell, engines), cell.tolerance)
         assert found is None, f"{engines} engines: {found}"
 
@@ -67,3 +82,12 @@ def test_what_is_per_rank_is_exact_on_one_engine_and_the_same_every_time(noteboo
     for engines in (2, 3):
         first, second = run(notebook, cell, engines), run(notebook, cell, engines)
         assert difference(first, second, cell.tolerance) is None
+
+
+def test_a_set_of_texts_has_one_order_on_all_engines(notebook):
+    notebook.run(
+        "%%distribute --engines 3\nimport jupyter_dtrain as dtrain\norders = dtrain.gather(list({str(number) for number in range(50)}))"
+    )
+    first, *others = notebook.value("orders")
+    assert all(order == first for order in others)
+    assert sorted(first, key=int) == [str(number) for number in range(50)]
