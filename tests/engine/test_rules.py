@@ -79,7 +79,7 @@ def ranks():
 
 
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("size", [7, 4, 2, 1])
+@pytest.mark.parametrize("size", [7, 2])  # on three ranks: shares that differ, and a rank without a sample
 def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
     codes = cases()
     wrong = []
