@@ -233,7 +233,7 @@ def beside(notebook, tmp_path, monkeypatch):
 
     yield write
     for name in set(sys.modules) - before:
-        if str(folder) in str(getattr(sys.modules[name], "__file__", None)):
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
 
 
@@ -318,6 +318,11 @@ def test_which_modules_are_beside(notebook, beside, tmp_path, monkeypatch):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "notebook")
     assert [module.__name__ for module in modules_beside(link)] == ["here"], "by another path to the same folder"
+    beside("there.py", "")
+    monkeypatch.syspath_prepend(str(link))
+    notebook.plain("import there")
+    assert sys.modules["there"].__file__ == str(link / "there.py")
+    assert [module.__name__ for module in modules_beside(tmp_path / "notebook")] == ["here", "there"]
 
 
 def test_modules_are_by_value_for_the_cell_alone(notebook, beside):

@@ -145,6 +145,20 @@ def test_waiting_for_a_rank_that_never_answers_has_a_limit():
         control.boundary(0)
 
 
+def test_who_has_run_to_the_end_takes_the_others_along():
+    """A cell without an exchange in its steps: one rank is through before the command reaches the other."""
+    store = HashStore()
+    through, behind = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    for step in range(5):
+        through.boundary(step)
+    through.close()
+    through.stop()
+    behind.boundary(0)
+    behind.stop()
+    for step in range(1, 5):
+        behind.boundary(step)
+
+
 def test_runs_of_one_store_do_not_see_each_other():
     store = HashStore()
     for run in ("run-1", "run-2"):
