@@ -40,7 +40,7 @@ class EngineChannel:
                 future.iopub_callbacks.append(self._relay(on_message))
 
         ident = self._client._build_targets([engine_id])[0][0]
-        future = self._client.send_apply_request(self._client._mux_socket, function, args, ident=ident, message_future_hook=listen)
+        future = self._client.send_apply_request(self._client._mux_stream, function, args, ident=ident, message_future_hook=listen)
         return Task(future)
 
     def command(self, engine_ids: Sequence[int], message_type: str, content: dict[str, Any]) -> None:
