@@ -210,6 +210,15 @@ class Unpacker(pickle.Unpickler):
         self._made: dict[int, Any] = {}
         self._modules: dict[str, ModuleType] = {}
 
+    def load(self) -> Any:
+        """Return the next graph."""
+        builtins = self._namespace.get("__builtins__")
+        try:
+            return super().load()
+        finally:
+            if builtins is not None:  # cloudpickle's functions put their own there
+                self._namespace["__builtins__"] = builtins
+
     def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""
         kind, value = pid

@@ -7,7 +7,7 @@ model is placed again. Between them `rules` keep account. At the end everything 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -247,12 +247,14 @@ class GlobalView:
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 
-    def settle(self, value: Any) -> Any:
-        """Return `value` with everything in it that spans the ranks whole. Every rank calls it on the same things.
+    def settle(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
+        """Return `values` with everything in them that spans the ranks whole. Every rank calls it on the same things.
 
-        Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it.
+        Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it. Objects in `unchanged`
+        hold nothing new: a data set of millions of items is not looked through.
         """
-        return self._settled(value, {})
+        seen: dict[int, tuple[Any, Any]] = {id(obj): (obj, obj) for obj in unchanged}
+        return [self._settled(value, seen) for value in values]
 
     def _settled(self, value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
         if id(value) in seen:

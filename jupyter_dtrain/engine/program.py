@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -67,7 +67,7 @@ class Program:
         """Return `tensors`: the cell shares out what it likes."""
         return tensors
 
-    def settle(self, *values: Any) -> list[Any]:
+    def settle(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:  # noqa: ARG002  # like the other's
         """Return `values`: nothing spans the ranks but what the cell made itself."""
         return list(values)
 

@@ -51,9 +51,11 @@ class Home:
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
 
-    def changed_objects(self) -> list[object]:
-        """Return the objects of the notebook that the cell has changed in place."""
-        return self._baseline.changed_holders()
+    def changed_and_not(self) -> tuple[list[object], list[object]]:
+        """Return the objects of the notebook that the cell has changed in place, and the others. Of tensors and arrays it says nothing."""
+        changed = self._baseline.changed_holders()
+        ids = {id(obj) for obj in changed}
+        return changed, [obj for obj in self._baseline.objects if id(obj) not in ids]
 
     def pack(self, value: object) -> tuple[Packed, dict[str, str]]:
         """Return what goes home, and the names that cannot, with the reason of each.

@@ -121,9 +121,12 @@ class Training:
             result[name] = place(tensor[share.loaded], Shard(0, share))
         return result
 
-    def settle(self, *values: Any) -> list[Any]:
-        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things."""
-        return list(values) if self._view is None else [self._view.settle(value) for value in values]
+    def settle(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things.
+
+        Objects in `unchanged` hold nothing new and are not looked through.
+        """
+        return list(values) if self._view is None else self._view.settle(values, unchanged=unchanged)
 
     # -- what the cell asks for by name -----------------------------------------------------------------------------
 

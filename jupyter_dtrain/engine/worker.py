@@ -29,6 +29,7 @@ from .device_names import on_device
 from .devices import DeviceSampler
 from .emit import Emitter
 from .link import Interrupts, commands_to, output_of, publisher, shell_in
+from .local_modules import LocalModules
 from .notes import Notes
 from .observe import Observer
 from .optimizers import connect_schedulers
@@ -97,6 +98,7 @@ class Outcome:
 
 
 _group = ProcessGroup()
+_modules = LocalModules()
 
 
 def host_store(generation: str, address: str, timeout: timedelta) -> Rendezvous:
@@ -162,6 +164,7 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     blobs = BlobFolder(task.blob_folder)
     task.surroundings.set()
     surroundings = Surroundings.now()
+    _modules.refresh(Path.cwd())
     namespace: dict[str, Any] = {"__name__": "__main__"}
     packed = from_parcel(task.parcel, blobs)
     values, tracked = unpack(
@@ -203,7 +206,8 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
                     for name, part in shared_out.items():
                         if namespace.get(name) is part:  # the notebook's own is as it was
                             namespace[name] = whole[name]
-                value, *_ = training.settle(value, namespace, *home.changed_objects())
+                changed, unchanged = home.changed_and_not()
+                value, *_ = training.settle(value, namespace, *changed, unchanged=unchanged)
         except BaseException as error:
             failure = describe(error)
             forget_frames(error)

@@ -15,7 +15,9 @@ from typing import Any
 from jupyter_dtrain.capture.bundle import Bundle, RandomState, pack, unpack
 from jupyter_dtrain.capture.names import find_names
 from jupyter_dtrain.capture.pickling import Packed, Unpacker
+from jupyter_dtrain.capture.surroundings import Surroundings
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.local_modules import LocalModules
 from jupyter_dtrain.engine.optimizers import connect_schedulers
 from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.worker import Outcome
@@ -72,8 +74,15 @@ def serve(end: Connection) -> None:
             end.send((False, "".join(traceback.format_exception(error))))
 
 
-def run(source: str, parcel: Parcel, random_state: RandomState, folder: Path) -> tuple[Parcel, dict[str, str], RandomState]:
+_modules = LocalModules()
+
+
+def run(
+    source: str, parcel: Parcel, random_state: RandomState, surroundings: Surroundings, folder: Path
+) -> tuple[Parcel, dict[str, str], RandomState]:
     """Do what an engine does with a task, without a process group."""
+    surroundings.set()
+    _modules.refresh(Path.cwd())
     blobs = BlobFolder(folder)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace))
@@ -107,7 +116,7 @@ class Notebook:
         self.sent = pack(find_names(ast.parse(source)), self.names)
         blobs = BlobFolder(self.folder)
         parcel = to_parcel(self.sent.packed, blobs)
-        back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), self.folder)
+        back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), Surroundings.now(), self.folder)
         self.returned = from_parcel(back, blobs)
         outcome = Outcome(rank=0, failure=None, stopped=False, steps=0, random_state=random_state)
         return apply_outcome(outcome, self.returned, self.sent, self.names)

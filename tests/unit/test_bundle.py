@@ -277,6 +277,22 @@ def test_an_edited_module_is_seen_afresh(notebook, beside):
     assert notebook.distribute("helper.f()") == "newer"
 
 
+def test_a_module_that_the_cell_imports_itself_is_read_again_when_it_was_edited(notebook, beside):
+    beside("first.py", "value = 'old'\ncount = []\n")
+    beside("second.py", "from first import value, count\n")
+    cell = "import second\nsecond.count.append(1)\nseen = second.value, len(second.count)"
+    for expected in (("old", 1), ("old", 2)):
+        notebook.distribute(cell + "\ndel second")
+        assert notebook.names["seen"] == expected, "not read again for nothing"
+    beside("first.py", "value = 'newer'\ncount = []\n")
+    notebook.distribute(cell + "\ndel second")
+    assert notebook.names["seen"] == ("newer", 1)
+    beside("third.py", "value = 3\n")
+    assert notebook.distribute("import third\nthird.value") == 3
+    beside("third.py", "value = 10 * 3\n")
+    assert notebook.distribute("from third import value\nvalue") == 30
+
+
 def test_a_function_brings_only_what_it_uses_of_its_module(notebook, beside):
     beside("tools.py", "import threading\ngate = threading.Lock()\nk = 4\ndef f():\n    return k\ndef guarded():\n    return gate\n")
     notebook.plain("from tools import f, guarded; import tools")
@@ -332,6 +348,16 @@ def test_modules_are_by_value_for_the_cell_alone(notebook, beside):
     notebook.plain("import once")
     notebook.distribute("once.f()")
     assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_builtins_are_left_as_they_are(notebook):
+    import builtins
+
+    notebook.names["__builtins__"] = builtins
+    notebook.plain("def f(): return len('ab')")
+    assert notebook.distribute("def g(): return f()\ng()") == 2
+    assert notebook.names["__builtins__"] is builtins
+    assert notebook.plain("g()") == 2
 
 
 # -- small things ----------------------------------------------------------------------------------------------------

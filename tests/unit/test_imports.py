@@ -46,6 +46,7 @@ ENGINE_ORDER = [
     "devices",
     "emit",
     "link",
+    "local_modules",
     "control",
     "cell",
     "optimizers",
