@@ -14,7 +14,7 @@ import pickle
 import random
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -186,9 +186,20 @@ def models_in(namespace: dict[str, Any]) -> list[Any]:
     return found
 
 
+@contextlib.contextmanager
+def double_precision() -> Iterator[None]:
+    """New tensors are float64 here, and what they were before afterwards: other tests run in the same process."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@double_precision()
 def run_notebook(run: Run | None, setup: str, cell: str, compare: str) -> dict[str, Any]:
     """Run `setup` as it is and `cell` as the rank's part of a run; plain without `run`."""
-    torch.set_default_dtype(torch.float64)
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from jupyter_dtrain.engine.shares import share_of
-from tests.engine.ranks import Ranks, Run
+from tests.engine.ranks import Ranks, Run, double_precision
 from tests.notebook.corpus_cells import apart
 
 
@@ -108,9 +108,9 @@ def accumulate(problem: Problem) -> tuple[dict[str, torch.Tensor], list[float], 
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, losses, used
 
 
+@double_precision()
 def on_rank(run: Run, problem: Problem) -> tuple[object, list[int]]:
     """Return what comes out on this rank, and the samples that entered the model here."""
-    torch.set_default_dtype(torch.float64)
     training = run.training()
     shares = lambda total: tuple(share_of(total, rank, problem.speeds) for rank in range(run.world_size))  # noqa: E731
     own: list[int] = []
@@ -149,11 +149,8 @@ problems = st.integers(2, 4).flatmap(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(problem=problems)
 def test_the_gradient_is_that_of_one_process(ranks, problem):
-    torch.set_default_dtype(torch.float64)
-    try:
+    with double_precision():
         expected = accumulate(problem)
-    finally:
-        torch.set_default_dtype(torch.float32)
     world_size = len(problem.speeds)
     results = ranks.call(world_size, on_rank, problem)
     for rank, (found, _) in enumerate(results):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from jupyter_dtrain.engine.batches import placed
 from jupyter_dtrain.engine.shares import share_of
-from tests.engine.ranks import RankError, Ranks, Run
+from tests.engine.ranks import RankError, Ranks, Run, double_precision
 from tests.notebook.corpus_cells import apart
 
 # On x: (B, 4), y: (B,) classes of 3, t: (B,), img: (B, 2, 4, 4), seq: (B, 5, 3), which are shared out, and on w: (4,), a leaf, and
@@ -31,9 +31,9 @@ def batch_of(size: int) -> dict[str, torch.Tensor]:
     return {**found, "y": torch.randint(0, 3, (size,), generator=generator)}
 
 
+@double_precision()
 def evaluate(run: Run | None, code: str, size: int, requires_grad: bool) -> tuple[Any, Any]:
     """Return what `code` computes from a batch, and the gradient of its sum where it has one."""
-    torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     w = torch.randn(4, requires_grad=requires_grad)
     z = torch.randn(size, 4)

@@ -87,9 +87,12 @@ def test_the_sidebar_is_told_of_the_loss_while_the_cell_runs(notebook):
     def values(name):
         return [value for points in messages("points") if points["name"] == name for value in points["value"]]
 
-    notebook.wait(lambda: len(values("loss")) >= 20 and messages("run_update"), "twenty losses", cell)
+    def updates():
+        return [message for message in messages("run_update") if message["name"] == "live"]
+
+    notebook.wait(lambda: len(values("loss")) >= 20 and updates() and updates()[-1]["batches"], "twenty losses", cell)
     assert cell.running
-    (update, *_) = [message for message in messages("run_update") if message["name"] == "live"]
+    update = updates()[-1]
     assert (update["phase"], update["world_size"], update["batches"]) == ("running", 2, 6)
     assert {message["rank"] for message in messages("device_use")} == {0, 1}
     refused = notebook.command(commands, "stop_cluster")
