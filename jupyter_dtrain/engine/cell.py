@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import sys
 import traceback
@@ -10,8 +11,10 @@ import unittest
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
+
+from .event_loop import CellLoop
 
 _BROKEN = ("gloo", "nccl", "connection closed by peer")
 _LIBRARIES = frozenset(("site-packages", "dist-packages", "lib-dynload", Path(unittest.__file__).parents[1].name))
@@ -56,10 +59,19 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any]) -> Any:
     last: ast.Expression | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    exec(compile(tree, filename, "exec", dont_inherit=True), namespace)
-    if last is None:
-        return None
-    return eval(compile(last, filename, "eval", dont_inherit=True), namespace)
+    loop = CellLoop()
+    try:
+        _run(compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace, loop)
+        if last is None:
+            return None
+        return _run(compile(last, filename, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace, loop)
+    finally:
+        loop.close()
+
+
+def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:
+    value = eval(code, namespace)
+    return loop.run(value) if code.co_flags & inspect.CO_COROUTINE else value
 
 
 def describe(error: BaseException) -> Failure:

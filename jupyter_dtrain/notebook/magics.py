@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -126,7 +125,7 @@ def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
 
     try:
         tree = ast.parse(source, filename)
-        code = compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         place = f"{_cell_names(shell, filename)[filename]}, line {error.lineno}"
         lines = [place]
@@ -135,8 +134,6 @@ def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
             if error.offset:
                 lines.append("    " + " " * (error.offset - 1) + "^")
         raise CellError.of("SyntaxError", str(error.msg), lines=[*lines, f"SyntaxError: {error.msg}"], ranks=[]) from None
-    if code.co_flags & inspect.CO_COROUTINE:
-        raise UsageError("a %%distribute cell cannot `await` outside of functions: await in a cell before it, and use the result here.")
     return tree
 
 

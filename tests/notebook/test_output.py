@@ -131,6 +131,30 @@ tripled, files()
     assert (notebook.folder / "written").read_text() == "by the cell"
 
 
+def test_a_cell_that_awaits(notebook):
+    notebook.run("""
+import asyncio
+async def fetched(number):
+    await asyncio.sleep(0)
+    return number
+model = nn.Linear(2, 1)
+loader = DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4)
+""")
+    cell = notebook.run("""%%distribute --engines 2
+one, two = await asyncio.gather(fetched(1), fetched(2))
+for (x,) in loader:
+    loss = model(x).square().mean() * await fetched(3)
+    loss.backward()
+    print(f"{len(x)} of {await fetched(8)}")
+await fetched((one, two, loss.item() >= 0))
+""")
+    assert cell.stdout == "4 of 8\n4 of 8\n"
+    assert cell.result == "(1, 2, True)"
+    failed = notebook.fail("%%distribute --engines 2\nawait fetched(1)\nawait asyncio.wait_for(fetched(1 / 0), 60)")
+    assert "---->   3 await asyncio.wait_for(fetched(1 / 0), 60)" in failed.traceback
+    assert "on all 2 ranks" in failed.traceback
+
+
 def test_names_that_only_a_magic_mentions(notebook):
     notebook.run("number, folder = 20, '/'\nmodel = nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
     assert "/ in the shell" in notebook.run("%%distribute --engines 2\n!echo $folder in the shell").stdout

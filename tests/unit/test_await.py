@@ -1,0 +1,88 @@
+"""A cell that awaits outside of functions runs to its end where any other cell runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain.engine.cell import run_cell
+
+
+class Stop(BaseException):
+    """Like the one that ends a run: no handler of the cell's catches it."""
+
+
+def run(source: str, **names: object) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "__main__", **names}
+    namespace["last"] = run_cell(f"import asyncio, threading\n{source}", "<cell>", namespace)
+    return namespace
+
+
+def within_a_loop(source: str, **names: object) -> dict[str, Any]:
+    """Run a cell as an engine does: called from a loop that stands still meanwhile and goes on afterwards."""
+
+    async def engine():
+        before = asyncio.current_task()
+        found = run(source, **names)
+        await asyncio.sleep(0)
+        assert asyncio.current_task() is before
+        return found
+
+    return asyncio.run(engine())
+
+
+CELL = """
+async def double(number):
+    await asyncio.sleep(0)
+    return 2 * number
+
+async def numbers():
+    for number in range(3):
+        yield number
+
+doubled = await asyncio.gather(double(1), double(2))
+listed = [number async for number in numbers()]
+async with asyncio.timeout(60):
+    thread = threading.current_thread()
+await double(sum(doubled))
+"""
+
+
+@pytest.mark.parametrize("call", [run, within_a_loop])
+def test_a_cell_awaits(call):
+    found = call(CELL)
+    assert (found["doubled"], found["listed"], found["last"]) == ([2, 4], [0, 1, 2], 12)
+    assert found["thread"] is threading.main_thread()
+
+
+@pytest.mark.parametrize("error", [ValueError, Stop, KeyboardInterrupt])
+def test_what_ends_the_cell_comes_out(error):
+    with pytest.raises(error):
+        within_a_loop("await asyncio.sleep(0)\nraise error", error=error)
+
+
+def test_a_task_that_nobody_awaited_is_cancelled_at_the_end_of_the_cell():
+    left: list[str] = []
+    found = within_a_loop(
+        """
+async def wait():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        left.append("cleaned up")
+
+task = asyncio.create_task(wait())
+await asyncio.sleep(0)
+""",
+        left=left,
+    )
+    assert found["task"].cancelled()
+    assert left == ["cleaned up"]
+
+
+def test_a_cell_that_does_not_await_runs_in_the_loop_around_it():
+    found = within_a_loop("loop = asyncio.get_running_loop()")
+    assert found["loop"].is_closed()  # it was the engine's
