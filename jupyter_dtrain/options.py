@@ -14,6 +14,7 @@ from .errors import UsageError
 DeviceKind = Literal["auto", "cpu", "cuda"]
 Numbers = Literal["global", "local"]
 Strategy = Literal["auto", "none"]
+Batch = Literal["global", "per-rank"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,10 @@ class RunOptions:
         Only tell what would be sent.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
+    batch : {"global", "per-rank"}
+        What a loader's ``batch_size`` is: the samples of a step, or those of each rank in a step.
+    split_eval : bool
+        Whether loaders are split in evaluation too. Always so with batches per rank.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -68,11 +73,17 @@ class RunOptions:
     numbers: Numbers = "global"
     split: tuple[str, ...] = ()
     preview: bool = False
+    batch: Batch = "global"
+    split_eval: bool = False
 
     def __post_init__(self) -> None:
-        for option, known in (("strategy", Strategy), ("numbers", Numbers)):
+        for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch)):
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")
         if self.split and (self.strategy == "none" or self.numbers == "local"):
             raise UsageError("--split needs the global view: leave out --strategy none and --numbers local.")
+        if self.strategy == "none" and (self.batch != "global" or self.split_eval):
+            raise UsageError("--batch and --split-eval are about batches that are shared out, which --strategy none leaves to the cell.")
+        if self.batch == "per-rank":
+            object.__setattr__(self, "split_eval", True)

@@ -209,6 +209,8 @@ class Session:
                 device=cluster.device_plans[0].device,
                 numbers=options.numbers,
                 split=options.split,
+                per_rank_batches=options.batch == "per-rank",
+                split_evaluation=options.split_eval,
                 timeout=GROUP_TIMEOUT,
             )
             execution = Execution(group, task, on_event=on_event, output=output)
@@ -312,6 +314,7 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "device": options.cluster.device,
         "strategy": options.strategy,
         "numbers": options.numbers,
+        "batch": options.batch,
     }
 
 

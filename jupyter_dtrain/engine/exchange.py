@@ -136,6 +136,23 @@ class Exchange:
         return found
 
     @staticmethod
+    def from_first(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Begin to give all ranks rank 0's `tensors`; return what ends it. Graphs that hold them do not notice."""
+        pending = []
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
+            pending.append((dist.broadcast(flat, 0, async_op=True), flat, alike))
+
+        def end() -> None:
+            for work, flat, alike in pending:
+                work.wait()
+                for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+                    tensor.data.copy_(values.view_as(tensor))
+
+        return end
+
+    @staticmethod
     def total(number: torch.Tensor) -> torch.Tensor:
         """Return the sum of the ranks' numbers; no gradient."""
         return _all_sum(number)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from .exchange import Exchange
 from .gradients import GradientSync
 from .loaders import SharedLoaders
 from .models import ModelCalls
@@ -43,7 +44,7 @@ def instrumented(
         Told of every optimizer after its step.
     """
     make, call, set_attribute = nn.Module.__init__, nn.Module.__call__, nn.Module.__setattr__
-    iterate, backward, grad = DataLoader.__iter__, torch.autograd.backward, torch.autograd.grad
+    iterate, count, backward, grad = DataLoader.__iter__, DataLoader.__len__, torch.autograd.backward, torch.autograd.grad
 
     @wraps(make)
     def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -61,6 +62,10 @@ def instrumented(
     @wraps(iterate)
     def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
         return loaders.iterate(iterate, self)
+
+    @wraps(count)
+    def loader_len(self: DataLoader[Any]) -> int:
+        return loaders.length(count, self)
 
     @wraps(backward)
     def autograd_backward(
@@ -81,7 +86,9 @@ def instrumented(
         if gradients is None:
             backward(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
         else:
+            end = Exchange.from_first(models.new_statistics())
             gradients.backward(backward, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            end()
 
     @wraps(grad)
     def autograd_grad(*args: Any, **kwargs: Any) -> Any:
@@ -93,6 +100,7 @@ def instrumented(
             (nn.Module, "__call__", module_call),
             (nn.Module, "__setattr__", module_setattr),
             (DataLoader, "__iter__", loader_iter),
+            (DataLoader, "__len__", loader_len),
             (torch.autograd, "backward", autograd_backward),
             (torch.autograd, "grad", autograd_grad),
         ):

@@ -9,7 +9,6 @@ own function has collated it; `collation` finds it out for another's.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader
 from ..capture.bundle import RandomState
 from .batches import Layout, UnknownBatch, cut, length_of
 from .collation import Agree, Collation, CutAfterLoading, is_default
+from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
 from .shares import Share
 
@@ -37,8 +37,12 @@ class SharedLoaders:
     ----------
     share : callable
         Returns the rank's share of a batch of a given size.
-    split_now : callable
-        Whether an iteration that starts now is to be split.
+    training : callable
+        Whether an iteration that starts now is for training.
+    split_evaluation : callable
+        Whether another iteration that starts now is to be split as well.
+    together : int
+        How many batches of a loader make one of the run's.
     place : callable
         Returns the rank's part of a batch as the cell is to see it; raises `UnknownBatch` for one that cannot be split.
     agree : callable, optional
@@ -58,7 +62,9 @@ class SharedLoaders:
         self,
         *,
         share: Callable[[int], Share],
-        split_now: Callable[[], bool],
+        training: Callable[[], bool],
+        split_evaluation: Callable[[], bool],
+        together: int,
         place: Place,
         agree: Agree | None,
         on_batch: OnBatch,
@@ -67,13 +73,16 @@ class SharedLoaders:
         stream: LoadingStream | None,
     ) -> None:
         self._share = share
-        self._split_now = split_now
+        self._training = training
+        self._split_evaluation = split_evaluation
+        self._together = together
         self._place = place
         self._agree = agree
         self._on_batch = on_batch
         self._on_whole = on_whole
         self._on_unknown = on_unknown
         self._stream = stream
+        self._joined: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
         self._collations: WeakKeyDictionary[DataLoader[Any], Collation] = WeakKeyDictionary()
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
@@ -81,7 +90,9 @@ class SharedLoaders:
 
     def iterate(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> Iterator[Any]:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
-        if not self._split_now():
+        loader = self._with_joined_batches(loader)
+        training = self._training()
+        if not training and not self._split_evaluation():
             return _Watched(original(loader), self._on_whole)
         whole = _Source(original, loader, _is_whole)
         collation = self._collation(loader)
@@ -100,9 +111,23 @@ class SharedLoaders:
             # One batch does not say where its samples are.
             self._whole.add(loader)
             self._on_unknown("structure of its own")
-        return _SplitIterator(
-            source, _length(loader), self._place, self._on_batch, None if loader in self._known else self._first(original, loader, whole)
-        )
+        on_batch: OnBatch = self._on_batch if training else lambda *_: self._on_whole()
+        first = None if loader in self._known else self._first(original, loader, whole)
+        return _SplitIterator(source, _length(loader), self._place, on_batch, first)
+
+    def length(self, original: Callable[[DataLoader[Any]], int], loader: DataLoader[Any]) -> int:
+        """Return how many batches the run makes of those of `loader`; `original` is the loader's own ``__len__``."""
+        number = original(loader)
+        return number if loader.batch_sampler is None or isinstance(loader.batch_sampler, JoinedBatches) else -(-number // self._together)
+
+    def _with_joined_batches(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        if self._together == 1 or loader.batch_sampler is None:
+            return loader
+        if loader not in self._joined:
+            self._joined[loader] = with_batches(loader, JoinedBatches(loader.batch_sampler, self._together))
+            if loader.batch_size is not None:  # the length of iterable data is reckoned from it
+                self._joined[loader].__dict__["batch_size"] = loader.batch_size * self._together
+        return self._joined[loader]
 
     def _collation(self, loader: DataLoader[Any]) -> Collation | None:
         if self._agree is None or is_default(loader):
@@ -136,10 +161,7 @@ class SharedLoaders:
     def _by_index(self, loader: DataLoader[Any], collation: Collation | None) -> tuple[DataLoader[Any], _ShareOfBatches]:
         inner = self._inner.get(loader)
         if inner is None or not loader.persistent_workers:
-            inner = copy.copy(loader)
-            # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-            inner.__dict__["batch_sampler"] = _ShareOfBatches(loader.batch_sampler, self._share, self._stream, collation)
-            inner.__dict__["_iterator"] = None
+            inner = with_batches(loader, _ShareOfBatches(loader.batch_sampler, self._share, self._stream, collation))
             self._inner[loader] = inner
         batches = inner.batch_sampler
         assert isinstance(batches, _ShareOfBatches)

@@ -45,6 +45,7 @@ class ModelCalls:
         self._stream = stream
         self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._made: WeakSet[nn.Module] = WeakSet()
+        self._normalizing: WeakSet[nn.Module] = WeakSet()  # models that may have changed their statistics since these were taken
         self._inside = False
         self._open: WeakSet[nn.Module] = WeakSet()
         self._results: WeakKeyDictionary[nn.Module, dict[Any, list[int | None]]] = WeakKeyDictionary()
@@ -67,6 +68,8 @@ class ModelCalls:
             return result
         if not self._models(module):
             return original(module, *args, **kwargs)
+        if module.training:
+            self._normalizing.add(module)
         if self._view is None:
             return self._enclosed(original, module, args, kwargs, self._stream)
         if module in self._open:
@@ -145,10 +148,29 @@ class ModelCalls:
 
     def training(self) -> bool:
         """Return whether gradients are on and a module with trainable parameters is in training mode."""
-        return torch.is_grad_enabled() and any(
+        return torch.is_grad_enabled() and self.any_training()
+
+    def any_training(self) -> bool:
+        """Return whether a module with trainable parameters is in training mode."""
+        return any(
             module.training and any(p.requires_grad for p in module.parameters())
             for module in (*(m for m, is_model in self._is_model.items() if is_model), *self._made)
         )
+
+    def new_statistics(self) -> list[torch.Tensor]:
+        """Return the running statistics of normalization layers that have been in use since the last time."""
+        layers = {
+            id(layer): layer
+            for module in self._in_order(self._normalizing)
+            for layer in module.modules()
+            if isinstance(layer, _NormBase) and layer.training
+        }
+        self._normalizing.clear()
+        return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+    def _in_order(self, modules: WeakSet[nn.Module]) -> list[nn.Module]:
+        """Return `modules` in the order in which they became known, which is the same on all ranks."""
+        return [module for module in self._is_model if module in modules] if modules else []
 
     def _models(self, module: nn.Module) -> bool:
         known = self._is_model.get(module)
@@ -196,8 +218,10 @@ class _Before:
             child._buffers.clear()
             child._buffers.update(buffers)
         with torch.no_grad():
-            for buffer, version, value, _ in self._buffers:
-                if buffer._version != version:
+            for buffer, version, value, counts in self._buffers:
+                if not counts:
+                    buffer.data.copy_(value)  # normalization writes without counting, and so does this
+                elif buffer._version != version:
                     buffer.copy_(value)
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random

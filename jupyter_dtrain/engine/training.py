@@ -35,6 +35,10 @@ class Training:
         What came from the notebook: its models are known from the start, others when they are first called.
     global_numbers : bool
         Whether the cell sees global batches (`global_view`) or the rank's own.
+    per_rank_batches : bool
+        Whether a loader's ``batch_size`` is that of each rank, and not of all of them together.
+    split_evaluation : bool
+        Whether loaders are split in evaluation too.
     control : Control
     observer : Observer
     notes : Notes
@@ -47,6 +51,8 @@ class Training:
         world_size: int,
         objects: Iterable[object],
         global_numbers: bool,
+        per_rank_batches: bool = False,
+        split_evaluation: bool = False,
         control: Control,
         observer: Observer,
         notes: Notes,
@@ -75,7 +81,10 @@ class Training:
             self._models.know(module)
         self._loaders = SharedLoaders(
             share=lambda total: self._shares(total)[rank],
-            split_now=self._models.training,
+            training=self._models.training,
+            # What draws or counts over the batch, as models in training mode do, is to see all of it.
+            split_evaluation=lambda: split_evaluation and shared and not self._models.any_training(),
+            together=world_size if per_rank_batches else 1,
             place=placed if self._view is not None else lambda batch, _share, _layout: batch,
             agree=Exchange.objects if shared else None,
             on_batch=self._on_batch,

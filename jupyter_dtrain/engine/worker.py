@@ -61,6 +61,8 @@ class Task:
     device: str
     numbers: Literal["global", "local"]
     split: tuple[str, ...]
+    per_rank_batches: bool
+    split_evaluation: bool
     timeout: timedelta
     emit_interval: timedelta = timedelta(milliseconds=200)
 
@@ -184,6 +186,8 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
             world_size=world_size,
             objects=tracked,
             global_numbers=task.numbers == "global",
+            per_rank_batches=task.per_rank_batches,
+            split_evaluation=task.split_evaluation,
             control=control,
             observer=observer,
             notes=notes,

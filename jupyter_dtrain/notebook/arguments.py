@@ -72,6 +72,13 @@ def _cell_parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="what the cell reads from a batch: global (as on one process) or local (the engine's own share) (default: global)",
     )
+    parser.add_argument(
+        "--batch",
+        default="global",
+        metavar="KIND",
+        help="what a loader's batch_size is: global, of all engines together, or per-rank, of each engine (default: global)",
+    )
+    parser.add_argument("--split-eval", action="store_true", help="share out batches in evaluation too; what the cell reads is the same")
     return parser
 
 
@@ -111,6 +118,8 @@ def parse_cell_line(line: str) -> RunOptions:
         numbers=found.numbers,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
         preview=found.preview,
+        batch=found.batch,
+        split_eval=found.split_eval,
     )
 
 

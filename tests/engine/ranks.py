@@ -14,7 +14,7 @@ import pickle
 import random
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -164,13 +164,13 @@ class Run:
         self.rank, self.world_size = rank, world_size
         self.notes: list[str] = []
 
-    def training(self, *objects: object) -> Training:
-        """Return what watches over the cell's calls, as the engine makes it."""
+    def training(self, *objects: object, **options: Any) -> Training:
+        """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Training`."""
         return Training(
             rank=self.rank,
             world_size=self.world_size,
             objects=objects,
-            global_numbers=True,
+            **{"global_numbers": True, **options},
             control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT)),  # type: ignore[attr-defined]
             observer=Observer(self.rank),
             notes=Notes(lambda message: self.notes.append(getattr(message, "text", "")), rank=0),
@@ -198,8 +198,8 @@ def double_precision() -> Iterator[None]:
 
 
 @double_precision()
-def run_notebook(run: Run | None, setup: str, cell: str, compare: str) -> dict[str, Any]:
-    """Run `setup` as it is and `cell` as the rank's part of a run; plain without `run`."""
+def run_notebook(run: Run | None, setup: str, cell: str, compare: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Run `setup` as it is and `cell` as the rank's part of a run with these options; plain without `run`."""
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -209,7 +209,7 @@ def run_notebook(run: Run | None, setup: str, cell: str, compare: str) -> dict[s
         if run is None:
             value = run_cell(cell, "cell", namespace)
         else:
-            training = run.training(*models_in(namespace))
+            training = run.training(*models_in(namespace), **(options or {}))
             with training.installed():
                 value = run_cell(cell, "cell", namespace)
                 value, *_settled = training.settle(value, namespace)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -177,6 +179,54 @@ def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain
         assert comparable(rank["random"]) == comparable(plain[name]["random"]), "numbers drawn afterwards"
     if case.once:
         assert sum((Counter(rank["compared"][1]) for rank in found), Counter()) == Counter(expected_seen)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evaluation_that_is_split_sees_the_batches_of_one_process(name, ranks, plain):
+    case = CASES[name]
+    expected_batches, expected_seen, _ = plain[name]["compared"]
+    found = ranks.call(
+        3, run_notebook, BASE + case.setup, "model.eval()\n" + without_gradients(case.cell), COMPARE, {"split_evaluation": True}
+    )
+    for rank in found:
+        assert rank["compared"][0] == expected_batches
+    if case.once and name != "evaluation in between":
+        assert sum((Counter(rank["compared"][1]) for rank in found), Counter()) == Counter(expected_seen)
+
+
+def without_gradients(cell: str) -> str:
+    return "with torch.no_grad():\n" + indent(cell, "    ")
+
+
+def test_a_model_in_training_mode_sees_whole_batches_though_no_gradients_are_wanted(ranks):
+    cell = without_gradients("batches = [type(x).__name__ for x, _ in loader]")
+    for rank in ranks.call(2, run_notebook, BASE + CASES["in order"].setup, cell, COMPARE, {"split_evaluation": True}):
+        assert rank["compared"][0] == ["Tensor"] * 3
+
+
+OF_ONE_BATCH_SIZE = [
+    name
+    for name, case in CASES.items()
+    if case.setup.count("batch_size=") == 1 and "batch_size" not in case.cell and "next(" not in case.cell
+]
+
+
+@pytest.mark.parametrize("name", OF_ONE_BATCH_SIZE)
+def test_batches_of_each_rank_are_those_of_one_process_with_larger_ones(name, ranks):
+    case = CASES[name]
+    larger = re.sub(r"batch_size=(\d+)", lambda found: f"batch_size={2 * int(found[1])}", case.setup)
+    (expected,) = ranks.call(1, run_plain, BASE + larger, case.cell, COMPARE)
+    found = ranks.call(2, run_notebook, BASE + case.setup, case.cell, COMPARE, {"per_rank_batches": True})
+    for rank in found:
+        assert rank["compared"][0] == expected["compared"][0]
+        assert comparable(rank["random"]) == comparable(expected["random"])
+
+
+@pytest.mark.parametrize(("setup", "length"), [("DataLoader(Data(11), batch_size=2)", 3), ("DataLoader(Data(0), batch_size=2)", 0)])
+def test_the_length_of_a_loader_is_that_of_the_larger_batches(setup, length, ranks):
+    cell = "batches = [len(loader), len(list(loader)), len(iter(loader)), loader.batch_size]\nmodel.eval()\nbatches.append(len(loader))"
+    for rank in ranks.call(2, run_notebook, BASE + f"loader = {setup}", cell, COMPARE, {"per_rank_batches": True}):
+        assert rank["compared"][0] == [length, length, length, 2, length]
 
 
 def comparable(random: Any) -> Any:

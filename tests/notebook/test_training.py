@@ -585,6 +585,31 @@ def test_evaluation_in_the_training_cell_sees_the_whole_loader(notebook):
     assert [line.partition("over ")[2] for line in shown.stdout.splitlines()] == ["45 of 45"] * 3
 
 
+@pytest.mark.parametrize("options", ["--split-eval", "--batch per-rank"])
+def test_evaluation_that_is_shared_out_reads_the_same(notebook, options):
+    setup = [DATA, MODEL, "evaluated = DataLoader(dataset, batch_size=9)"]
+    plain = notebook.run("".join(setup) + EVALUATE.replace("in loader", "in evaluated"))
+    expected = notebook.value("(seen, error)")
+    notebook.run("".join(setup))
+    found = notebook.run(f"%%distribute --engines 3 {options}\n" + EVALUATE.replace("in loader", "in evaluated"))
+    assert difference(notebook.value("(seen, error)"), expected) is None
+    assert found.stdout == plain.stdout
+
+
+def test_batches_of_each_rank_train_as_one_process_with_a_larger_batch(notebook):
+    cell = TRAIN + "    print(len(loader), loss.item())\n"
+    for code in (DATA, "loader = DataLoader(dataset, batch_size=12, shuffle=True)", MODEL):
+        notebook.run(code)
+    plain = notebook.run(cell)
+    expected = notebook.value(STATE)
+    for code in (DATA, "loader = DataLoader(dataset, batch_size=4, shuffle=True)", MODEL):
+        notebook.run(code)
+    found = notebook.run("%%distribute --engines 3 --batch per-rank\n" + cell)
+    assert difference(notebook.value(STATE), expected) is None
+    assert [float(number) for number in found.stdout.split()] == pytest.approx([float(number) for number in plain.stdout.split()])
+    assert notebook.value("len(loader)") == 12  # here, the loader is what it was
+
+
 def test_a_cell_that_only_evaluates_sees_the_whole_loader(notebook):
     cell = assert_same_as_plain(notebook, [DATA, MODEL, TRAIN], EVALUATE, "seen, error", engines=3)
     assert "over 45 of 45" in cell.stdout
