@@ -95,7 +95,7 @@ def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
             if isinstance(expected, str):  # one process refuses it, too
                 different = None if isinstance(found, str) else f"{expected} and a result"
             else:
-                coarse = any(name in code for name in ("float32", "float()", "half"))
+                coarse = any(name in code for name in ("float32", "float()", "FloatTensor", "half"))
                 different = apart(expected, found, 2e-3 if coarse else 1e-9, path="result")
             if different:
                 wrong.append(f"rank {rank}: {code}: {different}")

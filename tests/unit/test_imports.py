@@ -52,6 +52,7 @@ ENGINE_ORDER = [
     "cell",
     "optimizers",
     "placements",
+    "constructors",
     "exchange",
     "batches",
     "collation",

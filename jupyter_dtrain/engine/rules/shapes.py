@@ -136,6 +136,28 @@ def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         return place(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
 
 
+def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``view_as``, ``reshape_as`` and ``expand_as``: of the other tensor only the shape counts."""
+    if len(args) != 2:
+        raise NeedsWhole
+    tensor, other = args
+    sizes = global_shape(other) if isinstance(other, GlobalTensor) else other.shape
+    expands = func is torch.Tensor.expand_as
+    if not isinstance(tensor, GlobalTensor):
+        return tensor.expand(sizes) if expands else tensor.view(sizes)
+    return expand(rules, torch.Tensor.expand, (tensor, *sizes), {}) if expands else reshape(rules, torch.Tensor.view, (tensor, *sizes), {})
+
+
+def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``select``, ``narrow`` and ``index_select`` along another dim than the batch."""
+    tensor, placement = the_shard(args, kwargs)
+    dims = dims_of(args[:2], kwargs, ndim_of(tensor))
+    if dims is None or placement.dim in dims:
+        raise NeedsWhole
+    lost = func in (torch.select, torch.Tensor.select) and dims[0] < placement.dim
+    return place(rules.local(func, args, kwargs), Shard(placement.dim - lost, placement.share, placement.unit))
+
+
 def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Indexing that takes whole rows of the batch: ``x[:, 3]``, ``x[..., 0]``."""
     tensor, placement = the_shard(args[:1], {})

@@ -14,7 +14,7 @@ from .likes import backward, constant_like, deepcopy, dropout, grad, gradient, l
 from .losses import loss
 from .reductions import along, extreme, gather, mean, pairwise, total, unpack
 from .rows import lookup, product, rowwise
-from .shapes import count, expand, flatten, index, join, permute, reshape, shape, squeeze, unsqueeze
+from .shapes import as_other, count, expand, flatten, index, join, part_along, permute, reshape, shape, squeeze, unsqueeze
 
 _UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
 fix floor frac isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num
@@ -100,6 +100,8 @@ def _table() -> dict[Any, Rule]:
     add(permute, _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
     add(permute, _properties("T mT"))
     add(expand, [torch.Tensor.expand])
+    add(as_other, [torch.Tensor.expand_as, torch.Tensor.view_as, torch.Tensor.reshape_as])
+    add(part_along, _named("select narrow index_select", torch, torch.Tensor))
     add(index, [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
     add(join, [torch.cat, torch.concat, torch.concatenate, torch.stack])
     add(unpack, _named("chunk split tensor_split unbind", torch, torch.Tensor))
