@@ -24,6 +24,7 @@ from .engine.link import CONTROL_MESSAGE
 from .engine.program import free_port
 from .errors import ClusterError, ProtocolError
 from .protocol import Message, Notice, parse
+from .rank_lines import RankLines
 
 GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
 FAILED_GRACE = timedelta(seconds=1)  # for the others to leave by themselves when a rank has failed
@@ -143,6 +144,7 @@ class Execution:
         self._task = task
         self._on_event = on_event
         self._output = output
+        self._lines = RankLines(output.stream) if task.output == "all" else None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tasks: list[Task] = []
         self._ends: dict[int, RankEnd] = {}
@@ -205,6 +207,9 @@ class Execution:
         def listen(kind: str, content: dict[str, Any]) -> None:
             if kind == "data_message":
                 self._take_events(content)
+            elif kind == "stream" and self._lines is not None:
+                lines = self._lines
+                self._inbox.put(lambda: lines.stream(rank, content["name"], content["text"]))
             elif rank == 0 and kind == "stream":
                 self._inbox.put(lambda: self._output.stream(content["name"], content["text"]))
             elif rank == 0 and kind in ("display_data", "update_display_data"):
@@ -246,10 +251,14 @@ class Execution:
     def _show_rest(self) -> None:
         """Show output that is still on its way: it takes another road than the results."""
         deadline = time.monotonic() + GRACE.total_seconds()
-        self._tasks[0].on_output_done(lambda: self._inbox.put(None))
-        while not self._tasks[0].output_done and time.monotonic() < deadline and self._is_alive(0):
+        shown = self._tasks if self._lines is not None else self._tasks[:1]
+        for task in shown:
+            task.on_output_done(lambda: self._inbox.put(None))
+        while time.monotonic() < deadline and any(not task.output_done and self._is_alive(rank) for rank, task in enumerate(shown)):
             self._show(TICK)
         self._show(timedelta(0))
+        if self._lines is not None:
+            self._lines.flush()
 
     # -- what ends it ------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 Numbers = Literal["global", "local"]
 Strategy = Literal["auto", "none"]
 Batch = Literal["global", "per-rank"]
+ShownOutput = Literal["main", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class RunOptions:
         What a loader's ``batch_size`` is: the samples of a step, or those of each rank in a step.
     split_eval : bool
         Whether loaders are split in evaluation too. Always so with batches per rank.
+    output : {"main", "all"}
+        Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -75,9 +78,10 @@ class RunOptions:
     preview: bool = False
     batch: Batch = "global"
     split_eval: bool = False
+    output: ShownOutput = "main"
 
     def __post_init__(self) -> None:
-        for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch)):
+        for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch), ("output", ShownOutput)):
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")

@@ -211,6 +211,7 @@ class Session:
                 split=options.split,
                 per_rank_batches=options.batch == "per-rank",
                 split_evaluation=options.split_eval,
+                output=options.output,
                 timeout=GROUP_TIMEOUT,
             )
             execution = Execution(group, task, on_event=on_event, output=output)

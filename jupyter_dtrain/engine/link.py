@@ -53,11 +53,12 @@ def commands_to(handler: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def output_of(rank: int) -> Iterator[None]:
-    """Show what rank 0 prints and nothing of the others: they print the same."""
-    if rank == 0:
+def output_of(rank: int, *, shown: bool) -> Iterator[None]:
+    """Show what the rank prints, or nothing of it where it prints the same as another. Figures are rank 0's."""
+    if shown:
         yield
-        _show_figures()
+        if rank == 0:
+            _show_figures()
         return
     with contextlib.redirect_stdout(_Nowhere()), contextlib.redirect_stderr(_Nowhere()):
         yield

@@ -63,6 +63,7 @@ class Task:
     split: tuple[str, ...]
     per_rank_batches: bool
     split_evaluation: bool
+    output: Literal["main", "all"]
     timeout: timedelta
     emit_interval: timedelta = timedelta(milliseconds=200)
 
@@ -198,7 +199,7 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     shared_out = training.share_out({name: namespace[name] for name in task.split})
     whole = {name: namespace[name] for name in task.split}
     namespace.update(shared_out)
-    with training.installed(), output_of(rank), shell_in(namespace):
+    with training.installed(), output_of(rank, shown=rank == 0 or task.output == "all"), shell_in(namespace):
         try:
             with interrupts.allowed():
                 try:

@@ -79,6 +79,12 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="what a loader's batch_size is: global, of all engines together, or per-rank, of each engine (default: global)",
     )
     parser.add_argument("--split-eval", action="store_true", help="share out batches in evaluation too; what the cell reads is the same")
+    parser.add_argument(
+        "--output",
+        default="main",
+        metavar="KIND",
+        help="whose printed lines are shown: main, those of rank 0, or all, each with its rank before it (default: main)",
+    )
     return parser
 
 
@@ -120,6 +126,7 @@ def parse_cell_line(line: str) -> RunOptions:
         preview=found.preview,
         batch=found.batch,
         split_eval=found.split_eval,
+        output=found.output,
     )
 
 

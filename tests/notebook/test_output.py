@@ -54,6 +54,19 @@ number
     assert shown == ["stream", "display_data", "stream", "display_data", "update_display_data", "clear_output", "stream", "execute_result"]
 
 
+def test_lines_of_all_ranks_on_request(notebook):
+    cell = notebook.run("""%%distribute --engines 3 --output all
+import sys
+import torch.distributed
+print("rank", torch.distributed.get_rank())
+print("without an end", end="", file=sys.stderr)
+display("once")
+""")
+    assert sorted(cell.stdout.splitlines()) == ["[0] rank 0", "[1] rank 1", "[2] rank 2"]
+    assert sorted(cell.stderr.splitlines()) == [f"[{rank}] without an end" for rank in range(3)]
+    assert [data["text/plain"] for data in cell.displays] == ["'once'"]
+
+
 def test_a_warning_is_shown_once_with_the_cells_line(notebook):
     cell = notebook.run("%%distribute --engines 2\nimport warnings\nfor _ in range(3):\n    warnings.warn('take care')")
     (line, source) = cell.stderr.splitlines()

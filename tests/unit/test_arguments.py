@@ -21,6 +21,7 @@ CELL_LINES = {
     '--name "it\'s"': RunOptions(name="it's"),
     "--name α -n 1": RunOptions(name="α", cluster=ClusterOptions(num_engines=1)),
     "--name -5": RunOptions(name="-5"),
+    "--output all": RunOptions(output="all"),
     "--split-eval": RunOptions(split_eval=True),
     "--batch per-rank": RunOptions(batch="per-rank", split_eval=True),
 }
@@ -53,6 +54,7 @@ CELL_MISTAKES = {
     "--engines 0": ["--engines 0", "at least one engine"],
     "-n -1": ["--engines -1", "at least one engine"],
     "--device tpu": ["--device tpu", "auto, cpu or cuda"],
+    "--output some": ["--output some", "main or all"],
     "--batch local": ["--batch local", "global or per-rank"],
     "--batch per-rank --strategy none": ["--batch", "--strategy none"],
     "--frobnicate": ["--frobnicate", "usage: %%distribute"],

@@ -23,6 +23,7 @@ LEVELS = {
     "protocol": 1,
     "options": 1,
     "in_cell": 1,
+    "rank_lines": 1,
     "capture": 2,
     "transport": 2,
     "runs": 2,
