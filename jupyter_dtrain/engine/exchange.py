@@ -136,6 +136,13 @@ class Exchange:
         return found
 
     @staticmethod
+    def scattered(values: list[Any] | None, source: int) -> Any:
+        """Return this rank's of the `values` that rank `source` has, one for each rank."""
+        found: list[Any] = [None]
+        dist.scatter_object_list(found, values, src=source)
+        return found[0]
+
+    @staticmethod
     def from_first(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         """Begin to give all ranks rank 0's `tensors`; return what ends it. Graphs that hold them do not notice."""
         pending = []

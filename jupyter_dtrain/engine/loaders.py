@@ -24,6 +24,7 @@ from .collation import Agree, Collation, CutAfterLoading, is_default
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
 from .shares import Share
+from .streams import Stream, Streams
 
 Place = Callable[[Any, Share, Layout | None], Any]
 Loaded = tuple[Any, Share | None, Layout | None]
@@ -54,6 +55,8 @@ class SharedLoaders:
         Told before every batch of a loader that is not split.
     on_unknown : callable
         Told the type in a batch that keeps a loader from being split.
+    streams : Streams, optional
+        Shares out the workers of iterable data; ``None`` where there is one rank.
     stream : LoadingStream, optional
         What samples that are the rank's own draw from; ``None``: from the cell's.
     """
@@ -70,6 +73,7 @@ class SharedLoaders:
         on_batch: OnBatch,
         on_whole: Callable[[], None],
         on_unknown: Callable[[str], None],
+        streams: Streams | None,
         stream: LoadingStream | None,
     ) -> None:
         self._share = share
@@ -81,6 +85,7 @@ class SharedLoaders:
         self._on_batch = on_batch
         self._on_whole = on_whole
         self._on_unknown = on_unknown
+        self._streams = streams
         self._stream = stream
         self._joined: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
@@ -96,7 +101,7 @@ class SharedLoaders:
             return _Watched(original(loader), self._on_whole)
         whole = _Source(original, loader, _is_whole)
         collation = self._collation(loader)
-        source = whole
+        source: _Source | Stream = whole
         if loader in self._whole:
             pass
         elif _has_index_batches(loader):
@@ -105,6 +110,8 @@ class SharedLoaders:
                 source = _Source(original, inner, batches.next_share, self._stream)
             else:
                 source = _Source(original, loader, collation.of_whole)
+        elif self._streams is not None and self._streams.can_share_out(loader):
+            source = self._streams.source(original, loader)
         elif self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
             source = _Source(original, loader, self._cut_loaded)
         else:
@@ -267,14 +274,14 @@ class _SplitIterator:
 
     def __init__(
         self,
-        source: _Source,
+        source: _Source | Stream,
         length: int | None,
         place: Place,
         on_batch: OnBatch,
         first: _First | None,
     ) -> None:
         source.start()  # draws random numbers where one process would
-        self._source = source
+        self._source: _Source | Stream = source
         self._length = length
         self._place = place
         self._on_batch = on_batch

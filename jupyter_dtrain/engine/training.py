@@ -23,6 +23,7 @@ from .observe import Observer
 from .placements import GlobalTensor, Partial, Shard, part_of, place
 from .randomness import LoadingStream, ModelStream
 from .shares import Share, share_of
+from .streams import Streams
 
 
 class Training:
@@ -90,6 +91,7 @@ class Training:
             on_batch=self._on_batch,
             on_whole=lambda: control.boundary(observer.step),
             on_unknown=self._say_unknown,
+            streams=Streams(rank=rank, shares=self._shares) if shared else None,
             stream=LoadingStream(rank) if shared else None,
         )
 

@@ -136,6 +136,11 @@ CASES = {
     "stream": Case("loader = DataLoader(Stream(11), batch_size=4)"),
     "stream without batches": Case("loader = DataLoader(Stream(5), batch_size=None)"),
     "stream with workers": Case("loader = DataLoader(Stream(11), batch_size=3, num_workers=2, multiprocessing_context='fork')"),
+    "stream with one worker": Case("loader = DataLoader(Stream(11), batch_size=3, num_workers=1, multiprocessing_context='fork', drop_last=True)"),
+    "stream with workers that end at different times": Case("class Uneven(Stream):\n    def __iter__(self):\n        info = get_worker_info()\n        return iter([torch.tensor([100.0 * info.id + i]) for i in range([7, 1, 0, 12][info.id])])\nloader = DataLoader(Uneven(11), batch_size=3, num_workers=4, multiprocessing_context='fork')"),
+    "stream with workers that draw": Case("class Draws(Stream):\n    def __iter__(self):\n        for _ in range(4): yield {'draws': torch.tensor([torch.rand(()), random.random(), np.random.rand(), get_worker_info().seed]), 'text': str(get_worker_info().id)}\ndef begin(number): torch.rand(number)\ng = torch.Generator().manual_seed(5); loader = DataLoader(Draws(9), batch_size=3, num_workers=2, multiprocessing_context='fork', worker_init_fn=begin, generator=g)", RUN + RUN + "batches.append(torch.rand(2, generator=g).tolist())"),
+    "stream with workers that stay": Case("class Draws(Stream):\n    def __iter__(self):\n        for _ in range(4): yield torch.rand(2)\nloader = DataLoader(Draws(9), batch_size=3, num_workers=2, persistent_workers=True, multiprocessing_context='fork')", "batches = [[show(b) for b in loader] for _ in range(3)]\ndel loader"),
+    "stream of what is not known": Case("class Odd(Stream):\n    def __iter__(self):\n        return iter([{'a': {}}] * 4)\nloader = DataLoader(Odd(9), batch_size=3, num_workers=2, multiprocessing_context='fork')"),
     "enumerated": Case("loader = DataLoader(Data(11), batch_size=4)", "batches = [(i, show(x), show(y)) for i, (x, y) in enumerate(loader, 1)]"),
     "by hand": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "it = iter(loader)\nbatches = [show(next(it)), len(it), show(next(it)), show(next(it)), next(it, 'end')]"),
     "by hand, one and no more": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [show(next(iter(loader))) for _ in range(3)]"),
@@ -179,6 +184,25 @@ def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain
         assert comparable(rank["random"]) == comparable(plain[name]["random"]), "numbers drawn afterwards"
     if case.once:
         assert sum((Counter(rank["compared"][1]) for rank in found), Counter()) == Counter(expected_seen)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_stream_of_a_worker_is_read_by_one_rank(ranks, tmp_path, world_size):
+    path = tmp_path / str(world_size)
+    setup = (
+        BASE
+        + f"""
+class Written(Stream):
+    def __iter__(self):
+        for item in super().__iter__():
+            with open({str(path)!r}, "a") as file:
+                file.write(f"{{int(item)}}\\n")
+            yield item
+loader = DataLoader(Written(11), batch_size=2, num_workers=3, multiprocessing_context="fork")
+"""
+    )
+    ranks.call(world_size, run_notebook, setup, RUN, COMPARE)
+    assert sorted(map(int, path.read_text().split())) == list(range(11))
 
 
 @pytest.mark.parametrize("name", CASES)

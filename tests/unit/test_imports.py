@@ -61,6 +61,7 @@ ENGINE_ORDER = [
     "global_view",
     "models",
     "index_batches",
+    "streams",
     "loaders",
     "gradients",
     "observe",
