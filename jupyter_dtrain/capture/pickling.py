@@ -147,6 +147,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("shell", None)  # magics and `!commands` in a cell are calls of it
             if isinstance(obj, ExitAutocall):
                 return ("exit", None)
+            if kind is torch.device:
+                reference = ("device", str(obj))
             if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize:
                 reference = ("array", self._array(obj))
         self._references[key] = reference
@@ -208,6 +210,7 @@ class Unpacker(pickle.Unpickler):
         self._known = known
         self._device_for = device_for
         self._made: dict[int, Any] = {}
+        self._devices: dict[Any, torch.device] = {}
         self._modules: dict[str, ModuleType] = {}
 
     def load(self) -> Any:
@@ -237,8 +240,14 @@ class Unpacker(pickle.Unpickler):
             return sys.exit  # the shell's own would end the process, Python's `exit` close its input
         if kind == "array":
             return self._leaf(value)
+        if kind == "device":
+            return self._devices.setdefault(value, self._device(torch.device(value)))
         index, dtype = value
         return torch.storage.TypedStorage(wrap_storage=self._leaf(index), dtype=dtype, _internal=True)
+
+    def _device(self, there: torch.device) -> torch.device:
+        here = self._device_for(there.type)
+        return there if here == torch.device(there.type) else here
 
     def _leaf(self, index: int) -> Any:
         if index not in self._made:

@@ -1,20 +1,124 @@
-"""Names of the notebook that hold a device mean the rank's own on the engine."""
+"""What holds a device in the notebook holds the rank's own while the cell runs.
+
+``torch.device`` objects are replaced as they arrive, wherever they are (`capture.pickling`). Texts like ``"cuda:0"`` only mean a
+device where something says so: a name that holds one, an entry or attribute called ``device``. They are put back afterwards,
+so what goes home is the notebook's.
+
+A notebook that knows no GPU says ``"cpu"`` where it would have said ``"cuda"``: on a rank that has one, this means the GPU, and its
+models and their optimizers move there. A notebook that names no device at all stays on the CPU: nothing in it would bring the
+data to the models.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
+
+_CUDA = re.compile(r"cuda(:\d+)?")
+_CALLED_DEVICE = re.compile(r"(.*_)?dev(ice)?", re.IGNORECASE)
 
 
-def on_device(values: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return `values` with every GPU that a name holds (``torch.device`` or a text like ``"cuda:0"``) replaced by `device`."""
+class DeviceNames:
+    """The places of the notebook's values that name a device.
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, torch.device) and value.type == "cuda":
-            return device
-        if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
-            return str(device)
-        return value
+    Parameters
+    ----------
+    namespace : dict
+        The notebook's names.
+    tracked : iterable of object
+        The objects that came with them.
+    device : torch.device
+        The rank's own.
+    """
 
-    return {name: convert(value) for name, value in values.items()}
+    def __init__(self, namespace: dict[str, Any], tracked: Iterable[object], device: torch.device) -> None:
+        self._tracked = list(tracked)
+        self._device = device
+        holders: list[Any] = [obj for obj in self._tracked if obj is not namespace]
+        values = [(namespace, key, value) for key, value in namespace.items()]
+        named = [(holder, key, value) for holder in holders for key, value in _entries(holder)]
+        knows_gpu = any(_kind(value) == "cuda" for _, _, value in (*values, *named)) or any(
+            tensor.device.type == "cuda" for tensor in holders if isinstance(tensor, torch.Tensor)
+        )
+        means_gpu = device.type == "cuda" and not knows_gpu
+        if means_gpu:
+            places = [place for place in (*values, *named) if _kind(place[2]) == "cpu" and _CALLED_DEVICE.fullmatch(place[1])]
+        else:
+            places = [place for place in (*values, *named) if isinstance(place[2], str) and _kind(place[2]) == "cuda"]
+        self._places = [(holder, key, value, self._instead(value)) for holder, key, value in places]
+        self.from_cpu = means_gpu and bool(places)
+        """Whether what the notebook has on the CPU is the rank's on its GPU."""
+
+    def move_models(self) -> None:
+        """Move what is trained to the rank's device, where the notebook has no other name for it than ``cpu``."""
+        if not self.from_cpu:
+            return
+        for obj in self._tracked:
+            if isinstance(obj, nn.Module):
+                for tensor in (*obj.parameters(), *obj.buffers()):
+                    self._move(tensor)
+            elif isinstance(obj, Optimizer):
+                for state in obj.state.values():
+                    for key, value in state.items():
+                        if isinstance(value, torch.Tensor) and key != "step":  # that is counted on the CPU
+                            self._move(value)
+            elif isinstance(obj, torch.Tensor) and obj.requires_grad and obj.is_leaf:
+                self._move(obj)
+
+    def _move(self, tensor: torch.Tensor) -> None:
+        tensor.data = tensor.data.to(self._device)
+        if tensor.is_leaf and tensor.grad is not None:
+            tensor.grad.data = tensor.grad.data.to(self._device)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let all of them name the rank's device, until the end of the ``with`` block."""
+        for holder, key, _, instead in self._places:
+            _set(holder, key, instead)
+        try:
+            yield
+        finally:
+            for holder, key, value, instead in self._places:
+                if _get(holder, key) is instead:  # the cell has put nothing else there
+                    _set(holder, key, value)
+
+    def _instead(self, value: object) -> object:
+        # A text of its own: the same characters in the cell's code are another object.
+        return self._device if isinstance(value, torch.device) else "".join([*str(self._device)])
+
+
+def _kind(value: object) -> str | None:
+    """Return ``"cuda"`` or ``"cpu"`` if `value` is such a device, or a text that could mean one."""
+    if isinstance(value, torch.device):
+        return value.type
+    if isinstance(value, str):
+        return "cuda" if _CUDA.fullmatch(value) else "cpu" if value == "cpu" else None
+    return None
+
+
+def _entries(holder: Any) -> list[tuple[str, object]]:
+    """Return what is called a device in a dict, an object or a class."""
+    own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
+    if own is None:
+        return []
+    items = dict.items(own) if isinstance(own, dict) else vars(holder).items()
+    return [(key, value) for key, value in items if isinstance(key, str) and _kind(value) and _CALLED_DEVICE.fullmatch(key)]
+
+
+def _get(holder: Any, key: str) -> object:
+    return dict.get(holder, key) if isinstance(holder, dict) else vars(holder).get(key)
+
+
+def _set(holder: Any, key: str, value: object) -> None:
+    if isinstance(holder, dict):
+        dict.__setitem__(holder, key, value)
+    elif isinstance(holder, type):
+        type.__setattr__(holder, key, value)
+    else:
+        vars(holder)[key] = value

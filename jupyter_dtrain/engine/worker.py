@@ -25,7 +25,7 @@ from ..transport.blobs import BlobFolder
 from ..transport.wire import Parcel, from_parcel, to_parcel
 from .cell import Failure, describe, forget_frames, run_cell
 from .control import Control, StopRun
-from .device_names import on_device
+from .device_names import DeviceNames
 from .devices import DeviceSampler
 from .emit import Emitter
 from .link import Interrupts, commands_to, output_of, publisher, shell_in
@@ -88,6 +88,10 @@ class Outcome:
         From rank 0: the notebook's random streams continue from it.
     surroundings : Surroundings, optional
         From rank 0, if the cell changed them.
+    device : str
+        Type of the rank's device.
+    from_cpu : bool
+        What the notebook has on the CPU was on the rank's GPU.
     """
 
     rank: int
@@ -98,6 +102,8 @@ class Outcome:
     not_returned: dict[str, str] = field(default_factory=dict)
     random_state: RandomState | None = None
     surroundings: Surroundings | None = None
+    device: str = "cpu"
+    from_cpu: bool = False
 
 
 _group = ProcessGroup()
@@ -173,8 +179,10 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
     values, tracked = unpack(
         Unpacker(packed, namespace=namespace, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
     )
-    namespace.update(on_device(values, device))
+    namespace.update(values)
     connect_schedulers(tracked)
+    devices = DeviceNames(namespace, tracked, device)
+    devices.move_models()
     home = Home(namespace, tracked)
     task.random_state.set()
 
@@ -203,7 +211,8 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
         try:
             with interrupts.allowed():
                 try:
-                    value = run_cell(task.source, task.filename, namespace)
+                    with devices.in_place():
+                        value = run_cell(task.source, task.filename, namespace)
                 except StopRun as error:
                     stopped = True
                     forget_frames(error)
@@ -228,4 +237,6 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
         not_returned=not_returned,
         random_state=RandomState.now(),
         surroundings=after if after != surroundings else None,
+        device=device.type,
+        from_cpu=devices.from_cpu,
     )

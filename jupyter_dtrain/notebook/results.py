@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -38,10 +39,16 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
     """
     if returned is None:
         return None
-    unpacker = Unpacker(returned, namespace=namespace, known=bundle.tracked, device_for=_device_here)
+    gpu = home_gpu(bundle.tracked, from_cpu=outcome.from_cpu)
+    unpacker = Unpacker(
+        returned, namespace=namespace, known=bundle.tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind)
+    )
     changes: Changes = unpacker.load()
     for index, new in changes.changed.items():
-        restore(bundle.tracked[index], new)
+        obj = bundle.tracked[index]
+        if isinstance(obj, torch.Tensor) and outcome.device == "cuda" and isinstance(new.items, torch.Tensor):
+            _follow(obj, new.items)
+        restore(obj, new)
     for name in changes.deleted:
         namespace.pop(name, None)
     if outcome.random_state is not None:
@@ -61,8 +68,27 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
     return bound.value
 
 
-def _device_here(kind: str) -> torch.device:
-    """Return where tensors of an engine's `kind` of device live in the notebook's process."""
-    if kind == "cuda" and not torch.cuda.is_available():
+def home_gpu(objects: Iterable[object], *, from_cpu: bool) -> torch.device:
+    """Return where in the notebook's process that lives which an engine has on its GPU.
+
+    Parameters
+    ----------
+    objects : iterable of object
+        Of the notebook, as they were sent.
+    from_cpu : bool
+        The engine had on its GPU what the notebook has on the CPU.
+    """
+    if from_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device(kind)
+    devices = (obj if isinstance(obj, torch.device) else getattr(obj, "device", None) for obj in objects if _has_device(obj))
+    return next((device for device in devices if device is not None and device.type == "cuda"), torch.device("cuda"))
+
+
+def _has_device(obj: object) -> bool:
+    return isinstance(obj, torch.Tensor | torch.device)
+
+
+def _follow(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Move `tensor` where the cell has moved it (``model.to(device)``)."""
+    if tensor.device.type != new.device.type and tensor.layout == new.layout == torch.strided:
+        tensor.data = torch.empty_like(tensor, device=new.device)

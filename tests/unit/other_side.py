@@ -12,11 +12,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from jupyter_dtrain.capture.bundle import Bundle, RandomState, pack, unpack
 from jupyter_dtrain.capture.names import find_names
 from jupyter_dtrain.capture.pickling import Packed, Unpacker
 from jupyter_dtrain.capture.surroundings import Surroundings
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.device_names import DeviceNames
 from jupyter_dtrain.engine.local_modules import LocalModules
 from jupyter_dtrain.engine.optimizers import connect_schedulers
 from jupyter_dtrain.engine.results import Home
@@ -85,12 +88,14 @@ def run(
     _modules.refresh(Path.cwd())
     blobs = BlobFolder(folder)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace))
+    values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
     namespace.update(values)
     connect_schedulers(tracked)
+    devices = DeviceNames(namespace, tracked, torch.device("cpu"))
     home = Home(namespace, tracked)
     random_state.set()
-    value = run_cell(source, "<cell>", namespace)
+    with devices.in_place():
+        value = run_cell(source, "<cell>", namespace)
     packed, not_returned = home.pack(value)
     return to_parcel(packed, blobs), not_returned, RandomState.now()
 
