@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from .pickling import collection_paused
+from .pickling import Numbers, collection_paused
 from .reduction import foreign_attributes
 
 _ABSENT = object()
@@ -49,11 +49,14 @@ class Contents:
         Attributes with a new value.
     removed : list of str
         Attributes that are gone.
+    replaced : bool
+        A tensor's numbers are in other memory than before (``w.data = …``): who shared the old has it still.
     """
 
     items: Any = None
     attributes: dict[str, Any] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
+    replaced: bool = False
 
 
 class Baseline:
@@ -105,7 +108,10 @@ def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, A
 def restore(obj: Any, new: Contents) -> None:
     """Write `new` into `obj` in place."""
     if new.items is not None:
-        _restore_items(obj, new.items)
+        if new.replaced:
+            obj.data = new.items.to(obj.device)
+        else:
+            _restore_items(obj, new.items)
     if new.attributes or new.removed:
         _restore_attributes(obj, new)
 
@@ -179,7 +185,7 @@ def items_of(obj: Any) -> Any:
     """Return what `obj` holds beside attributes, as a new object; ``None`` for objects that hold nothing that could change."""
     match obj:
         case torch.Tensor():
-            return obj.detach()
+            return Numbers(obj.detach()) if Numbers.can_hold(obj) else obj.detach()
         case np.ndarray():
             return obj.view()  # not `obj`: that is one which the other side has
         case OrderedDict():

@@ -15,7 +15,7 @@ import gc
 import io
 import pickle
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -27,6 +27,7 @@ import torch
 from IPython import get_ipython
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
+from torch.nn.parameter import is_lazy
 
 from .reduction import ModuleName, is_dynamic, reduced
 
@@ -64,6 +65,19 @@ class Leaf:
     order: Literal["C", "F"] = "C"
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor to be written with its bytes, though the reader has its storage: they are new. Read as a tensor."""
+
+    tensor: torch.Tensor
+
+    @staticmethod
+    def can_hold(tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` is plain numbers in memory."""
+        plain = tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda") and not is_lazy(tensor)
+        return plain and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+
+
 @dataclass
 class Packed:
     """A pickled graph: the `stream`, and the bytes of each of its `leaves` in order."""
@@ -87,6 +101,9 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         Modules that are written by value (cloudpickle has to know that too): their functions have the written module's dict as globals.
     words : container of str
         Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
+    storages : mapping of int to int
+        Storages that the reader has, by their address: the index of a tensor in `known` that has it. Tensors that share it are written
+        as such, so they share it on the other side.
     """
 
     def __init__(
@@ -94,6 +111,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         *,
         namespace: dict[str, Any],
         known: Sequence[object] = (),
+        storages: Mapping[int, int] | None = None,
         modules: Iterable[ModuleType] = (),
         words: Container[str] = (),
     ) -> None:
@@ -105,6 +123,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self._leaf_index: dict[int, int] = {}
         self._keep: list[object] = []
         self._words = words
+        self._storages = storages or {}
         # What is written for an object that was met before, None: itself. One look here is all that most objects cost.
         self._references: dict[int, Reference | None] = {id(obj): ("known", index) for index, obj in enumerate(known)}
         # cloudpickle gives functions a fresh dict of globals, shared by all functions of one module: start it
@@ -138,9 +157,13 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
             # Storages are handed over in wrappers that live for a moment, so these are not remembered.
             if kind is torch.storage.TypedStorage:
                 storage = cast("torch.storage.TypedStorage", obj)
-                return ("storage", (self._storage(storage._untyped_storage), storage.dtype))
+                return self._storage_or_known(storage._untyped_storage, storage.dtype)
             if kind is torch.UntypedStorage:
-                return ("storage", (self._storage(cast("torch.UntypedStorage", obj)), torch.uint8))
+                return self._storage_or_known(cast("torch.UntypedStorage", obj), torch.uint8)
+            if kind is Numbers:
+                tensor = cast("Numbers", obj).tensor
+                place = (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+                return ("numbers", (self._storage(tensor.untyped_storage()), *place))
             if kind is ModuleName:
                 return ("module", str(obj))
             if isinstance(obj, InteractiveShell):
@@ -159,6 +182,10 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         """Return how `obj` is written, where its own way does not do."""
         found = reduced(obj, self._words)
         return super().reducer_override(obj) if found is NotImplemented else found
+
+    def _storage_or_known(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> Reference:
+        known = self._storages.get(storage._cdata)
+        return ("storage", (self._storage(storage), dtype)) if known is None else ("known storage", (known, dtype))
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
         index = self._leaf_index.get(storage._cdata)
@@ -242,8 +269,13 @@ class Unpacker(pickle.Unpickler):
             return self._leaf(value)
         if kind == "device":
             return self._devices.setdefault(value, self._device(torch.device(value)))
+        if kind == "numbers":
+            index, dtype, *place = value
+            storage = self._leaf(index)
+            return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *place)
         index, dtype = value
-        return torch.storage.TypedStorage(wrap_storage=self._leaf(index), dtype=dtype, _internal=True)
+        storage = self._known[index].untyped_storage() if kind == "known storage" else self._leaf(index)
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
     def _device(self, there: torch.device) -> torch.device:
         here = self._device_for(there.type)

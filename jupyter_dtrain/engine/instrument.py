@@ -30,6 +30,7 @@ def instrumented(
     loaders: SharedLoaders,
     gradients: GradientSync | None,
     on_backward: Callable[[torch.Tensor], None],
+    on_optimizer: Callable[[], None],
     on_optimizer_step: Callable[[torch.optim.Optimizer], None],
 ) -> Iterator[None]:
     """Let the parts of a run see the calls that they are about.
@@ -40,6 +41,8 @@ def instrumented(
         ``None`` where there is one rank.
     on_backward : callable
         Told of the root of every backward pass before it runs.
+    on_optimizer : callable
+        Told that an optimizer is made.
     on_optimizer_step : callable
         Told of every optimizer after its step.
     """
@@ -58,6 +61,13 @@ def instrumented(
     @wraps(set_attribute)
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         set_attribute(self, name, models.set_attribute(self, name, value))
+
+    make_optimizer = torch.optim.Optimizer.__init__
+
+    @wraps(make_optimizer)
+    def optimizer_init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        make_optimizer(self, *args, **kwargs)
+        on_optimizer()
 
     @wraps(iterate)
     def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
@@ -101,6 +111,7 @@ def instrumented(
             (nn.Module, "__setattr__", module_setattr),
             (DataLoader, "__iter__", loader_iter),
             (DataLoader, "__len__", loader_len),
+            (torch.optim.Optimizer, "__init__", optimizer_init),
             (torch.autograd, "backward", autograd_backward),
             (torch.autograd, "grad", autograd_grad),
         ):

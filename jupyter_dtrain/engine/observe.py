@@ -61,6 +61,10 @@ class Observer:
         self._weight = weight
         self._used, self._samples = self._used + self._samples, 0
 
+    def on_optimizer(self) -> None:
+        """Note that there is an optimizer: from now on its steps count, and not the backward passes."""
+        self.any_optimizer = True
+
     def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer has stepped."""
         self.any_optimizer = True

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from ..capture.copy_restore import Baseline, Contents
-from ..capture.pickling import Packed, Packer
+from ..capture.pickling import Numbers, Packed, Packer
 
 _HIDDEN = frozenset({"__builtins__", "__name__"})
 
@@ -50,6 +53,7 @@ class Home:
         self._namespace = namespace
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
+        self._storages = _storages_of(tracked)
 
     def changed_and_not(self) -> tuple[list[object], list[object]]:
         """Return the objects of the notebook that the cell has changed in place, and the others. Of tensors and arrays it says nothing."""
@@ -67,7 +71,8 @@ class Home:
             name: obj for name, obj in self._namespace.items() if name not in _HIDDEN and (name not in before or before[name] is not obj)
         }
         deleted = [name for name in before if name not in self._namespace]
-        changes = Changes(self._baseline.changed(), deleted)
+        changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
+        changes = Changes(changed, deleted)
         try:
             return self._pickled(changes, Bound(bound, value)), {}
         except Exception:
@@ -87,13 +92,26 @@ class Home:
         obj = self._baseline.objects[index]
         name = next((name for name, value in self._before.items() if value is obj), f"a {type(obj).__name__}")
         stays |= {name + key: reason for key, reason in reasons.items()}
-        return Contents(None if reason is not None else new.items, attributes, new.removed)
+        return replace(new, items=None if reason is not None else new.items, attributes=attributes)
 
     def _pickled(self, *graphs: object) -> Packed:
-        packer = Packer(namespace=self._namespace, known=self._baseline.objects)
+        packer = Packer(namespace=self._namespace, known=self._baseline.objects, storages=self._storages_kept())
         for graph in graphs:
             packer.dump(graph)
         return packer.packed()
+
+    def _is_elsewhere(self, new: Contents) -> bool:
+        """Return whether a tensor has memory that no tensor of the notebook had."""
+        return isinstance(new.items, Numbers) and new.items.tensor.untyped_storage()._cdata not in self._storages
+
+    def _storages_kept(self) -> dict[int, int]:
+        """Return the storages that still are those of the notebook's tensors: ``w.data = …`` gives a tensor another one."""
+        found: dict[int, int] = {}
+        for address, (index, _) in self._storages.items():
+            tensor: Any = self._baseline.objects[index]
+            if Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
+                found[address] = index
+        return found
 
     def _why_not(self, obj: object) -> str | None:
         try:
@@ -101,3 +119,13 @@ class Home:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
+
+
+def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:
+    """Return the storages of the tensors among `objects` by their address: the index of a tensor, and the storage, to be kept alive."""
+    found: dict[int, tuple[int, torch.UntypedStorage]] = {}
+    for index, obj in enumerate(objects):
+        if isinstance(obj, torch.Tensor) and Numbers.can_hold(obj):
+            storage = obj.untyped_storage()
+            found.setdefault(storage._cdata, (index, storage))
+    return found

@@ -77,7 +77,8 @@ class Training:
             view=self._view,
         )
         objects = list(objects)
-        observer.any_optimizer = any(isinstance(obj, torch.optim.Optimizer) for obj in objects)
+        if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
+            observer.on_optimizer()
         for module in outermost(objects):
             self._models.know(module)
         self._loaders = SharedLoaders(
@@ -107,6 +108,7 @@ class Training:
                     loaders=self._loaders,
                     gradients=self._gradients,
                     on_backward=self._on_backward,
+                    on_optimizer=self._observer.on_optimizer,
                     on_optimizer_step=self._observer.on_optimizer_step,
                 ),
             ):

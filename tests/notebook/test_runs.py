@@ -62,6 +62,19 @@ def test_a_run_and_its_curves_are_recorded(notebook, store, engines):
     assert (notebook.folder / "dtrain-runs").stat().st_mode & 0o777 == 0o700
 
 
+def test_gradients_accumulated_for_an_optimizer_made_in_the_cell_are_steps_of_that_optimizer(notebook, store):
+    notebook.run(SETUP)
+    notebook.run("""%%distribute --engines 2
+adam = torch.optim.Adam(model.parameters())
+for number, (x, y) in enumerate(loader, 1):
+    (F.mse_loss(model(x), y) / 3).backward()
+    if number % 3 == 0:
+        adam.step()
+        adam.zero_grad()
+""")
+    assert list(store.points(store.list_runs()[-1].run_id, "loss").step) == [1, 2]
+
+
 def test_how_a_run_ended_is_recorded(notebook, store):
     before = len(store.list_runs())
     notebook.run(SETUP)
