@@ -118,6 +118,7 @@ class GlobalView:
 
     def _own(self, value: Any, placement: Shard) -> Any:
         if isinstance(value, GlobalTensor):
+            self._rules.take_back(value)
             return self._rules.whole(value) if isinstance(value.placement, Partial) else part_of(value)
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter) or placement.share.total == 1:
             return value

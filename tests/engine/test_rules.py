@@ -43,7 +43,7 @@ def evaluate(run: Run | None, code: str, size: int, requires_grad: bool) -> tupl
         training = run.training()
         share = share_of(size, run.rank, [1.0] * run.world_size)
         batch = placed({name: value[share.loaded] for name, value in batch.items()}, share)
-    namespace = {"torch": torch, "F": F, "w": w, "z": z, **batch}
+    namespace = {"torch": torch, "nn": torch.nn, "F": F, "w": w, "z": z, **batch}
     if requires_grad:
         code = "x, t, seq, img = x * w, t * w[0], seq * w[1], img * w[2]\n" + code
 
@@ -101,3 +101,25 @@ def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
                 wrong.append(f"rank {rank}: {code}: {different}")
                 break
     assert not wrong, "\n".join(wrong)
+
+
+WRITTEN = """
+row = x[0]; row *= 2; result = x + 0, x[0], x.sum()
+for image in img: image.sub_(image.mean())
+result = img.mean((1, 2, 3)), img
+x[1][2] = 7; x[0].zero_(); result = x * 1
+rows = x[:2]; rows += 1; x[0] = 3; rows.mul_(5); result = x, rows
+for i, row in enumerate(x): row[:] = i
+result = nn.Linear(4, 2)(x), x
+first = x[0]; result = x * 2; first.fill_(9); result = result, x, x.max()
+t[0].add_(1), t[-1].mul_(4); result = [float(v) for v in t], t * 1
+"""
+
+
+@pytest.mark.parametrize("size", [7, 2])
+def test_what_is_written_into_samples_of_a_batch_is_in_the_batch(ranks, size):
+    for code in WRITTEN.replace("\nresult", "\\nresult").strip().splitlines():
+        expected = pickle.loads(outcome(None, code.replace("\\n", "\n"), size, False))
+        assert not isinstance(expected, str), expected
+        for pickled in ranks.call(3, outcome, code.replace("\\n", "\n"), size, False):
+            assert apart(expected, pickle.loads(pickled)) is None, code

@@ -48,6 +48,9 @@ class Rules:
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`; the entry for ``__torch_function__``."""
+        for arg in args:
+            if type(arg) is GlobalTensor and "_whole" in arg.__dict__:
+                self.take_back(arg)
         rule = self.table.get(func)
         if rule is not None:
             try:
@@ -82,15 +85,28 @@ class Rules:
             result: torch.Tensor = cached[1]
             return result
         result = self.exchange.whole(tensor)
-        if version is not None:
-            tensor.__dict__["_whole"] = (version, result)
+        if version is not None and not result.is_inference():
+            tensor.__dict__["_whole"] = (version, result, result._version)
         return result
+
+    def take_back(self, tensor: GlobalTensor) -> None:
+        """Write into the part what the cell has written into the whole: ``image = x[0]; image *= 2``."""
+        kept = tensor.__dict__.get("_whole")
+        if kept is None or kept[1]._version == kept[2] or not isinstance(tensor.placement, Shard):
+            return
+        _, whole, _ = kept
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            tensor.copy_(whole[at(tensor.placement.dim, tensor.placement.loaded)])
+            tensor.__dict__["_whole"] = (tensor._version, whole, whole._version)
 
     def on_wholes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func` on whole tensors. In place, the part of the target is taken from the whole result."""
         target = args[0] if args else None
         if isinstance(target, GlobalTensor) and changes_in_place(func):
-            changed = self._whole_tensor(target).clone()
+            changed = self._whole_tensor(target)
+            kept = target.__dict__.get("_whole")
+            kept = kept is not None and kept[1] is changed  # samples that the cell has taken are views of it
+            changed = changed if kept else changed.clone()
             result = func(changed, *self.whole(args[1:]), **self.whole(kwargs))
             with torch._C.DisableTorchFunctionSubclass():
                 if isinstance(target.placement, Shard):
@@ -98,6 +114,8 @@ class Rules:
                 else:
                     part = changed * (1.0 if target.placement.weight is not None else float(self.rank == 0))
                 target.copy_(part)
+                if kept:
+                    target.__dict__["_whole"] = (target._version, changed, changed._version)
             return target if result is changed else result
         return func(*self.whole(args), **self.whole(kwargs))
 
