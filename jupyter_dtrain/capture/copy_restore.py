@@ -17,6 +17,7 @@ import pickle
 import random
 import sys
 import zlib
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -200,6 +201,8 @@ def items_of(obj: Any) -> Any:
             return [*deque.__iter__(obj)]
         case bytearray():
             return bytes(obj)
+        case array():
+            return obj[:]
         case FunctionType():
             return [_value_of(cell) for cell in obj.__closure__] if obj.__closure__ else None
         case torch.Generator():
@@ -238,7 +241,7 @@ def _restore_items(obj: Any, items: Any) -> None:
         case deque():
             deque.clear(obj)
             deque.extend(obj, items)
-        case bytearray():
+        case bytearray() | array():
             obj[:] = items
         case FunctionType():
             for cell, value in zip(obj.__closure__ or (), items, strict=True):

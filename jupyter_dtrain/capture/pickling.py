@@ -322,6 +322,6 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
-        elif type(obj).__module__ not in ("builtins", "types") or type(obj) in (list, dict, set, bytearray):
+        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray):
             kept.append(obj)
     return kept

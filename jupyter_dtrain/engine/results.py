@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +68,9 @@ class Home:
         """
         before = self._before
         bound = {
-            name: obj for name, obj in self._namespace.items() if name not in _HIDDEN and (name not in before or before[name] is not obj)
+            name: obj
+            for name, obj in self._namespace.items()
+            if name not in _HIDDEN and (name not in before or before[name] is not obj or _moves_on(obj))
         }
         deleted = [name for name in before if name not in self._namespace]
         changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
@@ -119,6 +121,11 @@ class Home:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
+
+
+def _moves_on(obj: object) -> bool:
+    """Return whether `obj` is an iterator of Python's own: where it stands cannot be seen, so it takes the place of the notebook's."""
+    return type(obj).__module__ in ("builtins", "itertools") and isinstance(obj, Iterator)
 
 
 def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:

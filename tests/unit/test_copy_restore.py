@@ -55,6 +55,8 @@ CASES = {
     "defaultdict": Case("from collections import defaultdict; d = defaultdict(list)", "d['a'].append(1); d['b']", "d, d.default_factory"),
     "Counter": Case("from collections import Counter; c = Counter('aab')", "c['a'] += 1; c.update('zz')", "c, c.most_common()"),
     "bytearray": Case("b = bytearray(b'abc'); c = b", "b[0] = 120; b.append(33)", "b, c"),
+    "array of Python's own": Case("from array import array; a = array('d', [1, 2]); b = a", "a[0] = 5; a.append(3)", "a.tolist(), b is a"),
+    "iterators": Case("import itertools; items = [1, 2, 3]; it = iter(items); pairs = zip('abc', it); numbers, again = itertools.count(5), itertools.cycle('xy')", "seen = [next(it), next(numbers), next(again)]; items.append(4)", "seen, next(it), next(numbers), next(again), list(it)"),
     "StringIO": Case("import io; s = io.StringIO(); s.write('one ')", "s.write('two'); n = s.tell()", "s.getvalue(), s.tell(), n"),
     "BytesIO": Case("import io; s = io.BytesIO(b'abc')", "s.seek(1); s.write(b'xyz')", "s.getvalue(), s.tell()"),
     "shared item": Case("a = []; b = [a, a]; d = {'a': a}", "b[0].append(1)", "a, b, d, b[1] is a, d['a'] is a"),
