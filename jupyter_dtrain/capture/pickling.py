@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 import cloudpickle
@@ -30,6 +30,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
 
 from .reduction import ModuleName, is_dynamic, reduced
+from .resumable import original_code
 
 Buffer = memoryview
 Reference = tuple[str, Any]
@@ -180,6 +181,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how `obj` is written, where its own way does not do."""
+        if type(obj) is CodeType and (original := original_code(obj)) is not None:
+            return self.dispatch_table[CodeType](original)  # another process has no run that the rewritten code could ask
         found = reduced(obj, self._words)
         return super().reducer_override(obj) if found is NotImplemented else found
 

@@ -15,6 +15,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from .event_loop import CellLoop
+from .loops import Loops
 
 _BROKEN = ("gloo", "nccl", "connection closed by peer")
 _LIBRARIES = frozenset(("site-packages", "dist-packages", "lib-dynload", Path(unittest.__file__).parents[1].name))
@@ -51,11 +52,16 @@ class Failure:
     secondary: bool
 
 
-def run_cell(source: str, filename: str, namespace: dict[str, Any]) -> Any:
-    """Run `source` in `namespace` and return the value of its last line if that is an expression."""
+def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops | None = None) -> Any:
+    """Run `source` in `namespace` and return the value of its last line if that is an expression.
+
+    With `loops` its loops can be resumed, and it goes on where they are to jump to.
+    """
     tree = ast.parse(source, filename)
     # Tracebacks and inspect.getsource find the text here; mtime None keeps it from being checked against a file.
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    if loops is not None and not _awaits(tree, filename):
+        return loops.run(tree, filename, namespace)
     last: ast.Expression | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
@@ -67,6 +73,11 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any]) -> Any:
         return _run(compile(last, filename, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace, loop)
     finally:
         loop.close()
+
+
+def _awaits(tree: ast.Module, filename: str) -> bool:
+    code = compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:

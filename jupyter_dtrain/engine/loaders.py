@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 from ..capture.bundle import RandomState
 from .batches import Layout, UnknownBatch, cut, length_of
 from .collation import Agree, Collation, CutAfterLoading, is_default
+from .cursors import Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
 from .shares import Share
@@ -59,6 +61,8 @@ class SharedLoaders:
         Shares out the workers of iterable data; ``None`` where there is one rank.
     stream : LoadingStream, optional
         What samples that are the rank's own draw from; ``None``: from the cell's.
+    cursors : CursorLog, optional
+        Told of every iteration that begins, so that a run can go on in the midst of it.
     """
 
     def __init__(
@@ -75,11 +79,13 @@ class SharedLoaders:
         on_unknown: Callable[[str], None],
         streams: Streams | None,
         stream: LoadingStream | None,
+        cursors: CursorLog | None = None,
     ) -> None:
+        self._cursors = cursors
         self._share = share
         self._training = training
         self._split_evaluation = split_evaluation
-        self._together = together
+        self.together = together
         self._place = place
         self._agree = agree
         self._on_batch = on_batch
@@ -93,11 +99,28 @@ class SharedLoaders:
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
         self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
 
-    def iterate(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> Iterator[Any]:
+    def iterate(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> LoaderIterator:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
-        loader = self._with_joined_batches(loader)
+        if self._cursors is not None and (before := self._cursors.again()) is not None:
+            return LoaderIterator(replace(before, loader=loader), pretended=before.taken, log=self._cursors)
         training = self._training()
-        if not training and not self._split_evaluation():
+        cursor = Cursor(loader, training, training or self._split_evaluation(), Moment(loader))
+        if self._cursors is not None:
+            self._cursors.note(cursor)
+        return LoaderIterator(cursor, self._batches(original, loader, training=training, split=cursor.split))
+
+    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any]) -> _SplitIterator | _Watched:
+        """Return the batches of `loader`, which lacks those that were given out where its sampler can leave them out."""
+        batches = self._batches(original, loader, training=cursor.training, split=cursor.split)
+        if isinstance(batches, _SplitIterator):
+            batches.count = cursor.taken
+        return batches
+
+    def _batches(
+        self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any], *, training: bool, split: bool
+    ) -> _SplitIterator | _Watched:
+        loader = self._with_joined_batches(loader)
+        if not split:
             return _Watched(original(loader), self._on_whole)
         whole = _Source(original, loader, _is_whole)
         collation = self._collation(loader)
@@ -125,15 +148,15 @@ class SharedLoaders:
     def length(self, original: Callable[[DataLoader[Any]], int], loader: DataLoader[Any]) -> int:
         """Return how many batches the run makes of those of `loader`; `original` is the loader's own ``__len__``."""
         number = original(loader)
-        return number if loader.batch_sampler is None or isinstance(loader.batch_sampler, JoinedBatches) else -(-number // self._together)
+        return number if loader.batch_sampler is None or isinstance(loader.batch_sampler, JoinedBatches) else -(-number // self.together)
 
     def _with_joined_batches(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        if self._together == 1 or loader.batch_sampler is None:
+        if self.together == 1 or loader.batch_sampler is None:
             return loader
         if loader not in self._joined:
-            self._joined[loader] = with_batches(loader, JoinedBatches(loader.batch_sampler, self._together))
+            self._joined[loader] = with_batches(loader, JoinedBatches(loader.batch_sampler, self.together))
             if loader.batch_size is not None:  # the length of iterable data is reckoned from it
-                self._joined[loader].__dict__["batch_size"] = loader.batch_size * self._together
+                self._joined[loader].__dict__["batch_size"] = loader.batch_size * self.together
         return self._joined[loader]
 
     def _collation(self, loader: DataLoader[Any]) -> Collation | None:
@@ -262,6 +285,10 @@ class _Watched:
         self._on_batch()
         return next(self._batches)
 
+    def skip(self) -> None:
+        """Load a batch for nobody."""
+        next(self._batches)
+
     def __len__(self) -> int:
         return len(self._batches)
 
@@ -286,7 +313,7 @@ class _SplitIterator:
         self._place = place
         self._on_batch = on_batch
         self._first = first
-        self._count = 0
+        self.count = 0
 
     def __iter__(self) -> _SplitIterator:
         return self
@@ -304,9 +331,13 @@ class _SplitIterator:
             if self._first is not None:
                 self._first(None)
         self._first = None
-        self._count += 1
-        self._on_batch(share, self._count, self._length)
+        self.count += 1
+        self._on_batch(share, self.count, self._length)
         return batch
+
+    def skip(self) -> None:
+        """Load a batch for nobody."""
+        next(self._source)
 
     def _placed(self) -> tuple[Any, Share | None]:
         batch, share, layout = next(self._source)

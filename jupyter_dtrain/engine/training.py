@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from .. import in_cell
+from . import cursors
 from .batches import placed
 from .control import Control
+from .cursors import CursorLog
 from .exchange import Exchange
 from .global_view import GlobalView
 from .gradients import GradientSync
@@ -43,6 +45,8 @@ class Training:
     control : Control
     observer : Observer
     notes : Notes
+    cursor_log : CursorLog, optional
+        Told of iterations over loaders.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Training:
         control: Control,
         observer: Observer,
         notes: Notes,
+        cursor_log: CursorLog | None = None,
     ) -> None:
         self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._notes = control, observer, notes
@@ -94,12 +99,14 @@ class Training:
             on_unknown=self._say_unknown,
             streams=Streams(rank=rank, shares=self._shares) if shared else None,
             stream=LoadingStream(rank) if shared else None,
+            cursors=cursor_log,
         )
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
         in_cell.current = self
+        cursors.current = self._loaders
         try:
             with (
                 self._view.installed() if self._view is not None else nullcontext(),
@@ -115,6 +122,7 @@ class Training:
                 yield
         finally:
             in_cell.current = None
+            cursors.current = None
             self._observer.finish()
             if self._gradients is not None and self._observer.step and not self._shared_out:
                 self._notes.say(

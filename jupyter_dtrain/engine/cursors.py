@@ -1,0 +1,279 @@
+"""Where iterations over data loaders are, so that they can go on in another process.
+
+A loader's order of samples is drawn when an iteration begins, from random streams whose states are noted then. To go on,
+the streams get those states for a moment, the same order is drawn, and what was given out is skipped on the batches of
+*indices*: no sample is loaded for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..capture.bundle import RandomState
+
+_OURS = str(Path(__file__).parent)
+_iterate = DataLoader.__iter__
+
+
+class Moment:
+    """The states of all that may decide on a loader's order, at one moment: random streams, and counters of samplers."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._random_state = RandomState.now()
+        self._streams: list[tuple[Any, Any]] = []
+        self._counters: list[tuple[Any, dict[str, Any]]] = []
+        batches = loader.batch_sampler
+        samplers = (loader.sampler, batches, getattr(batches, "sampler", None))
+        for owner in dict.fromkeys(part for part in (loader, *samplers) if hasattr(part, "__dict__")):
+            for value in vars(owner).values():
+                state = _state_of(value)
+                if state is not None:
+                    self._streams.append((value, state))
+            if owner is not loader:
+                plain = {name: value for name, value in vars(owner).items() if isinstance(value, int | float | str | None)}
+                self._counters.append((owner, plain))
+
+    def set(self) -> None:
+        """Make it the present one."""
+        self._random_state.set()
+        for stream, state in self._streams:
+            _set_state(stream, state)
+        for owner, plain in self._counters:
+            vars(owner).update(plain)
+
+
+def _state_of(stream: object) -> Any:
+    match stream:
+        case torch.Generator():
+            return stream.get_state()
+        case np.random.Generator():
+            return stream.bit_generator.state
+        case np.random.RandomState():
+            return stream.get_state()
+        case random.Random():
+            return stream.getstate()
+    return None
+
+
+def _set_state(stream: Any, state: Any) -> None:
+    match stream:
+        case np.random.Generator():
+            stream.bit_generator.state = state
+        case random.Random():
+            stream.setstate(state)
+        case _:
+            stream.set_state(state)
+
+
+@dataclass
+class Cursor:
+    """Where one iteration over a loader is.
+
+    Attributes
+    ----------
+    training, split : bool
+        What the iteration was begun for.
+    start : Moment
+        When the iteration began.
+    first : Moment, optional
+        When the first batch was asked for: loaders without workers draw their order then.
+    taken : int
+        Batches given out.
+    finished : bool
+        There was no other batch.
+    """
+
+    loader: DataLoader[Any]
+    training: bool
+    split: bool
+    start: Moment
+    first: Moment | None = None
+    taken: int = 0
+    finished: bool = False
+
+
+class LoaderIterator:
+    """The iterator over a loader that the cell holds.
+
+    Parameters
+    ----------
+    batches : iterator, optional
+        The batches that come now; ``None``: the iteration is gone on with when it is asked for a batch.
+    pretended : int
+        For so many batches, which were given out before, only the number matters: while a loop's iterable is made again.
+    log : CursorLog, optional
+        Who is told if they have to be loaded again after all.
+    """
+
+    def __init__(
+        self, cursor: Cursor, batches: Batches | Iterator[Any] | None = None, *, pretended: int = 0, log: CursorLog | None = None
+    ) -> None:
+        self._cursor = cursor
+        self._batches = batches
+        self._pretended = pretended
+        self._log = log
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __next__(self) -> Any:
+        cursor = self._cursor
+        if self._pretended:
+            if _passes_on(sys._getframe(1).f_code.co_filename):
+                self._pretended -= 1
+                return None
+            # The user's own code wants to see the batches.
+            self._pretended, cursor.taken, cursor.finished = 0, 0, False
+            if self._log is not None:
+                self._log.put_back(Moment(cursor.loader))
+            self._batches = _go_on(cursor)
+        if cursor.finished:
+            raise StopIteration
+        if self._batches is None:
+            present = Moment(cursor.loader)
+            self._batches = _go_on(cursor)
+            present.set()
+        elif cursor.first is None:
+            cursor.first = Moment(cursor.loader)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            cursor.finished = True
+            raise
+        cursor.taken += 1
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._cursor.loader) if self._batches is None else len(self._batches)  # type: ignore[arg-type]  # those of loaders have one
+
+    def __reduce__(self) -> Any:
+        return LoaderIterator, (copy.copy(self._cursor),)
+
+
+class Skipping:
+    """A sampler that leaves out the first of what another gives. Serves one iteration.
+
+    Parameters
+    ----------
+    sampler : iterable
+    num : int
+        How many are left out.
+    """
+
+    def __init__(self, sampler: Any, num: int) -> None:
+        self._sampler = sampler
+        self._left = num
+        self._items: Iterator[Any] | None = None
+        self._ahead: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._items is None:
+            self._items = iter(self._sampler)
+        return self
+
+    def __next__(self) -> Any:
+        self._skip()
+        return self._ahead.pop() if self._ahead else next(self._items)  # type: ignore[arg-type]  # made in `_skip`
+
+    def draw(self) -> None:
+        """Draw the order now, and not when the first of them is asked for."""
+        any_left_out = self._left > 0
+        self._skip()
+        if not any_left_out:
+            self._ahead += islice(self._items, 1)  # type: ignore[arg-type]
+
+    def _skip(self) -> None:
+        iter(self)
+        while self._left:
+            self._left -= 1
+            next(self._items, None)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+
+def skipping(loader: DataLoader[Any], num: int) -> tuple[DataLoader[Any], Skipping | None]:
+    """Return a loader without the first batches of `loader`; ``None`` for its sampler where they have to be loaded to be left out."""
+    if isinstance(loader.dataset, IterableDataset):
+        return loader, None
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    sampler = Skipping(getattr(loader, name), num)
+    short = copy.copy(loader)
+    # DataLoader forbids to set these after it was made; the copy has made nothing yet.
+    short.__dict__[name] = sampler
+    short.__dict__["_iterator"] = None
+    return short, sampler
+
+
+class Batches(Protocol):
+    """Batches of a loader as a run gives them to the cell."""
+
+    def __next__(self) -> Any:
+        """Return the next one."""
+
+    def __len__(self) -> int:
+        """Return how many there are from the beginning."""
+
+    def skip(self) -> None:
+        """Load one for nobody."""
+
+
+class Loaders(Protocol):
+    """What a run makes of loaders."""
+
+    together: int
+    """How many batches of a loader make one of the run's."""
+
+    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any]) -> Batches:
+        """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out."""
+
+
+class CursorLog(Protocol):
+    """Who is told of iterations over loaders."""
+
+    def note(self, cursor: Cursor) -> None:
+        """Take note of an iteration that begins."""
+
+    def again(self) -> Cursor | None:
+        """Return where the iteration that begins was when a snapshot was taken, if it is one of then."""
+
+    def put_back(self, moment: Moment) -> None:
+        """Make `moment` the present one when all is as it was."""
+
+
+current: Loaders | None = None
+"""The loaders of the run in this process; ``None`` outside of one."""
+
+
+def _go_on(cursor: Cursor) -> Any:
+    """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
+    cursor.start.set()
+    loader, sampler = skipping(cursor.loader, cursor.taken * (1 if current is None else current.together))
+    batches: Any = _iterate(loader) if current is None else current.go_on(_iterate, cursor, loader)
+    if sampler is None:
+        for _ in range(cursor.taken):
+            next(batches) if current is None else batches.skip()
+    elif cursor.first is not None:
+        if not loader.num_workers:  # those ask at once for what they are to load
+            cursor.first.set()
+        sampler.draw()
+    return batches
+
+
+def _passes_on(filename: str) -> bool:
+    """Return whether a caller in this file takes batches without a look at them: this project, and progress bars."""
+    return filename.startswith(_OURS) or "tqdm" in Path(filename).parts

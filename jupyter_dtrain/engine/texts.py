@@ -1,0 +1,140 @@
+"""The texts whose loops a run can be resumed in: the cell's and those of the functions that came with it, and their code."""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType
+
+from ..capture.places import LoopPlace, Unit, shared_names
+from ..capture.resumable import Rewriting, definitions, future_flags, key_of, original_code, remember_original
+
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+class Texts:
+    """Rewritten texts by their files, and the functions that run rewritten code for now."""
+
+    def __init__(self) -> None:
+        self.loops: dict[int, LoopPlace] = {}
+        self.units: dict[int, Unit] = {}
+        self._unit_of: dict[int, tuple[CodeType, Unit]] = {}
+        self._by_key: dict[tuple[str, tuple[str, int]], tuple[CodeType, Unit]] = {}
+        self._texts: dict[tuple[str, int], dict[tuple[str, int], tuple[CodeType, CodeType]]] = {}
+        self._sources: dict[str, str] = {}
+        self._cell = ""
+        self._shared: frozenset[str] = frozenset()
+        self._next_number = 0
+        self._waiting: list[FunctionType] = []
+        self._adopted: list[weakref.ref[FunctionType]] = []
+
+    def unit_of(self, code: CodeType) -> Unit | None:
+        """Return the places of a code object, ``None`` if it was not rewritten."""
+        found = self._unit_of.get(id(code))
+        return found[1] if found is not None else None
+
+    def find(self, filename: str, name: str, first_line: int) -> tuple[CodeType, Unit] | None:
+        """Return the code and the places of the function of this name."""
+        return self._by_key.get((filename, (name, first_line)))
+
+    def rewrite(self, tree: ast.Module, filename: str, *, is_cell: bool) -> Rewriting:
+        """Return `tree` rewritten, with numbers that no other text has."""
+        self._shared |= shared_names(tree)
+        rewriting = Rewriting(tree, filename, first_number=self._next_number, is_cell=is_cell, shared=self._shared)
+        self._next_number = rewriting.end
+        for unit in rewriting.units:
+            self.loops.update(unit.loops)
+            self.units[unit.index] = unit
+        return rewriting
+
+    def compile(self, tree: ast.Module, filename: str, *, is_cell: bool, flags: int = 0) -> CodeType:
+        """Return the code of `tree`, rewritten."""
+        original: CodeType = compile(tree, filename, "exec", flags=flags | _AWAIT, dont_inherit=True)
+        rewriting = self.rewrite(tree, filename, is_cell=is_cell)
+        code: CodeType = compile(rewriting.tree, filename, "exec", flags=flags | _AWAIT, dont_inherit=True)
+        units = {unit.key: unit for unit in rewriting.units if not unit.is_cell}
+        originals = {key_of(part): part for part in definitions(original)}
+        pairs = self._texts[filename, future_flags(original)] = {}
+        for part in definitions(code):
+            key = key_of(part)
+            if key in units and key in originals:
+                self._know(part, units[key])
+                remember_original(part, originals[key])
+                pairs[key] = originals[key], part
+            elif key in originals and part.co_name.isidentifier():
+                remember_original(part, originals[key])
+        if is_cell:
+            self._know(code, next(unit for unit in rewriting.units if unit.is_cell))
+        return code
+
+    def _know(self, code: CodeType, unit: Unit) -> None:
+        self._unit_of[id(code)] = code, unit
+        self._by_key[unit.filename, unit.key] = code, unit
+
+    # -- functions that are there already ----------------------------------------------------------------------------
+
+    def adopt(self, objects: Iterable[object], sources: Mapping[str, str]) -> None:
+        """Let functions run the rewritten code of their texts from `compile_cell` on, if they were made from these."""
+        self._sources.update(sources)
+        self._waiting += (function for obj in objects for function in _functions_of(obj))
+
+    def knows(self, function: FunctionType, cell: str) -> bool:
+        """Return whether the text of a function is there, or is that of the cell."""
+        filename = function.__code__.co_filename
+        return filename == cell or filename in self._sources
+
+    def compile_cell(self, tree: ast.Module, filename: str) -> CodeType:
+        """Return the code of the cell, rewritten, and let functions run theirs."""
+        waiting, self._waiting = self._waiting, []
+        self._cell = filename
+        for function in waiting:  # what they share with the cell decides on its places
+            if function.__code__.co_filename != filename:
+                self._pairs(function.__code__.co_filename, future_flags(function.__code__))
+        code = self.compile(tree, filename, is_cell=True)
+        for function in waiting:
+            self._adopt(function)
+        return code
+
+    def _adopt(self, function: FunctionType) -> None:
+        code = function.__code__
+        if original_code(code) is not None:
+            return
+        pairs = self._pairs(code.co_filename, future_flags(code))
+        original, rewritten = pairs.get(key_of(code), (None, None))
+        if rewritten is not None and original == code and rewritten.co_freevars == code.co_freevars:
+            function.__code__ = rewritten
+            self._adopted.append(weakref.ref(function))
+
+    def _pairs(self, filename: str, flags: int) -> Mapping[tuple[str, int], tuple[CodeType, CodeType]]:
+        if (filename, flags) not in self._texts:
+            self._texts[filename, flags] = {}
+            if filename in self._sources and filename != self._cell:
+                try:
+                    tree = ast.parse(self._sources[filename], filename)
+                except SyntaxError:  # not Python as it was run
+                    return {}
+                self.compile(tree, filename, is_cell=False, flags=flags)
+        return self._texts[filename, flags]
+
+    def release(self) -> None:
+        """Give the functions the code that they had."""
+        for reference in self._adopted:
+            function = reference()
+            if function is not None:
+                code = original_code(function.__code__)
+                if code is not None:
+                    function.__code__ = code
+        self._adopted.clear()
+        self._waiting.clear()
+
+
+def _functions_of(obj: object) -> Iterator[FunctionType]:
+    if isinstance(obj, FunctionType):
+        yield obj
+    elif isinstance(obj, type):
+        for value in vars(obj).values():
+            if isinstance(value, staticmethod | classmethod):
+                value = value.__func__
+            if isinstance(value, FunctionType):
+                yield value

@@ -1,0 +1,138 @@
+"""Loops over data loaders, ended at any batch and gone on with elsewhere: each sample once, in the order of one run."""
+# ruff: noqa: E501  # a table: one case a line
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from jupyter_dtrain.engine.control import Control
+from jupyter_dtrain.engine.loops import Loops
+from jupyter_dtrain.engine.notes import Notes
+from jupyter_dtrain.engine.observe import Observer
+from jupyter_dtrain.engine.training import Training
+from tests.unit.resuming import plain, resumed, watched
+
+SETUP = """
+import random
+import torch
+from torch.utils.data import *
+
+trace = []   # what the program saw
+loaded = []  # samples in the order of loading
+
+class Data(Dataset):
+    def __init__(self, n):
+        self.n = n
+    def __len__(self):
+        return self.n
+    def __getitem__(self, i):
+        loaded.append(int(i))
+        return torch.tensor([float(i)])
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(7.0))
+
+class Epochs(Sampler):
+    def __init__(self, n):
+        self.n, self.epoch, self.rng = n, 0, random.Random(3)
+    def __iter__(self):
+        self.epoch += 1
+        order = list(range(self.n))
+        self.rng.shuffle(order)
+        return iter([(i + self.epoch) % self.n for i in order])
+    def __len__(self):
+        return self.n
+
+class Bar:
+    # a progress bar as tqdm makes it: no iterator itself, and never saved
+    def __init__(self, items):
+        self.items, self.lock = items, (i for i in ())
+    def __iter__(self):
+        for item in self.items:
+            yield item
+Bar.__module__ = "tqdm.std"
+
+def show(*batches):
+    trace.append([batch.flatten().tolist() for batch in batches] + [random.random(), torch.rand(1).item()])
+"""
+
+LOADERS = {
+    "in order": "DataLoader(Data(7), batch_size=2)",
+    "shuffled": "DataLoader(Data(7), batch_size=2, shuffle=True)",
+    "with a generator": "DataLoader(Data(7), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(5))",
+    "with workers": "DataLoader(Data(7), batch_size=2, shuffle=True, num_workers=2)",
+    "with a sampler": "DataLoader(Data(7), batch_size=2, sampler=Epochs(7))",
+    "weighted": "DataLoader(Data(7), batch_size=2, sampler=WeightedRandomSampler(torch.arange(1.0, 8), 7))",
+    "with a batch sampler": "DataLoader(Data(7), batch_sampler=BatchSampler(RandomSampler(range(7)), 3, drop_last=True))",
+    "without batches": "DataLoader(Data(4), batch_size=None, shuffle=True)",
+    "iterable": "DataLoader(Stream(), batch_size=2)",
+}
+LOOPS = {
+    "epochs": "for e in range(2):\n    for x in loader: show(x)",
+    "enumerate": "for e in range(2):\n    for i, x in enumerate(loader): show(x, x + i)",
+    "bar": "for e in range(2):\n    for i, x in enumerate(Bar(loader)): show(x, x + i)",
+    "zip": "for e in range(2):\n    for x, y in zip(loader, loader): show(x, y)",
+    "by hand": "it = iter(loader)\nfor i in range(6):\n    try:\n        x = next(it)\n    except StopIteration:\n        it = iter(loader)\n        x = next(it)\n    show(x)",
+    "generator": "def batches():\n    for e in range(2):\n        for x in loader: yield x * 2\nfor x in batches(): show(x)",
+    "function": "def epoch(loader):\n    for x in loader: show(x)\ndef evaluate():\n    with torch.no_grad():\n        for x in loader: show(x)\nfor e in range(2):\n    evaluate()\n    epoch(loader)",
+    "stopped early": "for e in range(3):\n    for i, x in enumerate(loader):\n        if i == 2: break\n        show(x)",
+}
+
+
+def training(loops: Loops, namespace: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Return what an engine does around a cell, with one rank."""
+    return Training(
+        rank=0,
+        world_size=1,
+        objects=list(namespace.values()),
+        global_numbers=True,
+        control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)),  # type: ignore[attr-defined]
+        observer=Observer(0),
+        notes=Notes(lambda _: None, rank=0),
+        cursor_log=loops,
+    ).installed()
+
+
+def check(setup: str, program: str) -> None:
+    expected = plain(setup, program).namespace["trace"]
+    seen = watched(setup, program, around=training)
+    assert seen.namespace["trace"] == expected
+    assert not [place for place in seen.places if place.startswith("no: ")]
+    for index in range(len(seen.places)):
+        killed = watched(setup, program, index, training)
+        assert killed.snapshot is not None
+        again = resumed(setup, program, killed.snapshot, training)
+        assert again.namespace["trace"] == expected, f"after {killed.places[index]}"
+        assert torch.rand(1).item() >= 0
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loader", [name for name in LOADERS if name != "with workers"])
+def test_at_every_batch(loader, loop):
+    check(f"{SETUP}loader = {LOADERS[loader]}\n", LOOPS[loop])
+
+
+@pytest.mark.parametrize("loop", ["epochs", "bar"])
+def test_with_workers(loop):
+    check(f"{SETUP}loader = {LOADERS['with workers']}\n", LOOPS[loop])
+
+
+@pytest.mark.parametrize("loop", ["for i, x in enumerate(loader): show(x)", "for x in Bar(loader): show(x)"])
+def test_no_sample_is_loaded_twice(loop):
+    setup = f"{SETUP}loader = DataLoader(Data(20_000), batch_size=2, shuffle=True)\nshow = lambda x: None\n"
+    killed = watched(setup, loop, 9_990, training)
+    assert killed.snapshot is not None
+    before = len(killed.namespace["loaded"])
+    begun = time.perf_counter()
+    again = resumed(setup, loop, killed.snapshot, training)
+    assert time.perf_counter() - begun < 5  # seconds, most of which is the run itself
+    assert before == 19_980
+    assert sorted(again.namespace["loaded"]) == list(range(20_000))

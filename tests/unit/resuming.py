@@ -1,0 +1,149 @@
+"""Programs interrupted at a boundary of their loops, and gone on with in a namespace made anew from what a snapshot holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+from jupyter_dtrain.capture.bundle import RandomState
+from jupyter_dtrain.capture.copy_restore import Contents, items_of, restore
+from jupyter_dtrain.capture.pickling import Packer, Unpacker
+from jupyter_dtrain.capture.resumable import sources_of
+from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.loops import Loops
+from jupyter_dtrain.engine.positions import Position
+
+Around = Callable[[Loops, dict[str, Any]], AbstractContextManager[Any]]
+_HIDDEN = ("__builtins__", "__name__")
+
+
+class Killed(BaseException):
+    """The process has ended, as far as the program is concerned."""
+
+
+@dataclass
+class Snapshot:
+    """What is saved of a program at one boundary."""
+
+    position: Position
+    packed: Any
+    random_state: RandomState
+    namespace_unsaved: set[str]
+    unsaved: list[set[str]]
+
+
+@dataclass
+class Run:
+    """A run of a program, and what was learned of its boundaries."""
+
+    namespace: dict[str, Any]
+    value: Any = None
+    places: list[str] = field(default_factory=list)  # where each boundary is, or why it is no place
+    said: list[str] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    resumed: int = 0
+
+
+def new_namespace(setup: str) -> dict[str, Any]:
+    """Return the names of a notebook in which `setup` was run."""
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(setup, "setup", namespace)
+    return namespace
+
+
+def plain(setup: str, program: str) -> Run:
+    """Run a program as it is."""
+    namespace = new_namespace(setup)
+    return Run(namespace, run_cell(program, "program", namespace))
+
+
+def _adopt(loops: Loops, namespace: dict[str, Any]) -> None:
+    functions = [value for value in namespace.values() if isinstance(value, FunctionType | type)]
+    methods = [method for kind in functions if isinstance(kind, type) for method in vars(kind).values()]
+    loops.adopt(functions, sources_of([*functions, *methods]))
+
+
+def watched(setup: str, program: str, kill_at: int | None = None, around: Around = lambda *_: nullcontext()) -> Run:
+    """Run a program with its loops watched; at boundary `kill_at`, take a snapshot if it is a place, and end it there.
+
+    `around` is entered for the time of the run.
+    """
+    run = Run(new_namespace(setup))
+
+    def on_boundary() -> None:
+        position = loops.position()
+        run.places.append(f"no: {loops.why_not}" if position is None else position.describe())
+        if len(run.places) - 1 == kill_at:
+            run.snapshot = _snapshot(run.namespace, loops, position) if position is not None else None
+            raise Killed
+
+    loops = Loops(on_boundary=on_boundary, say=run.said.append)
+    _adopt(loops, run.namespace)
+    try:
+        with loops.installed(), around(loops, run.namespace):
+            run.value = run_cell(program, "program", run.namespace, loops)
+    except Killed:
+        assert kill_at is not None
+    return run
+
+
+def _pickled(namespace: dict[str, Any], value: object) -> Any:
+    packer = Packer(namespace=namespace)
+    packer.dump(value)
+    return packer.packed()
+
+
+def _snapshot(namespace: dict[str, Any], loops: Loops, position: Position) -> Snapshot:
+    names = {name: value for name, value in namespace.items() if name not in _HIDDEN}
+    values = loops.values()
+    assert len(values) == len(position.frames)
+    unsaved: list[set[str]] = []
+    for group in (names, *values):
+        unsaved.append(set())
+        for name in list(group):
+            try:
+                _pickled(namespace, group[name])
+            except Exception:
+                unsaved[-1].add(name)
+                del group[name]
+    random_state = RandomState.now()
+    packed = _pickled(namespace, (names, values))
+    # The bytes are those of this moment, whatever the other run does with its tensors.
+    packed.buffers = [memoryview(bytearray(buffer)) for buffer in packed.buffers]
+    return Snapshot(position, packed, random_state, unsaved[0], unsaved[1:])
+
+
+def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambda *_: nullcontext()) -> Run:
+    """Go on with a program from a snapshot, as another process would."""
+    run = Run(new_namespace(setup))
+    names, values = Unpacker(snapshot.packed, namespace=run.namespace).load()
+    for name in [name for name in run.namespace if name not in _HIDDEN]:
+        del run.namespace[name]
+    run.namespace.update(names)
+    loops = Loops(on_boundary=lambda: None, say=run.said.append)
+    _adopt(loops, run.namespace)
+    loops.adopt([], sources_of([value for value in new_namespace(setup).values() if isinstance(value, FunctionType)]))
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(1234)
+
+    contents = [(value, items_of(value)) for value in names.values() if isinstance(value, list | dict)]
+
+    def on_resumed() -> None:
+        run.resumed += 1
+        for value, items in contents:  # what was run again on the way may have changed them
+            restore(value, Contents(items))
+        snapshot.random_state.set()
+
+    loops.jump(snapshot.position, values, namespace_unsaved=snapshot.namespace_unsaved, unsaved=snapshot.unsaved, on_resumed=on_resumed)
+    with loops.installed(), around(loops, run.namespace):
+        run.value = run_cell(program, "program", run.namespace, loops)
+    return run
