@@ -27,6 +27,7 @@ from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.placements import Shard, place
 from jupyter_dtrain.engine.shares import share_of
+from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 
 ROUNDS = 15
@@ -188,6 +189,7 @@ def _training(rank: int, world_size: int, model: nn.Module | None) -> Training:
         global_numbers=True,
         control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5)),  # type: ignore[attr-defined]
         observer=Observer(rank),
+        timing=Timing(rank, torch.device("cpu")),
         notes=Notes(lambda _: None, rank=rank),
     )
 

@@ -17,13 +17,16 @@ from typing import Any, ClassVar, Literal, get_args
 
 from .errors import ProtocolError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 TELEMETRY_TARGET = "jupyter_dtrain:telemetry"
 COMMAND_TARGET = "jupyter_dtrain:commands"
+RECORD_TARGET = "jupyter_dtrain:record"  # for commands about past runs: a long answer keeps no other command waiting
 
 ClusterPhase = Literal["stopped", "starting", "running", "stopping"]
 RunPhase = Literal["starting", "running", "stopping", "finished", "stopped", "failed"]
-CommandName = Literal["stop_run", "start_cluster", "stop_cluster"]
+CommandName = Literal[
+    "stop_run", "start_cluster", "stop_cluster", "list_runs", "get_curves", "compare_runs", "rename_run", "tag_run", "delete_run"
+]
 
 RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
@@ -80,12 +83,16 @@ class Steps(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Message):
-    """Where rank 0 is in its training loader: `batch` of `batches` (``None``: unknown) in pass `epoch`, both from 1."""
+    """Where rank 0 is in its training loader: `batch` of `batches` (``None``: unknown) in pass `epoch`, both from 1.
+
+    `step` is the number of optimizer steps that were finished when the batch was drawn.
+    """
 
     rank: int
     epoch: int
     batch: int
     batches: int | None
+    step: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +100,8 @@ class DeviceUse(Message):
     """How busy a rank's device is, at `time` seconds since the epoch.
 
     `utilization` is in percent of the device (on CPU: of the cores that the engine may use), memory in bytes
-    (on CPU: of the engine's process and of the host).
+    (on CPU: of the engine's process and of the host). `temperature` is in degrees Celsius and `power` in watts, ``None`` where the device
+    does not tell.
     """
 
     rank: int
@@ -101,6 +109,28 @@ class DeviceUse(Message):
     utilization: float
     memory_used: int
     memory_total: int
+    temperature: float | None = None
+    power: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSplit(Message):
+    """Where the time of one rank has gone since the cell began, in seconds by part: together they are all of it.
+
+    `data` was spent waiting for batches, `communication` waiting for other ranks or for what they send, `other` in the cell's own code
+    between the parts. `step` is the number of steps finished. `num_workers` is that of the loader whose batch came last, ``None``
+    before the first.
+    """
+
+    rank: int
+    step: int
+    data: float
+    forward: float
+    backward: float
+    communication: float
+    optimizer: float
+    other: float
+    num_workers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +203,8 @@ class RunUpdate(Message):
 class Points(Message):
     """New points of one curve of a run: columns of equal length. `time` in seconds since the epoch.
 
-    `value` is ``None`` where it was not finite (nan, inf), which JSON cannot say: a gap in the curve.
+    `value` is ``None`` where it was not finite (nan, inf), which JSON cannot say: a gap in the curve. `thinned` says that points were left
+    out between those of the curve so far: ``get_curves`` has them.
     """
 
     run_id: str
@@ -181,6 +212,7 @@ class Points(Message):
     step: list[int]
     time: list[float]
     value: list[float | None]
+    thinned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,16 +224,59 @@ class Snapshot(Message):
     run: RunUpdate | None
     points: list[Points] = field(default_factory=list)
     devices: list[DeviceUse] = field(default_factory=list)
+    times: list[TimeSplit] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
+class PastRun(Message):
+    """One run of the folder's record. `loss` is the last one recorded; times in seconds since the epoch."""
+
+    run_id: str
+    number: int
+    name: str
+    tags: list[str]
+    phase: RunPhase
+    world_size: int
+    started: float
+    ended: float | None
+    error: str | None
+    steps: int
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(Message):
+    """An argument or a version that differs between two runs; ``None`` where a run has none of that name."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Message):
+    """What changed from the run `before` to the run `after`. `cell` is a unified diff of their cells by lines, empty if they are equal."""
+
+    before: str
+    after: str
+    changes: list[Change]
+    cell: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reply(Message):
-    """The answer to the command with this `id`. `message` says what was done, or why it was not."""
+    """The answer to the command with this `id`. `message` says what was done, or why it was not.
+
+    `runs` answers ``list_runs``, the newest first, `points` ``get_curves`` and `comparison` ``compare_runs``.
+    """
 
     id: str
     ok: bool
     message: str
+    runs: list[PastRun] = field(default_factory=list)
+    points: list[Points] = field(default_factory=list)
+    comparison: Comparison | None = None
 
 
 # -- JupyterLab → kernel -------------------------------------------------------------------------------------------
@@ -209,15 +284,27 @@ class Reply(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Message):
-    """A control that was used. `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices)."""
+    """A control that was used, or a question about past runs.
+
+    `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices). `run_id` names the run that a command is about,
+    `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves, or the one called `curve`, from step `first` to
+    step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between them.
+    """
 
     id: str
     name: CommandName
     num_engines: int | None = None
+    run_id: str | None = None
+    other_run_id: str | None = None
+    curve: str | None = None
+    first: int | None = None
+    last: int | None = None
+    limit: int | None = None
+    text: str | None = None
 
 
-ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, Scalars, Notice)
-UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, Notice)
+ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, TimeSplit, Scalars, Notice)
+UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
 _MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
 _BY_TYPE = {cls.type: cls for cls in _MESSAGES}
 

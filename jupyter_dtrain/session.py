@@ -83,6 +83,11 @@ class Session:
         self._news: list[Message] = []
         self.on_news: Callable[[], None] = lambda: None
 
+    @property
+    def runs_folder(self) -> Path:
+        """Where runs are recorded."""
+        return self._store.folder
+
     # -- cluster -----------------------------------------------------------------------------------------------------
 
     @property
@@ -256,6 +261,7 @@ class Session:
             run=run,
             points=recorder.snapshot_points() if recorder is not None else [],
             devices=recorder.devices() if recorder is not None else [],
+            times=recorder.times() if recorder is not None else [],
             notices=recorder.notices() if recorder is not None else [],
         )
 
@@ -283,6 +289,8 @@ class Session:
                     return Reply(id=command.id, ok=False, message="A cell is running on the engines: stop it first.")
                 _in_background(self.stop_cluster)
                 return Reply(id=command.id, ok=True, message="The engines are stopping.")
+            case _:
+                raise UsageError(f"{command.name} is no command to the engines.")
 
     def close(self) -> None:
         """Stop the cluster and let go of the record."""

@@ -43,7 +43,16 @@ class DeviceSampler:
     def sample(self) -> DeviceUse:
         """Return the use of the device; on CPU the utilization is an average since the last sample."""
         utilization, memory_used, memory_total = self._source.read()
-        return DeviceUse(rank=self.rank, time=time.time(), utilization=utilization, memory_used=memory_used, memory_total=memory_total)
+        temperature, power = self._source.heat()
+        return DeviceUse(
+            rank=self.rank,
+            time=time.time(),
+            utilization=utilization,
+            memory_used=memory_used,
+            memory_total=memory_total,
+            temperature=temperature,
+            power=power,
+        )
 
 
 class _CpuUse:
@@ -65,6 +74,10 @@ class _CpuUse:
         # A worker that was not waited for takes its seconds with it; less than before means "unknown", not "negative".
         busy = max(0.0, seconds - seconds_before) / max(now - since, 1e-6) / self._cores
         return min(100.0, 100.0 * busy), memory, self._memory_total
+
+    def heat(self) -> tuple[float | None, float | None]:
+        """Return degrees Celsius and watts: of a process, nobody can say."""
+        return None, None
 
     def _seconds_and_memory(self) -> tuple[float, int]:
         seconds, memory = 0.0, 0
@@ -122,6 +135,17 @@ class _GpuUse:
         if not total:
             used, total = _memory_by_torch(self._device)
         return utilization, used, total
+
+    def heat(self) -> tuple[float | None, float | None]:
+        """Return degrees Celsius and watts, ``None`` where the device does not tell."""
+        temperature: float | None = None
+        power: float | None = None
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                temperature = float(self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU))
+            with contextlib.suppress(self._nvml.NVMLError):
+                power = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000  # milliwatts
+        return temperature, power
 
 
 def _handle(nvml: Any, device: str) -> Any:

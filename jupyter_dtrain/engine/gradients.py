@@ -79,11 +79,14 @@ class GradientSync:
     world_size : int
     weight_of : callable
         Returns the rank's part of the global batch that the root of a graph was computed on.
+    on_computed : callable
+        Told when the rank's own gradients are there, and those of other ranks are waited for.
     """
 
-    def __init__(self, *, world_size: int, weight_of: Callable[[torch.Tensor], float]) -> None:
+    def __init__(self, *, world_size: int, weight_of: Callable[[torch.Tensor], float], on_computed: Callable[[], None]) -> None:
         self._world_size = world_size
         self._weight_of = weight_of
+        self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[int, ...], DistributedDataParallel] = OrderedDict()
         self._models: list[weakref.ref[nn.Module]] = []
         self._model_of: Any = WeakIdKeyDictionary()  # parameter → weak reference to its model
@@ -131,7 +134,7 @@ class GradientSync:
         untouched = [] if partial else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer._rebuild_buckets()
         reducer.prepare_for_backward(roots if partial else [])
-        with _Hooks(reached):
+        with _Hooks(reached), _Computed(roots, self._on_computed):
             original(roots, scaled, inputs=inputs, **options)
         for leaf in untouched:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
@@ -218,6 +221,25 @@ class _Hooks:
         leaf.grad = found if before is None else before + found
         for hook in list((leaf._post_accumulate_grad_hooks or {}).values()):
             hook(leaf)
+
+
+class _Computed:
+    """Tells when a backward pass has been computed: of what is called at its end, this is first, the reducer's waiting comes after."""
+
+    def __init__(self, roots: Sequence[torch.Tensor], tell: Callable[[], None]) -> None:
+        self._node = next((root.grad_fn for root in roots if root.grad_fn is not None), None)
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        if self._node is not None:
+            self._handle = self._node.register_prehook(self._begin)
+
+    def _begin(self, _gradients: object) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self._tell)
+
+    def __exit__(self, *_: object) -> None:
+        if self._node is not None:
+            self._handle.remove()
 
 
 def _rows(placement: Shard) -> tuple[slice, ...]:

@@ -14,13 +14,14 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from .exchange import Exchange
 from .gradients import GradientSync
 from .loaders import SharedLoaders
 from .models import ModelCalls
+from .timing import BACKWARD, DATA, FORWARD, OPTIMIZER, Timing
 
 
 @contextmanager
@@ -29,6 +30,7 @@ def instrumented(
     models: ModelCalls,
     loaders: SharedLoaders,
     gradients: GradientSync | None,
+    timing: Timing,
     on_backward: Callable[[torch.Tensor], None],
     on_optimizer: Callable[[], None],
     on_optimizer_step: Callable[[torch.optim.Optimizer], None],
@@ -39,6 +41,7 @@ def instrumented(
     ----------
     gradients : GradientSync, optional
         ``None`` where there is one rank.
+    timing : Timing
     on_backward : callable
         Told of the root of every backward pass before it runs.
     on_optimizer : callable
@@ -56,7 +59,13 @@ def instrumented(
 
     @wraps(call)
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return models.call(call, self, args, kwargs)
+        if models.inside:
+            return models.call(call, self, args, kwargs)
+        before = timing.switch(FORWARD)
+        try:
+            return models.call(call, self, args, kwargs)
+        finally:
+            timing.switch(before)
 
     @wraps(set_attribute)
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
@@ -71,7 +80,12 @@ def instrumented(
 
     @wraps(iterate)
     def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
-        return loaders.iterate(iterate, self)
+        timing.num_workers = self.num_workers
+        before = timing.switch(DATA)
+        try:
+            return _TimedBatches(loaders.iterate(iterate, self), timing)
+        finally:
+            timing.switch(before)
 
     @wraps(count)
     def loader_len(self: DataLoader[Any]) -> int:
@@ -93,16 +107,30 @@ def instrumented(
             grads *= len(roots)
         only = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         on_backward(roots[0])
-        if gradients is None:
-            backward(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
-        else:
-            end = Exchange.from_first(models.new_statistics())
-            gradients.backward(backward, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
-            end()
+        before = timing.switch(BACKWARD)
+        try:
+            if gradients is None:
+                backward(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            else:
+                end = Exchange.from_first(models.new_statistics())
+                gradients.backward(backward, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+                end()
+        finally:
+            timing.switch(before)
 
     @wraps(grad)
     def autograd_grad(*args: Any, **kwargs: Any) -> Any:
         return models.grad(grad, args, kwargs)
+
+    before_step = timing.part
+
+    def optimizer_begins(*_: Any) -> None:
+        nonlocal before_step
+        before_step = timing.switch(OPTIMIZER)
+
+    def optimizer_stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        timing.switch(before_step)
+        on_optimizer_step(optimizer)
 
     with ExitStack() as stack:
         for target, name, replacement in (
@@ -116,6 +144,27 @@ def instrumented(
             (torch.autograd, "grad", autograd_grad),
         ):
             stack.enter_context(mock.patch.object(target, name, replacement))
-        hook = register_optimizer_step_post_hook(lambda optimizer, *_: on_optimizer_step(optimizer))
-        stack.callback(hook.remove)
+        stack.callback(register_optimizer_step_pre_hook(optimizer_begins).remove)
+        stack.callback(register_optimizer_step_post_hook(optimizer_stepped).remove)
         yield
+
+
+class _TimedBatches:
+    """The iterator of a loader, which counts as data what the cell waits for it."""
+
+    def __init__(self, batches: Iterator[Any], timing: Timing) -> None:
+        self._batches = batches
+        self._timing = timing
+
+    def __iter__(self) -> _TimedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        before = self._timing.switch(DATA)
+        try:
+            return next(self._batches)
+        finally:
+            self._timing.switch(before)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]  # all that PyTorch and `loaders` return have one

@@ -54,6 +54,11 @@ class ModelCalls:
         self._keeps = False  # a module has kept a tensor
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
 
+    @property
+    def inside(self) -> bool:
+        """Whether the call of a model is under way."""
+        return self._inside
+
     def know(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
         self._is_model[module] = True

@@ -51,7 +51,7 @@ class Observer:
         self._samples += 0 if share is None else share.num_samples
         if batch == 1:
             self._epoch += 1
-        self._progress = Progress(rank=self._rank, epoch=self._epoch, batch=batch, batches=batches)
+        self._progress = Progress(rank=self._rank, epoch=self._epoch, batch=batch, batches=batches, step=self.step)
 
     def on_backward(self, root: torch.Tensor, weight: float) -> None:
         """Note a backward pass; the loss is the sum of the ranks' `root` times their `weight`."""

@@ -26,6 +26,7 @@ from .placements import GlobalTensor, Partial, Shard, part_of, place
 from .randomness import LoadingStream, ModelStream
 from .shares import Share, share_of
 from .streams import Streams
+from .timing import COMMUNICATION, Timing
 
 
 class Training:
@@ -44,6 +45,7 @@ class Training:
         Whether loaders are split in evaluation too.
     control : Control
     observer : Observer
+    timing : Timing
     notes : Notes
     cursor_log : CursorLog, optional
         Told of iterations over loaders.
@@ -60,11 +62,12 @@ class Training:
         split_evaluation: bool = False,
         control: Control,
         observer: Observer,
+        timing: Timing,
         notes: Notes,
         cursor_log: CursorLog | None = None,
     ) -> None:
         self.rank, self._world_size = rank, world_size
-        self._control, self._observer, self._notes = control, observer, notes
+        self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
@@ -75,7 +78,7 @@ class Training:
             if shared and global_numbers
             else None
         )
-        self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of) if shared else None
+        self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed) if shared else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
             stream=ModelStream(rank) if shared else None,
@@ -107,6 +110,7 @@ class Training:
         """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
         in_cell.current = self
         cursors.current = self._loaders
+        self._timing.start()
         try:
             with (
                 self._view.installed() if self._view is not None else nullcontext(),
@@ -114,6 +118,7 @@ class Training:
                     models=self._models,
                     loaders=self._loaders,
                     gradients=self._gradients,
+                    timing=self._timing,
                     on_backward=self._on_backward,
                     on_optimizer=self._observer.on_optimizer,
                     on_optimizer_step=self._observer.on_optimizer_step,
@@ -123,6 +128,7 @@ class Training:
         finally:
             in_cell.current = None
             cursors.current = None
+            self._timing.stop()
             self._observer.finish()
             if self._gradients is not None and self._observer.step and not self._shared_out:
                 self._notes.say(
@@ -177,6 +183,9 @@ class Training:
             self._view.before_backward(root)
         if not self._drew:  # no loader marks the steps
             self._control.boundary(self._observer.step)
+
+    def _on_computed(self) -> None:
+        self._timing.switch(COMMUNICATION)
 
     def _weight_of(self, root: torch.Tensor) -> float:
         if self._view is not None:

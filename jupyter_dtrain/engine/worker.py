@@ -36,6 +36,7 @@ from .optimizers import connect_schedulers
 from .process_group import ProcessGroup, Rendezvous
 from .program import Program
 from .results import Home
+from .timing import Timing
 from .training import Training
 
 
@@ -149,9 +150,11 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
     else:
         control = Control(HashStore(), rank=0, world_size=1, timeout=task.timeout)
     observer = Observer(task.rank)
+    timing = Timing(task.rank, device)
     sampler = DeviceSampler(task.rank, device)
     emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
     emitter.add_source(observer.drain)
+    emitter.add_source(lambda: timing.drain(observer.step))
     emitter.add_source(lambda: [sampler.sample()])
     emitter.emit(
         RankStarted(
@@ -165,10 +168,12 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
     )
     with commands_to(control.command), contextlib.closing(emitter):
         emitter.start()
-        return _run_cell(task, device, control, observer, Notes(emitter.emit, rank=task.rank), interrupts)
+        return _run_cell(task, device, control, observer, timing, Notes(emitter.emit, rank=task.rank), interrupts)
 
 
-def _run_cell(task: Task, device: torch.device, control: Control, observer: Observer, notes: Notes, interrupts: Interrupts) -> Outcome:
+def _run_cell(
+    task: Task, device: torch.device, control: Control, observer: Observer, timing: Timing, notes: Notes, interrupts: Interrupts
+) -> Outcome:
     rank, world_size = task.rank, task.world_size
     blobs = BlobFolder(task.blob_folder)
     task.surroundings.set()
@@ -199,6 +204,7 @@ def _run_cell(task: Task, device: torch.device, control: Control, observer: Obse
             split_evaluation=task.split_evaluation,
             control=control,
             observer=observer,
+            timing=timing,
             notes=notes,
         )
     failure: Failure | None = None

@@ -1,9 +1,10 @@
-"""The kernel's end of the two comms: what runs report goes out on one, controls come in on the other.
+"""The kernel's end of the comms: what runs report goes out on one, controls come in on another.
 
 Why two: a comm's messages are handled on the kernel subshell that the kernel remembers for it, and ipykernel 7.4
 remembers the subshell of the message that was being handled when the comm was last *written to*. A comm that is written to
 while a cell runs is from then on handled by the main shell, and a Stop would wait for the end of the cell that it is
-to stop. So the command comm is written to by its handler alone, and the telemetry comm expects nothing.
+to stop. So the command comm is written to by its handler alone, and the telemetry comm expects nothing. A third one, served like
+that for commands, is for questions about past runs, whose answers may take their time.
 
 The telemetry comm is written to by one thread, in the context in which the comm was opened. The kernel
 therefore takes the opening for the parent of what is sent: it never looks like output of the cell that happens to run, and the comm
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import comm
 
 from ..errors import DtrainError, ProtocolError
-from ..protocol import COMMAND_TARGET, TELEMETRY_TARGET, Command, Message, Reply, Snapshot, parse
+from ..protocol import COMMAND_TARGET, RECORD_TARGET, TELEMETRY_TARGET, Command, Message, Reply, Snapshot, parse
 
 if TYPE_CHECKING:
     from comm.base_comm import BaseComm
@@ -61,7 +62,7 @@ class _Listener:
 
 
 class Telemetry:
-    """Serves every front end that opens the two comms, until :meth:`close`.
+    """Serves every front end that opens the comms, until :meth:`close`.
 
     A telemetry comm gets ``{"messages": [...]}``: first a snapshot, then what is new, at most every `interval` seconds.
     A command comm gets one reply for each command, with the command's id.
@@ -84,11 +85,14 @@ class Telemetry:
         self._thread = threading.Thread(target=self._serve, name="dtrain-telemetry", daemon=True)
 
     def start(self) -> None:
-        """Register the two comm targets with the kernel. Where there is no kernel, nobody will open them."""
+        """Register the comm targets with the kernel. Where there is no kernel, nobody will open them."""
         manager = comm.get_comm_manager()
-        manager.register_target(TELEMETRY_TARGET, self._open_telemetry)
-        manager.register_target(COMMAND_TARGET, self._open_commands)
+        for target, handler in self._targets():
+            manager.register_target(target, handler)
         self._thread.start()
+
+    def _targets(self) -> list[tuple[str, Any]]:
+        return [(TELEMETRY_TARGET, self._open_telemetry), (COMMAND_TARGET, self._open_commands), (RECORD_TARGET, self._open_commands)]
 
     def notify(self) -> None:
         """Say that :meth:`Source.drain` has something new. Any thread may call this, as often as it likes."""
@@ -105,7 +109,7 @@ class Telemetry:
     def close(self) -> None:
         """Send what is left, close the telemetry comms, and accept no new ones."""
         manager = comm.get_comm_manager()
-        for target, handler in ((TELEMETRY_TARGET, self._open_telemetry), (COMMAND_TARGET, self._open_commands)):
+        for target, handler in self._targets():
             if manager.targets.get(target) == handler:  # and not that of a later one, after a reload of the extension
                 manager.unregister_target(target, handler)
         self._closed.set()
@@ -187,7 +191,7 @@ class Telemetry:
         def answer(message: dict[str, Any]) -> None:
             reply = self._answer(message.get("content", {}).get("data"))
             try:
-                opened.send(reply.to_json())
+                opened.send(_json(reply.to_json()))
             except Exception:
                 _log.debug("a command could not be answered", exc_info=True)
 
@@ -215,9 +219,14 @@ def _command(data: object) -> Command:
         raise ProtocolError(f"{command.type!r} is not a command")
     if not isinstance(command.id, str):
         raise ProtocolError(f"the id of a command is a text and not {command.id!r}")
-    number: object = command.num_engines
-    if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-        raise ProtocolError(f"num_engines is a whole number and not {number!r}")
+    for name in ("num_engines", "first", "last", "limit"):
+        number = getattr(command, name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise ProtocolError(f"{name} is a whole number and not {number!r}")
+    for name in ("run_id", "other_run_id", "curve", "text"):
+        text = getattr(command, name)
+        if text is not None and not isinstance(text, str):
+            raise ProtocolError(f"{name} is a text and not {text!r}")
     return command
 
 

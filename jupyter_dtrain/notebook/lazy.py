@@ -9,7 +9,11 @@ from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply,
 from .comm import Telemetry
 
 if TYPE_CHECKING:
+    from ..runs.archive import RunArchive
     from ..session import Session
+
+OF_SESSION = ("stop_run", "start_cluster", "stop_cluster")
+"""Commands that act on engines; all others are about past runs, and need no session."""
 
 
 class LazySession:
@@ -18,6 +22,7 @@ class LazySession:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._session: Session | None = None
+        self._archive: RunArchive | None = None
         self.telemetry = Telemetry(self)
 
     @property
@@ -31,7 +36,7 @@ class LazySession:
             if self._session is None:
                 from ..session import Session
 
-                self._session = Session()
+                self._session = Session(self._archive.folder if self._archive is not None else None)
                 self._session.on_news = self.telemetry.notify
             return self._session
 
@@ -39,6 +44,8 @@ class LazySession:
         """Stop what the session runs, and serve the sidebar no more."""
         if self._session is not None:
             self._session.close()
+        if self._archive is not None:
+            self._archive.close()
         self.telemetry.close()
 
     # -- what the sidebar is told -----------------------------------------------------------------------------------
@@ -55,6 +62,16 @@ class LazySession:
 
     def command(self, command: Command) -> Reply:
         """Carry out a command."""
+        if command.name not in OF_SESSION:
+            return self._past_runs().answer(command)
         if self._session is None and command.name != "start_cluster":
             return Reply(id=command.id, ok=False, message="No engines are running.")
         return self.get().command(command)
+
+    def _past_runs(self) -> RunArchive:
+        with self._lock:
+            if self._archive is None:
+                from ..runs.archive import RunArchive
+
+                self._archive = RunArchive(self._session.runs_folder if self._session is not None else None)
+            return self._archive

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ class RunRecord:
         The options of the run.
     folder : Path
         Holds ``cell.py`` and ``run.json``.
+    tags : list of str
+        What the user has marked it with.
     """
 
     run_id: str
@@ -38,6 +41,7 @@ class RunRecord:
     error: str | None
     arguments: dict[str, Any]
     folder: Path
+    tags: list[str] = field(default_factory=list)
 
     def cell(self) -> str:
         """Return the text of the cell.
@@ -51,3 +55,12 @@ class RunRecord:
             return (self.folder / "cell.py").read_text(encoding="utf-8")
         except OSError as error:
             raise StoreError(f"The cell of run {self.run_id} cannot be read: {error}.") from error
+
+    def environment(self) -> dict[str, Any]:
+        """Return the versions that it ran with; nothing where the file is gone or is none of ours."""
+        try:
+            about = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        found = about.get("environment") if isinstance(about, dict) else None
+        return found if isinstance(found, dict) else {}

@@ -11,28 +11,41 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import ProtocolError
-from ..protocol import RUN_PHASES_ENDED, DeviceUse, Message, Notice, Points, Progress, RankStarted, RunPhase, RunUpdate, Scalars, Steps
+from ..protocol import (
+    RUN_PHASES_ENDED,
+    DeviceUse,
+    Message,
+    Notice,
+    Points,
+    Progress,
+    RankStarted,
+    RunPhase,
+    RunUpdate,
+    Scalars,
+    Steps,
+    TimeSplit,
+)
 from .curve import Curve
 from .steps import GlobalStep, GlobalSteps
+from .throughput import Throughput
+from .times import TimeSplits
 
 MAX_VIEW_POINTS = 10_000
 """Points of one curve that a view gets at most."""
 MAX_NOTICES = 100
 """Notices of one run that are shown; a run that says more says it in a loop."""
-RATE_WINDOW = 5.0
-"""Seconds of event time over which samples per second are counted."""
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""
 
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"
 SAMPLES_PER_SECOND = "samples_per_second"
-MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND})
+EPOCH = "epoch"  # passes over the training data, 1.5 half way through the second: what a curve over epochs is drawn by
+MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND, EPOCH})
 
 
 class Rows(NamedTuple):
@@ -78,12 +91,14 @@ class RunRecorder:
         self._throughput = Throughput()
         self._rate_recorded = -math.inf
         self._devices: dict[int, DeviceUse] = {}
+        self._times = TimeSplits()
         self._notices: dict[str, Notice] = {}  # by text, in order; all ranks say the same
         self._loss_was_odd = False
         # What views have and have not fetched, and what the store has not.
         self._seen: dict[str, Curve] = {}
         self._fresh: dict[str, Curve] = {}
         self._rows: dict[str, Curve] | None = {}
+        self._thinned: set[str] = set()  # curves of `_seen` and `_fresh` that lack points
         self._fresh_devices: set[int] = set()
         self._fresh_notices: list[Notice] = []
         self._changed = True
@@ -102,6 +117,7 @@ class RunRecorder:
             match event:
                 case RankStarted():
                     self._ranks_started.add(event.rank)
+                    self._times.begin(event.rank)
                     if len(self._ranks_started) == self._world_size:
                         self._run()
                 case Steps():
@@ -110,12 +126,15 @@ class RunRecorder:
                 case Progress():
                     if event.rank == 0:
                         self._progress = event
+                        self._record_epoch(event)
                         self._changed = True
                 case DeviceUse():
                     self._devices[event.rank] = event
                     self._fresh_devices.add(event.rank)
                     self._keep(f"device/{event.rank}/utilization", event.time, event.utilization)
                     self._keep(f"device/{event.rank}/memory_used", event.time, event.memory_used)
+                case TimeSplit():
+                    self._times.add(event)
                 case Scalars():
                     self._log(event)
                 case Notice():
@@ -159,6 +178,11 @@ class RunRecorder:
         with self._lock:
             return [self._devices[rank] for rank in sorted(self._devices)]
 
+    def times(self) -> list[TimeSplit]:
+        """Return where the time of each rank has gone so far."""
+        with self._lock:
+            return self._times.all()
+
     def notices(self) -> list[Notice]:
         """Return all notices of the run, each text once."""
         with self._lock:
@@ -169,10 +193,12 @@ class RunRecorder:
         with self._lock:
             messages: list[Message] = []
             for name, fresh in self._fresh.items():
-                messages.append(self._points(name, fresh.thinned(MAX_VIEW_POINTS)))
-                self._seen.setdefault(name, Curve()).extend(fresh)
-                self._seen[name] = _bounded(self._seen[name])
+                seen = self._seen.setdefault(name, Curve())
+                seen.extend(fresh)
+                self._seen[name] = self._bounded(name, seen)
+                messages.append(self._points(name, fresh))
             messages += [self._devices[rank] for rank in sorted(self._fresh_devices)]
+            messages += self._times.fresh()
             if self._changed:
                 messages.append(self._run_update())
             messages += self._fresh_notices  # they do not name their run, so a new one has to be there before them
@@ -188,7 +214,7 @@ class RunRecorder:
         What came since is left to the next drain, so a view that gets a snapshot and then every drain gets each point once.
         """
         with self._lock:
-            return [self._points(name, curve.thinned(MAX_VIEW_POINTS)) for name, curve in self._seen.items()]
+            return [self._points(name, curve) for name, curve in self._seen.items()]
 
     # -- out, for the store ------------------------------------------------------------------------------------------
 
@@ -250,8 +276,7 @@ class RunRecorder:
     def _record(self, name: str, step: int, seconds: float, value: float) -> None:
         fresh = self._fresh.setdefault(name, Curve())
         fresh.append(step, seconds, value)
-        if len(fresh) > 2 * MAX_VIEW_POINTS:  # nobody is watching
-            self._fresh[name] = _bounded(fresh)
+        self._fresh[name] = self._bounded(name, fresh)  # where nobody is watching
         if self._rows is not None:
             self._rows.setdefault(name, Curve()).append(step, seconds, value)
 
@@ -260,8 +285,31 @@ class RunRecorder:
         if self._rows is not None:
             self._rows.setdefault(name, Curve()).append(self._last.step, seconds, value)
 
+    def _record_epoch(self, progress: Progress) -> None:
+        """Add a point to the curve that says which step belongs to which epoch."""
+        known = self._fresh.get(EPOCH) or self._seen.get(EPOCH)
+        if known and progress.step <= known.step[-1]:
+            return
+        part = (progress.batch - 1) / progress.batches if progress.batches else 0.0
+        self._record(EPOCH, progress.step, self._clock(), progress.epoch - 1 + part)
+
+    def _bounded(self, name: str, curve: Curve) -> Curve:
+        """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
+        if len(curve) <= 2 * MAX_VIEW_POINTS:
+            return curve
+        self._thinned.add(name)
+        return curve.thinned(MAX_VIEW_POINTS)
+
     def _points(self, name: str, curve: Curve) -> Points:
-        return Points(run_id=self._run_id, name=name, step=list(curve.step), time=list(curve.time), value=curve.finite())
+        thin = curve.thinned(MAX_VIEW_POINTS)
+        return Points(
+            run_id=self._run_id,
+            name=name,
+            step=list(thin.step),
+            time=list(thin.time),
+            value=thin.finite(),
+            thinned=name in self._thinned or len(thin) < len(curve),
+        )
 
     def _run_update(self) -> RunUpdate:
         progress = self._progress
@@ -282,53 +330,6 @@ class RunRecorder:
             samples_per_second=self._throughput.overall() if ended else self._throughput.recent(),
             error=self._error,
         )
-
-
-class Throughput:
-    """Samples per second, from the times at which steps were finished.
-
-    A rate needs two steps: the samples of the second one were worked off in the time between them.
-    """
-
-    def __init__(self, *, window: float = RATE_WINDOW) -> None:
-        self._window = window
-        self._recent: deque[tuple[float, int]] = deque()
-        self._in_window = 0  # samples of all of `_recent` but its first
-        self._first: float | None = None
-        self._total = 0  # samples after the first step
-
-    def add(self, seconds: float, samples: int) -> float | None:
-        """Count a step that was finished at `seconds` since the epoch; return :meth:`recent`."""
-        if self._first is None:
-            self._first = seconds
-        else:
-            self._total += samples
-            self._in_window += samples
-        self._recent.append((seconds, samples))
-        # At least two stay: steps may be slower than the window is wide.
-        while len(self._recent) > 2 and self._recent[1][0] <= seconds - self._window:
-            self._recent.popleft()
-            self._in_window -= self._recent[0][1]
-        return self.recent()
-
-    def recent(self) -> float | None:
-        """Return the rate over the window that ends with the last step."""
-        if len(self._recent) < 2:
-            return None
-        duration = self._recent[-1][0] - self._recent[0][0]
-        return self._in_window / duration if duration > 0 else None
-
-    def overall(self) -> float | None:
-        """Return the rate over all steps."""
-        if self._first is None or len(self._recent) < 2:
-            return None
-        duration = self._recent[-1][0] - self._first
-        return self._total / duration if duration > 0 else None
-
-
-def _bounded(curve: Curve) -> Curve:
-    """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
-    return curve.thinned(MAX_VIEW_POINTS) if len(curve) > 2 * MAX_VIEW_POINTS else curve
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,7 +11,6 @@ which a run survives.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -28,42 +27,10 @@ from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
 from .owner import Owner
 from .record import RunRecord
+from .schema import connect
 
-SCHEMA_VERSION = 1
 DEFAULT_FOLDER = Path("dtrain-runs")
 DATABASE = "runs.sqlite"
-
-# No "points" without their curve and no curve without its run: deleting a run deletes all three.
-_SCHEMA = """
-CREATE TABLE runs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    run_id TEXT NOT NULL UNIQUE,
-    name TEXT NOT NULL,
-    phase TEXT NOT NULL,
-    world_size INTEGER NOT NULL,
-    started REAL NOT NULL,
-    ended REAL,
-    error TEXT,
-    arguments TEXT NOT NULL,
-    owner_host TEXT NOT NULL,
-    owner_pid INTEGER NOT NULL,
-    owner_created REAL NOT NULL,
-    seen REAL NOT NULL
-);
-CREATE TABLE curves (
-    curve INTEGER PRIMARY KEY,
-    number INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    UNIQUE (number, name)
-);
-CREATE TABLE points (
-    curve INTEGER NOT NULL REFERENCES curves ON DELETE CASCADE,
-    step INTEGER NOT NULL,
-    time REAL NOT NULL,
-    value REAL
-);
-CREATE INDEX points_of_curve ON points (curve);
-"""
 
 
 class RunStore:
@@ -177,12 +144,66 @@ class RunStore:
         with self._reading() as connection:
             number = self._number(connection, run_id)
             points = Curve()
-            for step, seconds, value in connection.execute(
-                "SELECT step, time, value FROM points JOIN curves USING (curve) WHERE number = ? AND name = ? ORDER BY points.rowid",
+            for row in connection.execute(
+                "SELECT step, time, value FROM points JOIN curves USING (curve) WHERE number = ? AND name = ? ORDER BY step, points.rowid",
                 (number, name),
             ):
-                points.append(step, seconds, float("nan") if value is None else value)
+                _append(points, row)
             return points
+
+    def view(self, run_id: str, name: str, *, limit: int, first: int | None = None, last: int | None = None) -> tuple[Curve, bool]:
+        """Return the points of one curve from step `first` to step `last`, and whether some of them were left out.
+
+        Where there are more than `limit`, those with the smallest and the largest value of each of ``limit // 2`` stretches of
+        steps are returned (:meth:`~.curve.Curve.thinned` says why). SQLite chooses them, so a million points are never in memory.
+        """
+        with self._reading() as connection:
+            number = self._number(connection, run_id)
+            found = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
+            points = Curve()
+            if found is None:
+                return points, False
+            span = {"curve": found["curve"], "first": -(2**62) if first is None else first, "last": 2**62 if last is None else last}
+            where = "FROM points WHERE curve = :curve AND step BETWEEN :first AND :last"
+            total, low, high = connection.execute(f"SELECT count(*), min(step), max(step) {where}", span).fetchone()
+            if total <= limit:
+                query = f"SELECT step, time, value {where} ORDER BY step, rowid"
+            else:
+                span |= {"low": low, "stretches": max(1, limit // 2), "width": high - low + 1}
+                # SQLite takes the other columns from the row that has the minimum; no value, a gap, counts as the largest.
+                extremes = "SELECT step, time, value, rowid AS place, {} {where} GROUP BY (step - :low) * :stretches / :width"
+                query = (
+                    "SELECT DISTINCT step, time, value, place FROM ("
+                    + extremes.format("min(value)", where=where)
+                    + " UNION ALL "
+                    + extremes.format("max(ifnull(value, 9e999))", where=where)
+                    + ") ORDER BY step, place"
+                )
+            for row in connection.execute(query, span):
+                _append(points, row)
+            return points, total > limit
+
+    def last_loss(self, run_id: str, name: str) -> tuple[int, float | None]:
+        """Return the last step of the curve `name` and its value, ``None`` where it was not a number; step 0 if there is no point."""
+        with self._reading() as connection:
+            row = connection.execute(
+                "SELECT step, value FROM points JOIN curves USING (curve) JOIN runs USING (number)"
+                " WHERE run_id = ? AND curves.name = ? ORDER BY step DESC LIMIT 1",
+                (run_id, name),
+            ).fetchone()
+            return (0, None) if row is None else (row["step"], row["value"])
+
+    def rename_run(self, run_id: str, name: str) -> None:
+        """Call a run `name`. Its id and its folder stay as they are."""
+        if not name.strip():
+            raise StoreError("A run needs a name.")
+        with self._transaction() as connection:
+            connection.execute("UPDATE runs SET name = ? WHERE number = ?", (name.strip(), self._number(connection, run_id)))
+
+    def tag_run(self, run_id: str, tags: list[str]) -> None:
+        """Give a run `tags` in the place of those that it has."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE runs SET tags = ? WHERE number = ?", (json.dumps(tags), self._number(connection, run_id)))
 
     def delete_run(self, run_id: str) -> None:
         """Delete a run that has ended: its row, its points and its folder."""
@@ -210,6 +231,7 @@ class RunStore:
         record = RunRecord(
             **{key: row[key] for key in ("run_id", "number", "name", "phase", "world_size", "started", "ended", "error")},
             arguments=json.loads(row["arguments"]),
+            tags=json.loads(row["tags"]) if "tags" in row.keys() else [],  # noqa: SIM118 - a row is no dict
             folder=self.folder / run_id,
         )
         owner = Owner(host=row["owner_host"], pid=row["owner_pid"], created=row["owner_created"])
@@ -270,7 +292,7 @@ class RunStore:
             path.touch(mode=0o600)
         elif not path.exists():
             raise StoreError(f"There are no runs in {self.folder}: {DATABASE} is not there.")
-        self._connection = _connect(path)
+        self._connection = connect(path)
         return self._connection
 
 
@@ -278,39 +300,6 @@ def new_run_id(name: str, started: float) -> str:
     """Return an id for a run that started at `started` seconds since the epoch: local time, and the name as far as file names allow."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
     return "-".join(filter(None, [time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)), slug]))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    # Where the folder cannot be written, SQLite cannot lock either: read the file as one that does not change.
-    uri = path.as_uri() + ("" if os.access(path.parent, os.W_OK) and os.access(path, os.W_OK) else "?immutable=1")
-    connection = sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None, check_same_thread=False)  # our lock guards it
-    connection.row_factory = sqlite3.Row
-    try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise StoreError(
-                f"{path} was written by a newer version of jupyter_dtrain (format {version}, this one knows {SCHEMA_VERSION}): "
-                "update jupyter_dtrain, or use another folder."
-            )
-        if version < SCHEMA_VERSION:
-            _create_schema(connection)
-        connection.execute("PRAGMA synchronous = NORMAL")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _create_schema(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")  # not possible inside a transaction
-    connection.execute("BEGIN IMMEDIATE")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:  # no other kernel was faster
-        for statement in filter(str.strip, _SCHEMA.split(";")):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.execute("COMMIT")
 
 
 def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:
@@ -322,3 +311,7 @@ def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def _append(points: Curve, row: sqlite3.Row) -> None:
+    points.append(row["step"], row["time"], float("nan") if row["value"] is None else row["value"])

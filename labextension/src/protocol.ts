@@ -17,9 +17,10 @@
  * a second: one step is then a few numbers and not a few objects.
  */
 
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
 export const TELEMETRY_TARGET = 'jupyter_dtrain:telemetry';
 export const COMMAND_TARGET = 'jupyter_dtrain:commands';
+export const RECORD_TARGET = 'jupyter_dtrain:record';
 
 /**
  * The values of `ClusterPhase`.
@@ -35,7 +36,16 @@ export type RunPhase =
 /**
  * The values of `CommandName`.
  */
-export type CommandName = 'stop_run' | 'start_cluster' | 'stop_cluster';
+export type CommandName =
+  | 'stop_run'
+  | 'start_cluster'
+  | 'stop_cluster'
+  | 'list_runs'
+  | 'get_curves'
+  | 'compare_runs'
+  | 'rename_run'
+  | 'tag_run'
+  | 'delete_run';
 
 /**
  * A message inside another one: the field that holds it says what it is, so it
@@ -83,6 +93,9 @@ export interface ISteps {
 /**
  * Where rank 0 is in its training loader: `batch` of `batches` (`null`:
  * unknown) in pass `epoch`, both from 1.
+ *
+ * `step` is the number of optimizer steps that were finished when the batch was
+ * drawn.
  */
 export interface IProgress {
   type: 'progress';
@@ -90,6 +103,7 @@ export interface IProgress {
   epoch: number;
   batch: number;
   batches: number | null;
+  step: number;
 }
 
 /**
@@ -97,7 +111,8 @@ export interface IProgress {
  *
  * `utilization` is in percent of the device (on CPU: of the cores that the
  * engine may use), memory in bytes (on CPU: of the engine's process and of the
- * host).
+ * host). `temperature` is in degrees Celsius and `power` in watts, `null` where
+ * the device does not tell.
  */
 export interface IDeviceUse {
   type: 'device_use';
@@ -106,6 +121,30 @@ export interface IDeviceUse {
   utilization: number;
   memory_used: number;
   memory_total: number;
+  temperature: number | null;
+  power: number | null;
+}
+
+/**
+ * Where the time of one rank has gone since the cell began, in seconds by part:
+ * together they are all of it.
+ *
+ * `data` was spent waiting for batches, `communication` waiting for other ranks
+ * or for what they send, `other` in the cell's own code between the parts.
+ * `step` is the number of steps finished. `num_workers` is that of the loader
+ * whose batch came last, `null` before the first.
+ */
+export interface ITimeSplit {
+  type: 'time_split';
+  rank: number;
+  step: number;
+  data: number;
+  forward: number;
+  backward: number;
+  communication: number;
+  optimizer: number;
+  other: number;
+  num_workers: number | null;
 }
 
 /**
@@ -184,7 +223,8 @@ export interface IRunUpdate {
  * since the epoch.
  *
  * `value` is `null` where it was not finite (nan, inf), which JSON cannot say:
- * a gap in the curve.
+ * a gap in the curve. `thinned` says that points were left out between those of
+ * the curve so far: `get_curves` has them.
  */
 export interface IPoints {
   type: 'points';
@@ -193,6 +233,7 @@ export interface IPoints {
   step: number[];
   time: number[];
   value: (number | null)[];
+  thinned: boolean;
 }
 
 /**
@@ -206,42 +247,115 @@ export interface ISnapshot {
   run: Nested<IRunUpdate> | null;
   points: Nested<IPoints>[];
   devices: Nested<IDeviceUse>[];
+  times: Nested<ITimeSplit>[];
   notices: Nested<INotice>[];
+}
+
+/**
+ * One run of the folder's record. `loss` is the last one recorded; times in
+ * seconds since the epoch.
+ */
+export interface IPastRun {
+  type: 'past_run';
+  run_id: string;
+  number: number;
+  name: string;
+  tags: string[];
+  phase: RunPhase;
+  world_size: number;
+  started: number;
+  ended: number | null;
+  error: string | null;
+  steps: number;
+  loss: number | null;
+}
+
+/**
+ * An argument or a version that differs between two runs; `null` where a run
+ * has none of that name.
+ */
+export interface IChange {
+  type: 'change';
+  name: string;
+  before: string | null;
+  after: string | null;
+}
+
+/**
+ * What changed from the run `before` to the run `after`. `cell` is a unified
+ * diff of their cells by lines, empty if they are equal.
+ */
+export interface IComparison {
+  type: 'comparison';
+  before: string;
+  after: string;
+  changes: Nested<IChange>[];
+  cell: string[];
 }
 
 /**
  * The answer to the command with this `id`. `message` says what was done, or
  * why it was not.
+ *
+ * `runs` answers `list_runs`, the newest first, `points` `get_curves` and
+ * `comparison` `compare_runs`.
  */
 export interface IReply {
   type: 'reply';
   id: string;
   ok: boolean;
   message: string;
+  runs: Nested<IPastRun>[];
+  points: Nested<IPoints>[];
+  comparison: Nested<IComparison> | null;
 }
 
 /**
- * A control that was used. `num_engines` belongs to `start_cluster` (`null`: as
- * many as there are devices).
+ * A control that was used, or a question about past runs.
+ *
+ * `num_engines` belongs to `start_cluster` (`null`: as many as there are
+ * devices). `run_id` names the run that a command is about, `other_run_id` the
+ * later one of `compare_runs`. `get_curves` returns all curves, or the one
+ * called `curve`, from step `first` to step `last`, of at most `limit` points
+ * each. `text` is the new name, or the tags with commas between them.
  */
 export interface ICommand {
   type: 'command';
   id: string;
   name: CommandName;
   num_engines?: number | null;
+  run_id?: string | null;
+  other_run_id?: string | null;
+  curve?: string | null;
+  first?: number | null;
+  last?: number | null;
+  limit?: number | null;
+  text?: string | null;
 }
 
 /**
  * What an engine sends to the kernel.
  */
 export type EngineEvent =
-  IRankStarted | ISteps | IProgress | IDeviceUse | IScalars | INotice;
+  | IRankStarted
+  | ISteps
+  | IProgress
+  | IDeviceUse
+  | ITimeSplit
+  | IScalars
+  | INotice;
 
 /**
  * What the kernel sends on the telemetry comm.
  */
 export type Update =
-  ISnapshot | IClusterUpdate | IRunUpdate | IPoints | IDeviceUse | INotice;
+  | ISnapshot
+  | IClusterUpdate
+  | IRunUpdate
+  | IPoints
+  | IDeviceUse
+  | ITimeSplit
+  | INotice;
 
 /**
  * The data of one comm message on the telemetry comm.

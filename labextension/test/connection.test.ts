@@ -73,12 +73,12 @@ describe('a kernel with the extension', () => {
 
   it('answers a command', async () => {
     const [kernel, connection] = await connected();
-    const answer = connection.send('start_cluster', 3);
+    const answer = connection.send('start_cluster', { num_engines: 3 });
     const comm = kernel.comm(COMMAND_TARGET);
     assert.equal(comm.sent[0]?.name, 'start_cluster');
     assert.equal(comm.sent[0].num_engines, 3);
     comm.reply(true, 'started 3 engines');
-    assert.equal(await answer, 'started 3 engines');
+    assert.equal((await answer).message, 'started 3 engines');
   });
 
   it('refuses a command with its reason', async () => {

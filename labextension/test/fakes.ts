@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { PromiseDelegate, type JSONObject } from '@lumino/coreutils';
 import { Signal } from '@lumino/signaling';
 import type { KernelLink } from '../src/model/comm';
+import { TrainingState } from '../src/model/state';
 import type { Update } from '../src/protocol';
 
 type Status = KernelLink['status'];
@@ -14,6 +15,15 @@ export function recorded(name: string): Update[] {
   // The tests run from the repository's root.
   const path = join(process.cwd(), 'tests', 'recorded', `${name}.json`);
   return JSON.parse(readFileSync(path, 'utf-8')) as Update[];
+}
+
+/** Return the state after a recording, or after the first of its updates. */
+export function play(name: string, until?: number): TrainingState {
+  const state = new TrainingState();
+  for (const update of recorded(name).slice(0, until)) {
+    state.apply(update, 1000);
+  }
+  return state;
 }
 
 /** Let promises and the timers that are due go on. */

@@ -1,15 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { TrainingState } from '../src/model/state';
-import { recorded } from './fakes';
-
-function play(name: string, until?: number): TrainingState {
-  const state = new TrainingState();
-  for (const update of recorded(name).slice(0, until)) {
-    state.apply(update, 1000);
-  }
-  return state;
-}
+import { play, recorded } from './fakes';
 
 describe('a recorded run on two engines', () => {
   it('ends with the state of its last update', () => {

@@ -29,6 +29,7 @@ from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.process_group import ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 
 LIMIT = 60.0  # seconds that a rank may take for one call
@@ -163,6 +164,7 @@ class Run:
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self.notes: list[str] = []
+        self.timing = Timing(rank, torch.device("cpu"))
 
     def training(self, *objects: object, **options: Any) -> Training:
         """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Training`."""
@@ -173,6 +175,7 @@ class Run:
             **{"global_numbers": True, **options},
             control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT)),  # type: ignore[attr-defined]
             observer=Observer(self.rank),
+            timing=self.timing,
             notes=Notes(lambda message: self.notes.append(getattr(message, "text", "")), rank=0),
         )
 

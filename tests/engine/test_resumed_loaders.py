@@ -16,6 +16,7 @@ from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.loops import Loops
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
+from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 from tests.unit.resuming import plain, resumed, watched
 
@@ -96,6 +97,7 @@ def training(loops: Loops, namespace: dict[str, Any]) -> AbstractContextManager[
         global_numbers=True,
         control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)),  # type: ignore[attr-defined]
         observer=Observer(0),
+        timing=Timing(0, torch.device("cpu")),
         notes=Notes(lambda _: None, rank=0),
         cursor_log=loops,
     ).installed()

@@ -55,6 +55,16 @@ class FakeNvml(types.ModuleType):
     def nvmlDeviceGetUtilizationRates(self, handle):
         return types.SimpleNamespace(gpu=40 + handle)
 
+    NVML_TEMPERATURE_GPU = 0
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        return 60 + handle
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        if handle == 0:
+            raise self.NVMLError("not supported")
+        return 250_500  # milliwatts
+
 
 @pytest.fixture
 def machine(monkeypatch):
@@ -241,6 +251,15 @@ def test_a_gpu_by_its_uuid(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-uuid-2")
     use = DeviceSampler(1, "cuda:0").sample()
     assert (use.rank, use.utilization, use.memory_used, use.memory_total) == (1, 42.0, 12, 100)
+    assert (use.temperature, use.power) == (62.0, 250.5)
+
+
+def test_a_device_that_does_not_tell_its_power(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(["H100"]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-uuid-0")
+    use = DeviceSampler(0, "cuda:0").sample()
+    assert (use.temperature, use.power) == (60.0, None)
+    assert (DeviceSampler(0).sample().temperature, DeviceSampler(0).sample().power) == (None, None)
 
 
 def test_a_gpu_that_tells_nothing_ends_no_run(monkeypatch):

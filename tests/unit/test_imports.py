@@ -61,6 +61,7 @@ ENGINE_ORDER = [
     "optimizers",
     "placements",
     "constructors",
+    "timing",
     "exchange",
     "batches",
     "collation",

@@ -25,6 +25,7 @@ from jupyter_dtrain.protocol import (
     Scalars,
     Snapshot,
     Steps,
+    TimeSplit,
     parse,
 )
 
@@ -41,10 +42,12 @@ FLAT = [
     ),
     Progress(rank=0, epoch=3, batch=7, batches=None),
     DeviceUse(rank=1, time=1700000001.0, utilization=87.5, memory_used=3 << 30, memory_total=80 << 30),
+    TimeSplit(rank=3, step=7, data=4.1, forward=2.0, backward=3.0, communication=0.5, optimizer=0.25, other=0.15, num_workers=0),
     Scalars(rank=0, name="val/accuracy", step=[23], time=[1700000002.0], value=[0.97]),
     Notice(rank=0, text="`val_loader` is read whole by every rank."),
     Command(id="c1", name="start_cluster", num_engines=2),
     Command(id="c2", name="stop_run"),
+    Command(id="c3", name="get_curves", run_id="r1", curve="loss", first=10, last=20, limit=100),
 ]
 
 
@@ -61,7 +64,13 @@ def test_the_type_is_the_class_name_in_snake_case():
 
 
 def test_json_of_a_command():
-    assert Command(id="c2", name="stop_run").to_json() == {"type": "command", "id": "c2", "name": "stop_run", "num_engines": None}
+    command = Command(id="c2", name="start_cluster", num_engines=2).to_json()
+    assert {name: value for name, value in command.items() if value is not None} == {
+        "type": "command",
+        "id": "c2",
+        "name": "start_cluster",
+        "num_engines": 2,
+    }
 
 
 def test_json_of_a_snapshot_nests_plain_objects():
@@ -105,7 +114,10 @@ def test_a_new_message_class_gets_its_type():
             "message 'notice' has unknown fields ['bold', 'colour']: are both sides of the same version?",
         ),
         ({"type": "notice", "rank": 0}, "missing 1 required keyword-only argument: 'text'"),
-        ({"type": "command", "id": "c1", "name": "rm -rf"}, "unknown command 'rm -rf'; known are stop_run, start_cluster, stop_cluster"),
+        (
+            {"type": "command", "id": "c1", "name": "rm -rf"},
+            "unknown command 'rm -rf'; known are stop_run, start_cluster, stop_cluster, list_runs",
+        ),
         ({"type": "command", "id": "c1"}, "unknown command None"),
     ],
 )

@@ -17,7 +17,8 @@ import pytest
 
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.runs.curve import Curve
-from jupyter_dtrain.runs.store import DATABASE, SCHEMA_VERSION, RunStore, new_run_id
+from jupyter_dtrain.runs.schema import SCHEMA_VERSION
+from jupyter_dtrain.runs.store import DATABASE, RunStore, new_run_id
 
 
 @pytest.fixture

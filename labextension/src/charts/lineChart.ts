@@ -1,5 +1,5 @@
 /**
- * One curve over steps, drawn by uPlot on a canvas.
+ * Curves over one x axis, drawn by uPlot on a canvas.
  *
  * uPlot because it draws a hundred thousand points in a few milliseconds and
  * weighs 50 kB. What it shows on hover is text beside the chart's name, so that
@@ -7,66 +7,123 @@
  */
 
 import uPlot from 'uplot';
-import type { Series } from '../model/series';
-import { readTheme, type IChartTheme } from './theme';
+import { nearest } from '../model/thinning';
+import { aligned, type ILine } from './data';
+import { onKey, onSelect, onWheel, type IPointerHandlers } from './pointer';
+import { pointerOptions } from './pointer';
+import { lineColor, readTheme, type IChartTheme } from './theme';
 
-export interface ILineChartOptions {
-  series: Series;
-  /** The name of the curve as the user reads it. */
+export interface ILineChartOptions extends IPointerHandlers {
+  /** What tests know the chart by. */
+  name: string;
+  /** The name of the chart as the user reads it. */
   label: string;
   /** Height of the canvas in CSS pixels. */
   height: number;
+  /** How to use it, for its tooltip. */
+  hint: string;
   /** The text for a value: `0.3128`. */
   format: (value: number) => string;
-  /** The text for a point: `0.3128 at step 120`. */
-  describe: (step: number, value: number) => string;
+}
+
+/** What is to be seen now. */
+export interface IFrame {
+  lines: readonly ILine[];
+  /** The part of the x axis. */
+  range: readonly [number, number];
+  logScale: boolean;
+  /** Where the pointer is, in this chart or another. */
+  hover: number | null;
+  /** Whether only whole numbers are on the x axis. */
+  whole: boolean;
+  formatX: (x: number) => string;
+  /** The text for a place on the x axis: `step 120`. */
+  describeX: (x: number) => string;
 }
 
 export class LineChart {
   constructor(private readonly _options: ILineChartOptions) {
-    const { series, label } = _options;
+    const { name, label, hint } = _options;
     this.node = document.createElement('figure');
     this.node.className = 'jp-dtrain-chart';
     this.node.dataset.testid = 'jp-dtrain-chart';
-    this.node.dataset.series = series.name;
+    this.node.dataset.series = name;
     const caption = document.createElement('figcaption');
-    const name = document.createElement('span');
-    name.className = 'jp-dtrain-chart-name';
-    name.textContent = label;
+    const title = document.createElement('span');
+    title.className = 'jp-dtrain-chart-name';
+    title.textContent = title.title = label;
     this._value = document.createElement('span');
     this._value.className = 'jp-dtrain-chart-value';
-    caption.append(name, this._value);
+    this.actions = document.createElement('span');
+    this.actions.className = 'jp-dtrain-chart-actions';
+    caption.append(title, this._value, this.actions);
+    this._legend = document.createElement('ul');
+    this._legend.className = 'jp-dtrain-legend';
     this._canvas = document.createElement('div');
     this._canvas.setAttribute('role', 'img');
-    this.node.append(caption, this._canvas);
+    this._canvas.tabIndex = 0;
+    this._canvas.title = hint;
+    this._canvas.addEventListener('keydown', event => {
+      onKey(event, _options);
+    });
+    this._canvas.addEventListener(
+      'wheel',
+      event => {
+        if (this._plot !== null) {
+          onWheel(this._plot, event, _options);
+        }
+      },
+      { passive: false }
+    );
+    this.node.append(caption, this._legend, this._canvas);
   }
 
   readonly node: HTMLElement;
+  /** A place for buttons that act on the chart. */
+  readonly actions: HTMLElement;
 
-  /** Draw what has changed since the last call, at the width that there is. */
-  draw(): void {
+  /** The lines that were drawn last. */
+  get lines(): readonly ILine[] {
+    return this._frame?.lines ?? [];
+  }
+
+  /** Draw a frame at the width that there is. */
+  draw(frame: IFrame): void {
+    this._frame = frame;
     const width = Math.floor(this._canvas.clientWidth);
     if (width === 0) {
       return;
     }
-    const { series, height } = this._options;
-    if (this._plot === null) {
+    const { height } = this._options;
+    const shape = JSON.stringify([
+      frame.logScale,
+      frame.whole,
+      frame.lines.map(({ key, color, raw }) => [key, color, raw !== null])
+    ]);
+    const data = aligned(frame.lines, frame.range, width, frame.logScale);
+    if (this._plot === null || shape !== this._shape) {
+      this._shape = shape;
+      this._plot?.destroy();
       this._theme = readTheme(this.node);
-      this._plot = new uPlot(
-        this._plotOptions(width),
-        this._data(),
-        this._canvas
-      );
+      this._plot = new uPlot(this._plotOptions(width), data, this._canvas);
     } else {
       if (width !== this._plot.width) {
         this._plot.setSize({ width, height });
       }
-      if (series.revision !== this._drawn) {
-        this._plot.setData(this._data());
-      }
+      this._plot.setData(data);
     }
-    this._drawn = series.revision;
-    this._describe();
+    this.hover(frame.hover);
+  }
+
+  /** Show the values at `x`, or else the newest. */
+  hover(x: number | null): void {
+    if (this._plot === null || this._frame === null) {
+      return;
+    }
+    this._frame = { ...this._frame, hover: x };
+    const left = x === null ? -10 : this._plot.valToPos(x, 'x');
+    this._plot.setCursor({ left, top: x === null ? -10 : 0 }, false);
+    this._describe(x);
   }
 
   /** Draw everything again in the colours of another theme. */
@@ -75,21 +132,22 @@ export class LineChart {
     this._plot?.redraw(false, true);
   }
 
+  /** The chart's pixels, and the theme that they are drawn in. */
+  get picture(): { canvas: HTMLCanvasElement; theme: IChartTheme } | null {
+    return this._plot === null || this._theme === null
+      ? null
+      : { canvas: this._plot.ctx.canvas, theme: this._theme };
+  }
+
   dispose(): void {
     this._plot?.destroy();
     this._plot = null;
     this.node.remove();
   }
 
-  private _data(): uPlot.AlignedData {
-    const { steps, values } = this._options.series;
-    // uPlot takes plain arrays and does not change them.
-    return [steps as number[], values as (number | null)[]];
-  }
-
   private _plotOptions(width: number): uPlot.Options {
-    const valueLabels = (_: uPlot, splits: number[]): string[] =>
-      splits.map(this._options.format);
+    const { _options: options } = this;
+    const { lines, logScale, whole } = this._frame ?? { lines: [] };
     const axis: uPlot.Axis = {
       stroke: () => this._theme?.text ?? '',
       font: this._theme?.font,
@@ -97,59 +155,140 @@ export class LineChart {
       ticks: { stroke: () => this._theme?.grid ?? '', width: 1, size: 4 },
       gap: 2
     };
+    const incrs = whole === true ? { incrs: [...WHOLE_INCREMENTS] } : {};
     return {
       width,
-      height: this._options.height,
+      height: options.height,
       padding: [8, 12, 0, 0],
       legend: { show: false },
-      cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: false, range: wholeSteps } },
+      cursor: pointerOptions(options),
+      scales: {
+        x: { time: false, range: () => [...(this._frame?.range ?? [0, 1])] },
+        y: logScale === true ? LOGARITHMIC : {}
+      },
       axes: [
-        { ...axis, size: 24, space: 44, incrs: [...STEP_INCREMENTS] },
-        { ...axis, size: labelWidth, space: 24, values: valueLabels }
-      ],
-      series: [
-        {},
         {
-          stroke: () => this._theme?.line ?? '',
-          width: 1.5,
-          points: { show: (_, __, first, last) => last - first < 2 }
+          ...axis,
+          ...incrs,
+          size: 24,
+          space: 44,
+          values: (_, splits) =>
+            splits.map(x => this._frame?.formatX(x) ?? String(x))
+        },
+        {
+          ...axis,
+          size: labelWidth,
+          space: 24,
+          values: (_, splits) =>
+            splits.map(y => (Number.isFinite(y) ? options.format(y) : ''))
         }
       ],
+      series: [{}, ...lines.flatMap(line => this._seriesOf(line))],
       hooks: {
-        setCursor: [
-          () => {
-            this._describe();
+        setSelect: [
+          plot => {
+            onSelect(plot, options);
           }
         ]
       }
     };
   }
 
-  /** Say the value under the pointer, or else the newest one. */
-  private _describe(): void {
-    const { series, label, describe } = this._options;
-    const index = this._plot?.cursor.idx ?? series.length - 1;
-    const step = series.steps[index];
-    const value = series.values[index];
-    const text =
-      step === undefined || value === undefined || value === null
-        ? ''
-        : describe(step, value);
-    this._value.textContent = text;
-    this.node.dataset.points = String(series.length);
-    this._canvas.setAttribute('aria-label', `${label} ${text}`.trim());
+  private _seriesOf(line: ILine): uPlot.Series[] {
+    const stroke = (): string => this._theme?.lines[line.color] ?? '';
+    const style: uPlot.Series = {
+      stroke,
+      width: 1.5,
+      dash: line.dashed ? [6, 3] : undefined,
+      spanGaps: false,
+      points: { show: line.x.length < FEW, size: 4, fill: stroke }
+    };
+    return line.raw === null
+      ? [style]
+      : [{ ...style, alpha: 0.3, width: 1, points: { show: false } }, style];
+  }
+
+  /** Say the values under the pointer, or else the newest ones. */
+  private _describe(x: number | null): void {
+    const { lines, describeX } = this._frame ?? { lines: [] };
+    const { label, format } = this._options;
+    const readings = lines.map(line => {
+      const index = x === null ? line.x.length - 1 : nearest(line.x, x);
+      const value = line.y[index] ?? null;
+      return { line, at: line.x[index], value };
+    });
+    const [first] = readings;
+    const place =
+      first?.at === undefined ? '' : (describeX?.(x ?? first.at) ?? '');
+    const only = readings.length === 1 ? (first?.value ?? null) : null;
+    this._value.textContent =
+      readings.length > 1 || only === null
+        ? place
+        : `${format(only)} · ${place}`;
+    this._drawLegend(readings.length > 1 ? readings : []);
+    const told = readings.map(
+      ({ line, value }) =>
+        `${line.label} ${value === null ? '–' : format(value)}`
+    );
+    this._canvas.setAttribute(
+      'aria-label',
+      `${label}: ${told.join(', ')}, ${place}`
+    );
+  }
+
+  private _drawLegend(readings: { line: ILine; value: number | null }[]): void {
+    const shown = JSON.stringify(
+      readings.map(({ line, value }) => [line.label, line.color, value])
+    );
+    if (shown === this._legendShown) {
+      return;
+    }
+    this._legendShown = shown;
+    this._legend.replaceChildren(
+      ...readings.map(({ line, value }) => {
+        const item = document.createElement('li');
+        item.title = line.label;
+        const swatch = document.createElement('span');
+        swatch.className = 'jp-dtrain-swatch';
+        swatch.style.borderTopColor = lineColor(line.color);
+        swatch.style.borderTopStyle = line.dashed ? 'dashed' : 'solid';
+        const name = document.createElement('span');
+        name.className = 'jp-dtrain-legend-name';
+        name.textContent = line.label;
+        const number = document.createElement('span');
+        number.className = 'jp-dtrain-legend-value';
+        number.textContent = value === null ? '–' : this._options.format(value);
+        item.append(swatch, name, number);
+        return item;
+      })
+    );
   }
 
   private readonly _canvas: HTMLElement;
   private readonly _value: HTMLElement;
+  private readonly _legend: HTMLElement;
   private _plot: uPlot | null = null;
+  private _frame: IFrame | null = null;
   private _theme: IChartTheme | null = null;
-  private _drawn = -1;
+  private _shape = '';
+  private _legendShown = '[]';
 }
 
+/** Logarithmic, without blanks up to the next power of ten. */
+const LOGARITHMIC: uPlot.Scale = {
+  distr: uPlot.Scale.Distr.Logarithmic,
+  log: 10,
+  range: (_, min: number | null, max: number | null) => [
+    (min ?? 0.1) / 1.1,
+    (max ?? 1) * 1.1
+  ]
+};
+
+/** Fewer points than this are drawn as dots too. */
+const FEW = 3;
+
 /** Steps are whole numbers: no tick in between. */
-const STEP_INCREMENTS: readonly number[] = Array.from({ length: 10 }, (_, i) =>
+const WHOLE_INCREMENTS: readonly number[] = Array.from({ length: 10 }, (_, i) =>
   [1, 2, 5].map(factor => factor * 10 ** i)
 ).flat();
 
@@ -157,14 +296,4 @@ const STEP_INCREMENTS: readonly number[] = Array.from({ length: 10 }, (_, i) =>
 function labelWidth(_: uPlot, labels: string[] | null): number {
   const longest = Math.max(1, ...(labels ?? []).map(label => label.length));
   return 10 + 6.5 * longest;
-}
-
-/** A single point still gets an axis with a width. */
-function wholeSteps(
-  _: uPlot,
-  min: number | null,
-  max: number | null
-): uPlot.Range.MinMax {
-  const low = min ?? 0;
-  return [low, Math.max(max ?? 1, low + 1)];
 }

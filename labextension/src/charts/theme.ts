@@ -1,10 +1,20 @@
 /** The colours and fonts of JupyterLab's theme for a canvas, which cannot read CSS variables. */
 
 export interface IChartTheme {
-  line: string;
+  /** Colours of lines; there are as many as `NUM_COLORS`. */
+  lines: string[];
   text: string;
   grid: string;
+  background: string;
   font: string;
+}
+
+/** How many colours of lines base.css has. */
+export const NUM_COLORS = 8;
+
+/** The CSS colour of a line. */
+export function lineColor(index: number): string {
+  return `var(--jp-dtrain-line-${(index % NUM_COLORS) + 1})`;
 }
 
 /** Read the theme that applies to `node` now. */
@@ -15,9 +25,12 @@ export function readTheme(node: Element): IChartTheme {
     return value === '' ? fallback : value;
   };
   return {
-    line: variable('--jp-brand-color1', '#1976d2'),
+    lines: Array.from({ length: NUM_COLORS }, (_, index) =>
+      variable(`--jp-dtrain-line-${index + 1}`, '#1976d2')
+    ),
     text: variable('--jp-ui-font-color1', '#212121'),
     grid: variable('--jp-border-color2', '#e0e0e0'),
+    background: variable('--jp-layout-color1', '#ffffff'),
     font: `11px ${variable('--jp-ui-font-family', 'sans-serif')}`
   };
 }

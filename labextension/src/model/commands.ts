@@ -24,7 +24,7 @@ export class CommandError extends Error {
 }
 
 interface IWaiting {
-  resolve: (message: string) => void;
+  resolve: (reply: IReply) => void;
   reject: (error: CommandError) => void;
   timer: ReturnType<typeof setTimeout>;
 }
@@ -36,14 +36,17 @@ export class CommandSender {
     private readonly _replyMs: number = REPLY_MS
   ) {}
 
-  /** Send a command; resolves with what the kernel says that it did. */
-  send(name: CommandName, numEngines: number | null = null): Promise<string> {
+  /** Send a command; resolves with the kernel's answer to it. */
+  send(
+    name: CommandName,
+    options: Omit<Partial<ICommand>, 'type' | 'id' | 'name'> = {}
+  ): Promise<IReply> {
     this._count += 1;
     const command = {
+      ...options,
       type: 'command',
       id: `${name}-${this._count}`,
-      name,
-      num_engines: numEngines
+      name
     } satisfies ICommand;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
@@ -60,7 +63,7 @@ export class CommandSender {
   receive(reply: IReply): void {
     const waiting = this._settle(reply.id);
     if (reply.ok) {
-      waiting?.resolve(reply.message);
+      waiting?.resolve(reply);
     } else {
       waiting?.reject(new CommandError('refused', reply.message));
     }

@@ -16,13 +16,16 @@ import type { KernelMessage } from '@jupyterlab/services';
 import {
   COMMAND_TARGET,
   PROTOCOL_VERSION,
+  RECORD_TARGET,
   TELEMETRY_TARGET,
   type CommandName,
   type IBatch,
+  type ICommand,
   type IReply,
   type Update
 } from '../protocol';
-import { GONE, openComm, type IOpenComm, type KernelLink } from './comm';
+import { Attempt } from './attempt';
+import { GONE, openComm, type KernelLink } from './comm';
 import { CommandError, CommandSender } from './commands';
 import { TrainingState } from './state';
 
@@ -40,6 +43,8 @@ const MAY_LOAD = /dtrain|distribute|%run\b/;
 const SOON_MS = 300;
 /** A kernel that comes back is connected to anew; else it is asked by then. */
 const BACK_MS = 2000;
+/** How long an answer about runs may take: there may be millions of points. */
+const ANSWER_MS = 60_000;
 
 export class Connection implements IDisposable {
   constructor(readonly kernel: KernelLink) {
@@ -96,11 +101,27 @@ export class Connection implements IDisposable {
   }
 
   /** Send a command; resolves with the kernel's answer. */
-  send(name: CommandName, numEngines: number | null = null): Promise<string> {
+  send(name: CommandName, options: Partial<ICommand> = {}): Promise<IReply> {
     if (this._sender === null) {
       return Promise.reject(new CommandError('closed', 'not connected'));
     }
-    return this._sender.send(name, numEngines);
+    return this._sender.send(name, options);
+  }
+
+  /**
+   * Ask about runs, on a comm of their own that is opened with the first
+   * question: a long answer does not keep a Stop waiting.
+   */
+  async ask(
+    name: CommandName,
+    options: Partial<ICommand> = {}
+  ): Promise<IReply> {
+    const attempt = this._attempt;
+    if (attempt === null || this._sender === null) {
+      throw new CommandError('closed', 'not connected');
+    }
+    attempt.questions ??= this._openSender(attempt, RECORD_TARGET, ANSWER_MS);
+    return (await attempt.questions).send(name, options);
   }
 
   dispose(): void {
@@ -155,21 +176,39 @@ export class Connection implements IDisposable {
   }
 
   private async _openCommands(attempt: Attempt): Promise<void> {
-    const comm = await openComm(this.kernel, COMMAND_TARGET, {
+    const sender = await this._openSender(attempt, COMMAND_TARGET);
+    if (!attempt.closed) {
+      this._sender = sender;
+      this._changed.emit();
+    }
+  }
+
+  private async _openSender(
+    attempt: Attempt,
+    target: string,
+    replyMs?: number
+  ): Promise<CommandSender> {
+    const comm = await openComm(this.kernel, target, {
       onMessage: data => {
-        this._sender?.receive(data as unknown as IReply);
+        sender.receive(data as unknown as IReply);
       },
       onClose: () => {
         this._onClosed(attempt);
       }
     });
-    attempt.keep(comm);
-    if (!attempt.closed) {
-      this._sender = new CommandSender(data => {
+    const sender = new CommandSender(data => {
+      comm.send(data);
+    }, replyMs);
+    attempt.keep({
+      send: data => {
         comm.send(data);
-      });
-      this._changed.emit();
-    }
+      },
+      close: () => {
+        sender.close();
+        comm.close();
+      }
+    });
+    return sender;
   }
 
   private _onTelemetry(attempt: Attempt, batch: IBatch): void {
@@ -284,32 +323,4 @@ export class Connection implements IDisposable {
   private _eager = false;
   private _executed = false;
   private _isDisposed = false;
-}
-
-/**
- * The comms of one attempt to connect. Messages and comms that come after it
- * was closed belong to nobody: the comms are closed, the messages dropped.
- */
-class Attempt {
-  get closed(): boolean {
-    return this._closed;
-  }
-
-  keep(comm: IOpenComm): void {
-    if (this._closed) {
-      comm.close();
-    } else {
-      this._comms.push(comm);
-    }
-  }
-
-  close(): void {
-    this._closed = true;
-    for (const comm of this._comms.splice(0)) {
-      comm.close();
-    }
-  }
-
-  private readonly _comms: IOpenComm[] = [];
-  private _closed = false;
 }

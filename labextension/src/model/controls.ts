@@ -80,7 +80,9 @@ export class Controls {
     this._pending.add(command);
     this._changed.emit();
     try {
-      await this._connection.send(command, numEngines ?? null);
+      await this._connection.send(command, {
+        num_engines: numEngines ?? null
+      });
       if (command === 'stop_run') {
         this._stopAccepted = runId;
       }

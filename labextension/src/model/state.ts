@@ -17,7 +17,10 @@ import {
   type RunPhase,
   type Update
 } from '../protocol';
+import type { ICurveRun } from './lines';
 import { Series } from './series';
+import { RankTimes, type TimeSplit } from './times';
+import { XPositions } from './xAxis';
 
 /**
  * A run's phase as the views show it. `lost`: its kernel went away before the
@@ -44,6 +47,21 @@ export class TrainingState {
   /** The curves of the run by name, in the order in which they appeared. */
   readonly series = new Map<string, Series>();
   readonly notices: Nested<INotice>[] = [];
+  /** Where each rank's time goes, by rank. */
+  readonly times = new Map<number, RankTimes>();
+
+  /** The run with its curves, as charts take it. */
+  get curves(): ICurveRun | null {
+    const { run, series } = this;
+    if (run === null) {
+      return null;
+    }
+    if (this._curves?.runId !== run.run_id) {
+      const positions = new XPositions(run.started, series);
+      this._curves = { runId: run.run_id, name: run.name, series, positions };
+    }
+    return this._curves;
+  }
 
   /** Whether a run is under way (one that may still change). */
   get running(): boolean {
@@ -66,6 +84,9 @@ export class TrainingState {
         break;
       case 'device_use':
         this.devices.set(update.rank, update);
+        break;
+      case 'time_split':
+        this._addTimes(update);
         break;
       case 'notice':
         this._addNotice(update);
@@ -95,6 +116,9 @@ export class TrainingState {
       // stay.
       for (const points of snapshot.points) {
         this._addPoints(points);
+      }
+      for (const times of snapshot.times) {
+        this._addTimes(times);
       }
       for (const notice of snapshot.notices) {
         this._addNotice(notice);
@@ -134,7 +158,17 @@ export class TrainingState {
       this._runId = runId;
       this.run = null;
       this.series.clear();
+      this.times.clear();
       this.notices.length = 0;
+    }
+  }
+
+  private _addTimes(split: TimeSplit): void {
+    const times = this.times.get(split.rank);
+    if (times === undefined) {
+      this.times.set(split.rank, new RankTimes(split));
+    } else {
+      times.add(split);
     }
   }
 
@@ -150,6 +184,7 @@ export class TrainingState {
   }
 
   private _runId: string | null = null;
+  private _curves: ICurveRun | null = null;
 }
 
 /** Whether a run in this phase changes no more. */

@@ -7,17 +7,26 @@
 
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
+import { Archive } from './archive';
 import type { KernelLink } from './comm';
 import { Connection } from './connection';
 import { Controls } from './controls';
+import type { ICurveRun } from './lines';
+import { PlotOptions } from './plotOptions';
 
-/** A kernel's connection with its controls. */
+/** What is known of one kernel's training, and what can be done to it. */
 export interface ITraining {
   readonly connection: Connection;
   readonly controls: Controls;
+  readonly archive: Archive;
+  /** The runs whose curves are drawn: the present one, then pinned ones. */
+  curveRuns(): ICurveRun[];
 }
 
 export class TrainingModel implements IDisposable {
+  /** How curves are drawn, whichever notebook is current. */
+  readonly plot = new PlotOptions();
+
   /** Emitted after any change to what is to be shown. */
   get changed(): ISignal<this, void> {
     return this._changed;
@@ -79,7 +88,21 @@ export class TrainingModel implements IDisposable {
       return known;
     }
     const connection = new Connection(kernel);
-    const training = { connection, controls: new Controls(connection) };
+    const archive = new Archive((name, options) =>
+      connection.ask(name, options)
+    );
+    const training: ITraining = {
+      connection,
+      controls: new Controls(connection),
+      archive,
+      curveRuns: () => {
+        const { curves } = connection.state;
+        const pinned = archive.pinned.filter(
+          run => run.runId !== curves?.runId
+        );
+        return curves === null ? pinned : [curves, ...pinned];
+      }
+    };
     const onChanged = (): void => {
       if (this._current === training) {
         this._changed.emit();
@@ -87,6 +110,7 @@ export class TrainingModel implements IDisposable {
     };
     connection.changed.connect(onChanged);
     training.controls.changed.connect(onChanged);
+    archive.changed.connect(onChanged);
     kernel.disposed.connect(() => {
       this._trainings.delete(kernel);
     });

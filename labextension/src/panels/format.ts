@@ -35,6 +35,13 @@ function short(value: number): string {
   return value.toFixed(value < 10 ? 1 : 0);
 }
 
+/** Seconds with their unit: `0.25 s`, `12 s`, and from two minutes `2:05`. */
+export function formatSeconds(seconds: number): string {
+  return seconds < 120
+    ? `${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`
+    : formatDuration(seconds);
+}
+
 /** Seconds as `0:07`, `12:34` or `1:02:03`. */
 export function formatDuration(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));

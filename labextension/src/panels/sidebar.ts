@@ -11,6 +11,7 @@ import { CurvesView } from './curves';
 import { NoticesView } from './notices';
 import { RunView } from './run';
 import { StatusView } from './status';
+import { TimesView } from './times';
 
 export const SIDEBAR_ID = 'jp-dtrain-sidebar';
 
@@ -30,6 +31,7 @@ export class Sidebar extends Panel {
     this.addWidget(new StatusView('jp-dtrain-status', _model, trans));
     this.addWidget(new RunView('jp-dtrain-run', _model, trans));
     this.addWidget(new CurvesView(_model, trans, themes));
+    this.addWidget(new TimesView('jp-dtrain-times', _model, trans));
     this.addWidget(new ClusterView('jp-dtrain-cluster', _model, trans));
     this.addWidget(new NoticesView('jp-dtrain-notices', _model, trans));
   }

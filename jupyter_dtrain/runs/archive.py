@@ -1,0 +1,106 @@
+"""Answers what the sidebar asks about the runs of a folder, and does what it is told with them.
+
+It has a connection of its own to the database: a question about a million points must not hold up the run that is being written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import StoreError
+from ..protocol import Command, PastRun, Points, Reply
+from .compare import compare
+from .record import RunRecord
+from .recorder import LOSS, MAX_VIEW_POINTS
+from .store import DEFAULT_FOLDER, RunStore
+
+MAX_RUNS = 1000
+"""Runs that are listed at most, the newest."""
+HIDDEN = "device/"
+"""What the names of curves begin with that are recorded and not drawn."""
+
+
+class RunArchive:
+    """The past runs of a folder, by the sidebar's commands.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        By default the one beside the notebook.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._store = RunStore(folder or DEFAULT_FOLDER)
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs are."""
+        return self._store.folder
+
+    def answer(self, command: Command) -> Reply:
+        """Carry out a command about past runs.
+
+        Raises
+        ------
+        StoreError
+            It cannot be done.
+        """
+        match command.name:
+            case "list_runs":
+                records = self._store.list_runs()[-MAX_RUNS:]
+                return Reply(id=command.id, ok=True, message="", runs=[self._past_run(record) for record in reversed(records)])
+            case "get_curves":
+                return Reply(id=command.id, ok=True, message="", points=self._curves(command))
+            case "compare_runs":
+                before, after = self._store.get_run(_named(command.run_id)), self._store.get_run(_named(command.other_run_id))
+                return Reply(id=command.id, ok=True, message="", comparison=compare(before, after))
+            case "rename_run":
+                self._store.rename_run(_named(command.run_id), command.text or "")
+                return Reply(id=command.id, ok=True, message="Renamed.")
+            case "tag_run":
+                tags = dict.fromkeys(tag.strip() for tag in (command.text or "").split(","))
+                self._store.tag_run(_named(command.run_id), [tag for tag in tags if tag])
+                return Reply(id=command.id, ok=True, message="Tagged.")
+            case "delete_run":
+                self._store.delete_run(_named(command.run_id))
+                return Reply(id=command.id, ok=True, message="Deleted.")
+            case _:
+                raise StoreError(f"{command.name} is not a question about past runs.")
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._store.close()
+
+    def _past_run(self, record: RunRecord) -> PastRun:
+        steps, loss = self._store.last_loss(record.run_id, LOSS)
+        return PastRun(
+            run_id=record.run_id,
+            number=record.number,
+            name=record.name,
+            tags=record.tags,
+            phase=record.phase,
+            world_size=record.world_size,
+            started=record.started,
+            ended=record.ended,
+            error=record.error,
+            steps=steps,
+            loss=loss,
+        )
+
+    def _curves(self, command: Command) -> list[Points]:
+        run_id = _named(command.run_id)
+        names = [name for name in self._store.names(run_id) if not name.startswith(HIDDEN)]
+        if command.curve is not None:
+            names = [name for name in names if name == command.curve]
+        limit = MAX_VIEW_POINTS if command.limit is None else max(2, command.limit)
+        found = []
+        for name in names:
+            curve, thinned = self._store.view(run_id, name, limit=limit, first=command.first, last=command.last)
+            found.append(Points(run_id=run_id, name=name, step=curve.step, time=curve.time, value=curve.finite(), thinned=thinned))
+        return found
+
+
+def _named(run_id: str | None) -> str:
+    if run_id is None:
+        raise StoreError("Which run? The command names none.")
+    return run_id

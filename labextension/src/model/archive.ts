@@ -1,0 +1,148 @@
+/**
+ * The past runs of the notebook's folder, as the kernel's record has them, and
+ * those of them whose curves are drawn beside the present run's.
+ */
+
+import { Signal, type ISignal } from '@lumino/signaling';
+import type { IComparison, IPastRun, Nested, CommandName } from '../protocol';
+import { Details, type Ask } from './details';
+import type { ICurveRun } from './lines';
+import { Series } from './series';
+import { XPositions } from './xAxis';
+
+export type PastRun = Nested<IPastRun>;
+export type Comparison = Nested<IComparison>;
+
+export class Archive {
+  constructor(private readonly _ask: Ask) {
+    this.details = new Details(_ask);
+    this.details.changed.connect(() => {
+      this._changed.emit();
+    });
+  }
+
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** Fetches what a curve lacks here. */
+  readonly details: Details;
+
+  /** The newest first; `null` before they were asked for. */
+  get runs(): readonly PastRun[] | null {
+    return this._runs;
+  }
+
+  /** What went wrong with the last question, in the kernel's words. */
+  get error(): string | null {
+    return this._error;
+  }
+
+  get comparison(): Comparison | null {
+    return this._comparison;
+  }
+
+  /** The curves of the runs that are pinned. */
+  get pinned(): readonly ICurveRun[] {
+    return [...this._pinned.values()];
+  }
+
+  isPinned(runId: string): boolean {
+    return this._pinned.has(runId);
+  }
+
+  /** Fetch the list of runs. */
+  async refresh(): Promise<void> {
+    await this._try(async () => {
+      this._runs = (await this._ask('list_runs', {})).runs;
+    });
+  }
+
+  /** Draw the curves of a run beside the others, or no longer. */
+  async pin(run: PastRun, pinned: boolean): Promise<void> {
+    if (!pinned) {
+      this._pinned.delete(run.run_id);
+      this._changed.emit();
+      return;
+    }
+    await this._try(async () => {
+      const reply = await this._ask('get_curves', { run_id: run.run_id });
+      const series = new Map<string, Series>();
+      for (const points of reply.points) {
+        const one = new Series(points.name);
+        one.add(points);
+        series.set(points.name, one);
+      }
+      this._pinned.set(run.run_id, {
+        runId: run.run_id,
+        name: run.name,
+        series,
+        positions: new XPositions(run.started, series)
+      });
+    });
+  }
+
+  rename(run: PastRun, name: string): Promise<void> {
+    return this._change('rename_run', run, name);
+  }
+
+  /** Give a run the tags that `text` has, with commas between them. */
+  tag(run: PastRun, text: string): Promise<void> {
+    return this._change('tag_run', run, text);
+  }
+
+  async delete(run: PastRun): Promise<void> {
+    await this._change('delete_run', run);
+    if (this._error === null) {
+      this._pinned.delete(run.run_id);
+      this._changed.emit();
+    }
+  }
+
+  /** Find out what changed from one run to another. */
+  async compare(before: PastRun, after: PastRun): Promise<void> {
+    await this._try(async () => {
+      const reply = await this._ask('compare_runs', {
+        run_id: before.run_id,
+        other_run_id: after.run_id
+      });
+      this._comparison = reply.comparison;
+    });
+  }
+
+  forgetComparison(): void {
+    this._comparison = null;
+    this._changed.emit();
+  }
+
+  private async _change(
+    name: CommandName,
+    run: PastRun,
+    text?: string
+  ): Promise<void> {
+    await this._try(async () => {
+      await this._ask(name, { run_id: run.run_id, text: text ?? null });
+      this._runs = (await this._ask('list_runs', {})).runs;
+      const renamed = this._pinned.get(run.run_id);
+      if (renamed !== undefined && name === 'rename_run') {
+        this._pinned.set(run.run_id, { ...renamed, name: text ?? '' });
+      }
+    });
+  }
+
+  private async _try(action: () => Promise<void>): Promise<void> {
+    this._error = null;
+    try {
+      await action();
+    } catch (error) {
+      this._error = error instanceof Error ? error.message : String(error);
+    }
+    this._changed.emit();
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private readonly _pinned = new Map<string, ICurveRun>();
+  private _runs: readonly PastRun[] | null = null;
+  private _error: string | null = null;
+  private _comparison: Comparison | null = null;
+}

@@ -1,0 +1,76 @@
+/** Where the time of a rank goes: over the whole run, and of late. */
+
+import type { ITimeSplit, Nested } from '../protocol';
+
+export type TimeSplit = Nested<ITimeSplit>;
+
+/** The parts of a rank's time, in the order of a step. */
+export const PARTS = [
+  'data',
+  'forward',
+  'backward',
+  'communication',
+  'optimizer',
+  'other'
+] as const;
+
+export type Part = (typeof PARTS)[number];
+export type Parts = Record<Part, number>;
+
+/** "Of late" is between one and two of these, in seconds of the rank. */
+const RECENT_S = 5;
+
+/** The reports of one rank. Each has the sums since the run began. */
+export class RankTimes {
+  constructor(first: TimeSplit) {
+    this._now = this._middle = first;
+    this._before = null;
+  }
+
+  /** Take a newer report. */
+  add(split: TimeSplit): void {
+    this._now = split;
+    if (total(split) - total(this._middle) > RECENT_S) {
+      this._before = this._middle;
+      this._middle = split;
+    }
+  }
+
+  get rank(): number {
+    return this._now.rank;
+  }
+
+  /** Steps that the rank has finished. */
+  get step(): number {
+    return this._now.step;
+  }
+
+  /** Worker processes of the loader, as far as is known. */
+  get numWorkers(): number | null {
+    return this._now.num_workers;
+  }
+
+  /** Seconds since the run began. */
+  get all(): Parts {
+    return this._now;
+  }
+
+  /** Seconds of the last while; of the whole run while that is short. */
+  get recent(): Parts {
+    const { _now: now, _before: before } = this;
+    if (before === null) {
+      return now;
+    }
+    const parts = PARTS.map(part => [part, now[part] - before[part]]);
+    return Object.fromEntries(parts) as Parts;
+  }
+
+  private _now: TimeSplit;
+  private _middle: TimeSplit;
+  private _before: TimeSplit | null;
+}
+
+/** All of the time that is split, in seconds. */
+export function total(parts: Parts): number {
+  return PARTS.reduce((sum, part) => sum + parts[part], 0);
+}

@@ -1,0 +1,176 @@
+/** Where the time goes: a bar per rank, and what would make it less. */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { advise, share, type Advice } from '../model/advice';
+import { PARTS, total, type Part, type RankTimes } from '../model/times';
+import { formatPercent, formatSeconds } from './format';
+import { View } from './view';
+
+/** More ranks are not drawn one by one: those that stand out most are. */
+const MAX_BARS = 16;
+
+export class TimesView extends View {
+  protected render(): React.ReactElement | null {
+    const { trans } = this;
+    const times = this.model.current?.connection.state.times;
+    const ranks = [...(times?.values() ?? [])];
+    ranks.sort((a, b) => a.rank - b.rank);
+    if (ranks.length === 0) {
+      return null;
+    }
+    const advice = advise(ranks);
+    const names = partNames(trans);
+    const shown = mostUnlike(ranks, MAX_BARS);
+    return (
+      <section
+        className="jp-dtrain-section"
+        data-testid="jp-dtrain-times"
+        data-advice={advice.kind}
+        aria-labelledby="jp-dtrain-times-title"
+      >
+        <header>
+          <h2 id="jp-dtrain-times-title">{trans.__('Where the time goes')}</h2>
+        </header>
+        <p data-testid="jp-dtrain-advice">{adviceText(advice, trans)}</p>
+        <ul className="jp-dtrain-times">
+          {shown.map(rank => (
+            <Bar key={rank.rank} rank={rank} names={names} trans={trans} />
+          ))}
+        </ul>
+        {shown.length < ranks.length && (
+          <p className="jp-dtrain-hint">
+            {trans.__(
+              '%1 of %2 ranks: those whose time is split least like the others’.',
+              String(shown.length),
+              String(ranks.length)
+            )}
+          </p>
+        )}
+        <ul className="jp-dtrain-parts" aria-hidden="true">
+          {PARTS.map(part => (
+            <li key={part}>
+              <span className="jp-dtrain-part" data-part={part} />
+              {names[part]}
+            </li>
+          ))}
+        </ul>
+      </section>
+    );
+  }
+}
+
+interface IBarProps {
+  rank: RankTimes;
+  names: Record<Part, string>;
+  trans: TranslationBundle;
+}
+
+function Bar({ rank, names, trans }: IBarProps): React.ReactElement {
+  const shares = PARTS.map(part => ({ part, of: share(rank, part) }));
+  const label = trans.__('Rank %1', String(rank.rank));
+  const told = shares
+    .map(({ part, of }) => `${names[part]} ${formatPercent(100 * of)}`)
+    .join(', ');
+  const all = PARTS.map(
+    part => `${names[part]}: ${formatSeconds(rank.all[part])}`
+  );
+  const title = [
+    label,
+    told,
+    trans.__('Since the start, %1:', formatSeconds(total(rank.all))),
+    ...all
+  ].join('\n');
+  return (
+    <li data-testid="jp-dtrain-rank-times" data-rank={rank.rank} title={title}>
+      <span className="jp-dtrain-times-rank">{rank.rank}</span>
+      <div
+        className="jp-dtrain-split"
+        role="img"
+        aria-label={`${label}: ${told}`}
+      >
+        {shares.map(({ part, of }) => (
+          <div
+            key={part}
+            className="jp-dtrain-part"
+            data-part={part}
+            style={{ width: `${100 * of}%` }}
+          />
+        ))}
+      </div>
+    </li>
+  );
+}
+
+/** The ranks whose split is farthest from the mean, in order of rank. */
+function mostUnlike(ranks: RankTimes[], limit: number): RankTimes[] {
+  if (ranks.length <= limit) {
+    return ranks;
+  }
+  const means = PARTS.map(
+    part =>
+      ranks.reduce((sum, rank) => sum + share(rank, part), 0) / ranks.length
+  );
+  const distance = (rank: RankTimes): number =>
+    PARTS.reduce(
+      (sum, part, i) => sum + Math.abs(share(rank, part) - (means[i] ?? 0)),
+      0
+    );
+  return [...ranks]
+    .sort((a, b) => distance(b) - distance(a))
+    .slice(0, limit)
+    .sort((a, b) => a.rank - b.rank);
+}
+
+function partNames(trans: TranslationBundle): Record<Part, string> {
+  return {
+    data: trans.__('Data'),
+    forward: trans.__('Forward'),
+    backward: trans.__('Backward'),
+    communication: trans.__('Communication'),
+    optimizer: trans.__('Optimizer'),
+    other: trans.__('Rest of the cell')
+  };
+}
+
+function adviceText(advice: Advice, trans: TranslationBundle): string {
+  const percent = 'share' in advice ? formatPercent(100 * advice.share) : '';
+  switch (advice.kind) {
+    case 'too-early':
+      return trans.__('After a few steps, this says what would help.');
+    case 'data':
+      return trans.__(
+        'Rank %1 waits %2 of its time for data: try num_workers=%3 in the DataLoader.',
+        String(advice.rank),
+        percent,
+        String(advice.workers)
+      );
+    case 'straggler':
+      return trans.__(
+        'The ranks wait %1 of their time for each other: rank %2 takes %3 times as long for a step as most. Look at what else runs on its machine.',
+        percent,
+        String(advice.rank),
+        advice.slower.toFixed(1)
+      );
+    case 'communication':
+      return trans.__(
+        'The ranks spend %1 of their time on communication: a larger batch_size means fewer exchanges, fewer engines smaller ones.',
+        percent
+      );
+    case 'optimizer':
+      return trans.__(
+        'The optimizer takes %1 of the time: try its fused=True, or a larger batch_size for fewer steps.',
+        percent
+      );
+    case 'other':
+      return trans.__(
+        'The cell’s own code takes %1 of the time, outside of models, backward passes and loaders: look for values that are read or printed in every step.',
+        percent
+      );
+    case 'good':
+      return trans.__(
+        'Nothing stands out: %1 of the time goes into forward and backward passes.',
+        percent
+      );
+  }
+}

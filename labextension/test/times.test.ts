@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import { advise, straggler } from '../src/model/advice';
+import { PARTS, RankTimes, total, type Parts } from '../src/model/times';
+
+const NOTHING = Object.fromEntries(PARTS.map(part => [part, 0])) as Parts;
+
+/** A rank after 20 steps that took these seconds. */
+function rank(number: number, parts: Partial<Parts>, workers = 0): RankTimes {
+  return new RankTimes({
+    ...NOTHING,
+    ...parts,
+    rank: number,
+    step: 20,
+    num_workers: workers
+  });
+}
+
+const COMPUTING = { forward: 4, backward: 5, optimizer: 1 };
+
+describe('the times of a rank', () => {
+  it('are those of the whole run, and of the last seconds', () => {
+    const times = rank(0, {});
+    for (let second = 1; second <= 60; second++) {
+      const data = Math.min(30, second);
+      times.add({
+        ...NOTHING,
+        data,
+        forward: second - data,
+        rank: 0,
+        step: second,
+        num_workers: 2
+      });
+    }
+    assert.equal(times.all.data, 30);
+    assert.equal(times.recent.data, 0);
+    const recent = total(times.recent);
+    assert.ok(recent >= 5 && recent <= 12, String(recent));
+    assert.equal(times.step, 60);
+    assert.equal(times.numWorkers, 2);
+  });
+});
+
+describe('the advice', () => {
+  it('waits for a few steps of all ranks', () => {
+    assert.deepEqual(advise([]), { kind: 'too-early' });
+    const early = new RankTimes({
+      ...NOTHING,
+      data: 9,
+      rank: 1,
+      step: 1,
+      num_workers: 0
+    });
+    const ranks = [rank(0, COMPUTING), early];
+    assert.deepEqual(advise(ranks), { kind: 'too-early' });
+  });
+
+  it('names the rank that waits for data, and more workers', () => {
+    const ranks = [
+      rank(0, COMPUTING),
+      rank(3, { ...COMPUTING, data: 10 }),
+      rank(4, { ...COMPUTING, data: 5 })
+    ];
+    assert.deepEqual(advise(ranks), {
+      kind: 'data',
+      rank: 3,
+      share: 0.5,
+      workers: 4
+    });
+    const busy = rank(0, { ...COMPUTING, data: 10 }, 3);
+    const advice = advise([busy]);
+    assert.equal(advice.kind === 'data' && advice.workers, 6);
+  });
+
+  it('names the rank that the others wait for', () => {
+    const ranks = [
+      rank(0, { ...COMPUTING, communication: 5 }),
+      rank(1, { ...COMPUTING, communication: 5 }),
+      rank(2, { forward: 7, backward: 8 })
+    ];
+    assert.deepEqual(straggler(ranks), { rank: 2, slower: 1.5 });
+    assert.equal(advise(ranks).kind, 'straggler');
+  });
+
+  it('says what else takes the time', () => {
+    for (const part of ['communication', 'optimizer', 'other'] as const) {
+      const ranks = [0, 1].map(number =>
+        rank(number, { forward: 2, backward: 3, [part]: 5 })
+      );
+      assert.deepEqual(advise(ranks), { kind: part, share: 0.5 });
+    }
+  });
+
+  it('says when nothing stands out', () => {
+    const ranks = [rank(0, COMPUTING), rank(1, COMPUTING)];
+    assert.deepEqual(advise(ranks), { kind: 'good', share: 0.9 });
+    assert.equal(straggler(ranks), null);
+  });
+});

@@ -1,0 +1,143 @@
+"""Past runs as the sidebar asks for them: lists, curves in as many points as a view can show, names, tags, comparisons."""
+
+import math
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from jupyter_dtrain.errors import StoreError
+from jupyter_dtrain.protocol import Command
+from jupyter_dtrain.runs.archive import RunArchive
+from jupyter_dtrain.runs.store import DATABASE, RunStore
+
+# The tables as the first version had them.
+VERSION_1 = """
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, phase TEXT NOT NULL,
+    world_size INTEGER NOT NULL, started REAL NOT NULL, ended REAL, error TEXT, arguments TEXT NOT NULL,
+    owner_host TEXT NOT NULL, owner_pid INTEGER NOT NULL, owner_created REAL NOT NULL, seen REAL NOT NULL
+);
+CREATE TABLE curves (
+    curve INTEGER PRIMARY KEY, number INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, UNIQUE (number, name)
+);
+CREATE TABLE points (curve INTEGER NOT NULL REFERENCES curves ON DELETE CASCADE, step INTEGER NOT NULL, time REAL NOT NULL, value REAL);
+CREATE INDEX points_of_curve ON points (curve);
+INSERT INTO runs VALUES (1, 'old', 'digits', 'finished', 2, 1000.0, 1010.0, NULL, '{"engines": 2}', 'here', 1, 1.0, 1010.0);
+INSERT INTO curves VALUES (1, 1, 'loss');
+INSERT INTO points VALUES (1, 1, 1001.0, 0.5), (1, 2, 1002.0, 0.25);
+PRAGMA user_version = 1;
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    with closing(RunStore(tmp_path / "dtrain-runs")) as store:
+        yield store
+
+
+@pytest.fixture
+def archive(store):
+    with closing(RunArchive(store.folder)) as archive:
+        yield archive
+
+
+def ask(archive, name, **options):
+    return archive.answer(Command(id="c1", name=name, **options))
+
+
+def record(store, name, cell="train()\n", losses=(0.5, 0.25), **arguments):
+    run_id = store.create_run(name, cell, 2, arguments, {"python": "3.11", "packages": {"torch": "2.13.0"}})
+    steps = list(range(1, len(losses) + 1))
+    store.add_points(run_id, "loss", steps, [1000.0 + step for step in steps], list(losses))
+    store.finish_run(run_id, "finished")
+    return run_id
+
+
+def test_runs_are_listed_newest_first_with_where_they_got_to(store, archive):
+    assert ask(archive, "list_runs").runs == []
+    first, second = record(store, "first"), record(store, "second", losses=(1.0, 0.75, math.nan))
+    empty = store.create_run("empty", "", 1, {}, {})
+    runs = ask(archive, "list_runs").runs
+    assert [(run.run_id, run.name, run.steps, run.loss, run.phase) for run in runs] == [
+        (empty, "empty", 0, None, "running"),
+        (second, "second", 3, None, "finished"),
+        (first, "first", 2, 0.25, "finished"),
+    ]
+
+
+def test_a_run_is_renamed_tagged_and_deleted(store, archive):
+    run_id = record(store, "digits")
+    ask(archive, "rename_run", run_id=run_id, text=" a better name ")
+    ask(archive, "tag_run", run_id=run_id, text="baseline, cpu,, baseline")
+    (run,) = ask(archive, "list_runs").runs
+    assert (run.name, run.tags) == ("a better name", ["baseline", "cpu"])
+    with pytest.raises(StoreError, match="needs a name"):
+        ask(archive, "rename_run", run_id=run_id, text="  ")
+    with pytest.raises(StoreError, match="no run"):
+        ask(archive, "tag_run", run_id="none", text="x")
+    ask(archive, "delete_run", run_id=run_id)
+    assert ask(archive, "list_runs").runs == []
+    assert not (store.folder / run_id).exists()
+
+
+def test_curves_come_whole_or_one_by_one_and_those_of_devices_do_not(store, archive):
+    run_id = record(store, "digits")
+    store.add_points(run_id, "accuracy", [2], [1002.0], [0.9])
+    store.add_points(run_id, "device/0/utilization", [2], [1002.0], [87.0])
+    assert [points.name for points in ask(archive, "get_curves", run_id=run_id).points] == ["loss", "accuracy"]
+    (loss,) = ask(archive, "get_curves", run_id=run_id, curve="loss", first=2).points
+    assert (loss.run_id, loss.step, loss.time, loss.value, loss.thinned) == (run_id, [2], [1002.0], [0.25], False)
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_spikes_and_its_gap(store, archive):
+    values = [math.sin(step / 1000) for step in range(1, 50_001)]
+    values[12_344], values[40_000], values[30_000] = 99.0, -99.0, math.nan
+    run_id = record(store, "long", losses=values)
+    (loss,) = ask(archive, "get_curves", run_id=run_id, limit=500).points
+    assert 250 < len(loss.step) <= 500
+    assert loss.step == sorted(set(loss.step))
+    assert loss.thinned
+    seen = dict(zip(loss.step, loss.value, strict=True))
+    assert (seen[12_345], seen[40_001], seen[30_001]) == (99.0, -99.0, None)
+
+    # A part of it, closer: every point, once there is room for them.
+    (part,) = ask(archive, "get_curves", run_id=run_id, first=12_300, last=12_399, limit=500).points
+    assert part.step == list(range(12_300, 12_400))
+    assert part.value == values[12_299:12_399]
+    assert not part.thinned
+
+
+def test_two_runs_are_compared_by_arguments_versions_and_cells(store, archive):
+    before = record(store, "one", "lr = 0.1\ntrain(lr)\n", engines=2, numbers="global")
+    after = record(store, "two", "lr = 0.2\ntrain(lr)\n", engines=4, numbers="global", device=None)
+    comparison = ask(archive, "compare_runs", run_id=before, other_run_id=after).comparison
+    assert (comparison.before, comparison.after) == (before, after)
+    assert [(change.name, change.before, change.after) for change in comparison.changes] == [
+        ("engines", "2", "4"),
+        ("device", None, "not given"),
+    ]
+    assert comparison.cell == ["@@ -1,2 +1,2 @@", "-lr = 0.1", "+lr = 0.2", " train(lr)"]
+    same = ask(archive, "compare_runs", run_id=before, other_run_id=before).comparison
+    assert (same.changes, same.cell) == ([], [])
+    (store.folder / before / "cell.py").unlink()
+    with pytest.raises(StoreError, match="cannot be read"):
+        ask(archive, "compare_runs", run_id=before, other_run_id=after)
+
+
+def test_commands_that_name_no_run_or_are_not_about_runs_are_refused(archive):
+    with pytest.raises(StoreError, match="Which run"):
+        ask(archive, "delete_run")
+    with pytest.raises(StoreError, match="not a question about past runs"):
+        ask(archive, "stop_run")
+
+
+def test_a_record_of_the_first_version_is_brought_up_to_date(store, archive):
+    store.folder.mkdir()
+    with closing(sqlite3.connect(store.folder / DATABASE)) as connection:
+        connection.executescript(VERSION_1)
+    (run,) = ask(archive, "list_runs").runs
+    assert (run.name, run.tags, run.steps, run.loss) == ("digits", [], 2, 0.25)
+    ask(archive, "tag_run", run_id="old", text="kept")
+    assert store.get_run("old").tags == ["kept"]
+    assert store.points("old", "loss").value == [0.5, 0.25]

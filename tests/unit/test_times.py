@@ -1,0 +1,125 @@
+"""Where the time of a rank goes: the parts are all of it, and nothing is lost when a rank begins again."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from jupyter_dtrain.engine.timing import BACKWARD, COMMUNICATION, DATA, FORWARD, Timing, Waiting
+from jupyter_dtrain.protocol import RankStarted, TimeSplit
+from jupyter_dtrain.runs.recorder import RunRecorder
+from jupyter_dtrain.runs.times import PARTS, TimeSplits
+
+
+class Clock:
+    """A clock that goes on when the test says so."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr("jupyter_dtrain.engine.timing.perf_counter", lambda: self.now)
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def parts(timing, step=0):
+    """Return the parts that took any time."""
+    (split,) = timing.drain(step)
+    return {part: getattr(split, part) for part in PARTS if getattr(split, part)}
+
+
+def split(rank, **seconds):
+    return TimeSplit(rank=rank, step=1, **dict.fromkeys(PARTS, 0.0) | seconds)
+
+
+def test_each_part_gets_its_time_and_together_they_are_all_of_it(clock):
+    timing = Timing(1, torch.device("cpu"))
+    clock.pass_(5)  # before the cell
+    timing.start()
+    clock.pass_(1)
+    before = timing.switch(DATA)
+    clock.pass_(2)
+    timing.switch(before)
+    outer = timing.switch(BACKWARD)
+    clock.pass_(3)
+    with Waiting():
+        clock.pass_(4)
+    clock.pass_(0.5)
+    timing.switch(outer)
+    clock.pass_(0.25)
+    assert parts(timing) == {"other": 1.25, "data": 2, "backward": 3.5, "communication": 4}
+    timing.stop()
+    clock.pass_(7)  # after the cell
+    assert timing.drain(0) == [], "nothing new"
+    with Waiting():
+        clock.pass_(1)
+    assert timing.drain(0) == []
+
+
+def test_a_part_that_goes_on_is_reported_while_it_does(clock):
+    timing = Timing(0, torch.device("cpu"))
+    timing.num_workers = 2
+    timing.start()
+    timing.switch(FORWARD)
+    clock.pass_(1)
+    assert parts(timing) == {"forward": 1}
+    clock.pass_(2)
+    (found,) = timing.drain(9)
+    assert isinstance(found, TimeSplit)
+    assert (found.forward, found.step, found.num_workers, found.rank) == (3, 9, 2, 0)
+    timing.stop()
+
+
+def test_reports_from_another_thread_never_go_back():
+    timing = Timing(0, torch.device("cpu"))
+    started = time.perf_counter()
+    timing.start()
+    reports = []
+    done = threading.Event()
+
+    def report():
+        while not done.is_set():
+            reports.extend(timing.drain(0))
+
+    reporter = threading.Thread(target=report)
+    reporter.start()
+    for _ in range(20_000):
+        before = timing.switch(COMMUNICATION)
+        timing.switch(before)
+    timing.stop()
+    passed = time.perf_counter() - started
+    done.set()
+    reporter.join(30)
+    reports += timing.drain(0)
+    assert reports
+    for part in PARTS:
+        values = [getattr(found, part) for found in reports]
+        assert values == sorted(values)
+    assert sum(getattr(reports[-1], part) for part in PARTS) == pytest.approx(passed, rel=0.2)
+
+
+def test_a_rank_that_begins_again_goes_on_from_what_was_spent():
+    times = TimeSplits()
+    times.begin(0)
+    times.add(split(0, data=1.0))
+    times.add(split(0, data=3.0, forward=2.0))
+    times.begin(0)
+    times.add(split(0, data=0.5))
+    assert times.all() == [split(0, data=3.5, forward=2.0)]
+
+
+def test_views_get_what_has_changed_and_a_new_view_all_of_it():
+    run = RunRecorder(run_id="r", name="r", world_size=2)
+    for rank in (1, 0):
+        run.apply(RankStarted(rank=rank, world_size=2, host="here", pid=1, device="cpu", device_name="cpu"))
+        run.apply(split(rank, data=1.0 + rank))
+    messages = [message for message in run.drain() if isinstance(message, TimeSplit)]
+    assert messages == run.times() == [split(0, data=1.0), split(1, data=2.0)]
+    run.apply(split(1, data=4.0))
+    assert [message for message in run.drain() if isinstance(message, TimeSplit)] == [split(1, data=4.0)]
