@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { Archive, type PastRun } from '../src/model/archive';
 import { Details } from '../src/model/details';
+import { selectRuns, type SortKey } from '../src/model/runList';
 import type { ICommand, IReply } from '../src/protocol';
 import { settle } from './fakes';
 
@@ -168,5 +169,29 @@ describe('past runs', () => {
     assert.equal(archive.comparison?.after, 'r2');
     archive.forgetComparison();
     assert.equal(archive.comparison, null);
+  });
+});
+
+describe('the list of past runs', () => {
+  const runs = [
+    { ...RUN, number: 3, name: 'c 10', loss: null, ended: null },
+    { ...RUN, number: 2, name: 'c 9', loss: 0.2, tags: ['baseline'] },
+    { ...RUN, number: 1, name: 'a', loss: 0.1, ended: 2000 }
+  ];
+  const numbers = (filter: string, key: SortKey): number[] =>
+    selectRuns(runs, filter, key).map(run => run.number);
+
+  it('is sorted, with what is not known at the end', () => {
+    assert.deepEqual(numbers('', 'newest'), [3, 2, 1]);
+    assert.deepEqual(numbers('', 'oldest'), [1, 2, 3]);
+    assert.deepEqual(numbers('', 'name'), [1, 2, 3]);
+    assert.deepEqual(numbers('', 'loss'), [1, 2, 3]);
+    assert.deepEqual(numbers('', 'duration'), [2, 1, 3]);
+  });
+
+  it('is filtered by words in names and tags', () => {
+    assert.deepEqual(numbers('C', 'newest'), [3, 2]);
+    assert.deepEqual(numbers('base c', 'newest'), [2]);
+    assert.deepEqual(numbers('none', 'newest'), []);
   });
 });

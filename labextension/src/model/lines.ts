@@ -37,6 +37,16 @@ export function drawnNames(runs: readonly ICurveRun[]): string[] {
   return [...names];
 }
 
+/** Colours for the curves of the first run: training, validation, test. */
+const OWN_COLORS = 3;
+/** Colours for other runs, one each. */
+const OTHER_COLORS = 5;
+
+/** The colour of the curves of the drawn run number `index`. */
+export function runColor(index: number): number {
+  return index === 0 ? 0 : OWN_COLORS + ((index - 1) % OTHER_COLORS);
+}
+
 export class LineBuilder {
   constructor(
     private readonly _options: PlotOptions,

@@ -10,12 +10,12 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { ILine } from '../charts/data';
 import { LineChart, type IFrame } from '../charts/lineChart';
-import { NUM_COLORS } from '../charts/theme';
 import { groupCurves, type IGroup } from '../model/groups';
 import {
   LineBuilder,
   drawnNames,
   fullRange,
+  runColor,
   type ICurveLine,
   type ICurveRun
 } from '../model/lines';
@@ -171,9 +171,7 @@ export class CurvesView extends Widget {
     const parts = ['train', 'validation', 'test'];
     // The first run has a colour for each of its curves, others one for all.
     const color =
-      line.run === 0
-        ? Math.max(0, parts.indexOf(part))
-        : 3 + ((line.run - 1) % (NUM_COLORS - 3));
+      line.run === 0 ? Math.max(0, parts.indexOf(part)) : runColor(line.run);
     const name = this._label(line.name);
     const run = runs[line.run]?.name ?? '';
     const label =

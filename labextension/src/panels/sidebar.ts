@@ -10,6 +10,7 @@ import { ClusterView } from './cluster';
 import { CurvesView } from './curves';
 import { NoticesView } from './notices';
 import { RunView } from './run';
+import { RunsView } from './runs';
 import { StatusView } from './status';
 import { TimesView } from './times';
 
@@ -33,6 +34,7 @@ export class Sidebar extends Panel {
     this.addWidget(new CurvesView(_model, trans, themes));
     this.addWidget(new TimesView('jp-dtrain-times', _model, trans));
     this.addWidget(new ClusterView('jp-dtrain-cluster', _model, trans));
+    this.addWidget(new RunsView('jp-dtrain-runs', _model, trans));
     this.addWidget(new NoticesView('jp-dtrain-notices', _model, trans));
   }
 

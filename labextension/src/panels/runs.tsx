@@ -1,0 +1,200 @@
+/** Past runs of the notebook's folder: find, mark, draw and compare them. */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { PastRun } from '../model/archive';
+import { SORT_KEYS, selectRuns, type SortKey } from '../model/runList';
+import type { ITraining } from '../model/training';
+import { ComparisonView } from './comparison';
+import { PastRunRow } from './pastRun';
+import { View } from './view';
+
+/** More rows are not drawn: the filter finds the others. */
+const MAX_ROWS = 100;
+
+export class RunsView extends View {
+  protected render(): React.ReactElement | null {
+    const training = this.model.current;
+    return training?.connection.status === 'connected' ? (
+      <PastRuns training={training} trans={this.trans} />
+    ) : null;
+  }
+}
+
+interface IRunsProps {
+  training: ITraining;
+  trans: TranslationBundle;
+}
+
+function PastRuns({ training, trans }: IRunsProps): React.ReactElement {
+  const { archive, connection } = training;
+  const { run, running } = connection.state;
+  const canAsk = connection.canCommand;
+  const [open, setOpen] = React.useState(false);
+  // The list is fetched when it is opened, and when a run begins or ends.
+  const occasion = `${run?.run_id ?? ''} ${String(running)}`;
+  React.useEffect(() => {
+    if (open && canAsk) {
+      void archive.refresh();
+    }
+  }, [archive, open, canAsk, occasion]);
+  return (
+    <section
+      className="jp-dtrain-section"
+      data-testid="jp-dtrain-past-runs"
+      aria-labelledby="jp-dtrain-past-runs-title"
+    >
+      <header>
+        <h2 id="jp-dtrain-past-runs-title">
+          <button
+            type="button"
+            className="jp-dtrain-toggle"
+            aria-expanded={open}
+            onClick={() => {
+              setOpen(!open);
+            }}
+          >
+            {trans.__('Past runs')}
+          </button>
+        </h2>
+      </header>
+      {open && <RunList training={training} trans={trans} />}
+    </section>
+  );
+}
+
+function RunList({ training, trans }: IRunsProps): React.ReactElement {
+  const { archive } = training;
+  const [filter, setFilter] = React.useState('');
+  const [sort, setSort] = React.useState<SortKey>('newest');
+  const [opened, setOpened] = React.useState<string | null>(null);
+  const { runs, error, comparison } = archive;
+  if (runs === null) {
+    return error === null ? (
+      <p className="jp-dtrain-hint">{trans.__('Reading the record…')}</p>
+    ) : (
+      <Problem text={error} />
+    );
+  }
+  if (runs.length === 0) {
+    return (
+      <p className="jp-dtrain-hint">
+        {trans.__(
+          'No run has been recorded in this folder. Each %1 cell is, in %2 beside the notebook.',
+          '%%distribute',
+          'dtrain-runs'
+        )}
+      </p>
+    );
+  }
+  const found = selectRuns(runs, filter, sort);
+  const shown = found.slice(0, MAX_ROWS);
+  const byId = new Map(runs.map(run => [run.run_id, run]));
+  const name = (runId: string): string => byId.get(runId)?.name ?? runId;
+  return (
+    <>
+      <div className="jp-dtrain-run-tools">
+        <input
+          type="search"
+          className="jp-dtrain-field"
+          data-testid="jp-dtrain-run-filter"
+          placeholder={trans.__('Filter by name, tag, state')}
+          aria-label={trans.__('Filter past runs')}
+          value={filter}
+          onChange={event => {
+            setFilter(event.target.value);
+          }}
+        />
+        <select
+          data-testid="jp-dtrain-run-sort"
+          aria-label={trans.__('Order of past runs')}
+          value={sort}
+          onChange={event => {
+            setSort(event.target.value as SortKey);
+          }}
+        >
+          {SORT_KEYS.map(key => (
+            <option key={key} value={key}>
+              {sortName(key, trans)}
+            </option>
+          ))}
+        </select>
+      </div>
+      {error !== null && <Problem text={error} />}
+      <ul className="jp-dtrain-past-runs">
+        {shown.map(run => (
+          <PastRunRow
+            key={run.run_id}
+            run={run}
+            others={others(runs, run)}
+            color={colorOf(training, run)}
+            archive={archive}
+            opened={opened === run.run_id}
+            onToggle={() => {
+              setOpened(opened === run.run_id ? null : run.run_id);
+            }}
+            trans={trans}
+          />
+        ))}
+      </ul>
+      {found.length === 0 && (
+        <p className="jp-dtrain-hint">{trans.__('No run fits the filter.')}</p>
+      )}
+      {found.length > shown.length && (
+        <p className="jp-dtrain-hint">
+          {trans.__(
+            'The first %1 of %2: filter to find others.',
+            String(shown.length),
+            String(found.length)
+          )}
+        </p>
+      )}
+      {comparison !== null && (
+        <ComparisonView
+          comparison={comparison}
+          before={name(comparison.before)}
+          after={name(comparison.after)}
+          onClose={() => {
+            archive.forgetComparison();
+          }}
+          trans={trans}
+        />
+      )}
+    </>
+  );
+}
+
+function Problem({ text }: { text: string }): React.ReactElement {
+  return (
+    <p className="jp-dtrain-error-text" role="alert">
+      {text}
+    </p>
+  );
+}
+
+function others(runs: readonly PastRun[], run: PastRun): PastRun[] {
+  return runs.filter(other => other.run_id !== run.run_id);
+}
+
+/** Which of the charts' runs this one is; `null`: it is not drawn. */
+function colorOf(training: ITraining, run: PastRun): number | null {
+  const index = training
+    .curveRuns()
+    .findIndex(drawn => drawn.runId === run.run_id);
+  return index < 0 ? null : index;
+}
+
+function sortName(key: SortKey, trans: TranslationBundle): string {
+  switch (key) {
+    case 'newest':
+      return trans.__('newest');
+    case 'oldest':
+      return trans.__('oldest');
+    case 'name':
+      return trans.__('name');
+    case 'loss':
+      return trans.__('least loss');
+    case 'duration':
+      return trans.__('shortest');
+  }
+}
