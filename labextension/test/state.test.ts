@@ -138,6 +138,24 @@ describe('a kernel that goes away', () => {
   });
 });
 
+describe('the history of a device', () => {
+  it('has an entry a second, of the last two minutes', () => {
+    const state = play('digits-two-engines', 3);
+    const use = recorded('digits-two-engines').find(
+      update => update.type === 'device_use'
+    );
+    assert.ok(use);
+    for (let tenth = 0; tenth <= 3000; tenth++) {
+      const time = use.time + tenth / 10;
+      state.apply({ ...use, time, utilization: tenth % 10 });
+    }
+    const entries = state.histories.get(use.rank)?.entries() ?? [];
+    assert.equal(entries.length, 121);
+    assert.ok(Math.abs((entries[0]?.ago ?? 0) - 120) < 1);
+    assert.ok(entries.every(({ percent }) => percent === 0));
+  });
+});
+
 describe('a cluster that shrinks', () => {
   it('forgets the devices of ranks that are gone', () => {
     const state = play('digits-two-engines');

@@ -33,13 +33,13 @@ for epoch in range({epochs}):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if optimizer.state_dict is None or epoch == {broken}:
+        if epoch == {broken}:
             raise ValueError("enough")
 """
 CELLS = {
     "setup": SETUP,
-    "first": TRAIN.format(name="first", epochs=4, broken=None),
-    "second": TRAIN.format(name="second", epochs=1, broken=None),
+    "first": TRAIN.format(name="first", epochs=4, broken=-1),
+    "second": TRAIN.format(name="second", epochs=1, broken=-1),
     "broken": TRAIN.format(name="broken", epochs=1, broken=0),
 }
 setup, first, second, broken = range(len(CELLS))

@@ -17,6 +17,7 @@ import {
   type RunPhase,
   type Update
 } from '../protocol';
+import { DeviceHistory } from './deviceHistory';
 import type { ICurveRun } from './lines';
 import { Series } from './series';
 import { RankTimes, type TimeSplit } from './times';
@@ -44,6 +45,8 @@ export class TrainingState {
   runReceived = 0;
   /** The newest device use by rank. */
   readonly devices = new Map<number, DeviceUse>();
+  /** The use of each device over the last minutes, by rank. */
+  readonly histories = new Map<number, DeviceHistory>();
   /** The curves of the run by name, in the order in which they appeared. */
   readonly series = new Map<string, Series>();
   readonly notices: Nested<INotice>[] = [];
@@ -83,7 +86,7 @@ export class TrainingState {
         this._addPoints(update);
         break;
       case 'device_use':
-        this.devices.set(update.rank, update);
+        this._addDeviceUse(update);
         break;
       case 'time_split':
         this._addTimes(update);
@@ -98,6 +101,7 @@ export class TrainingState {
   lose(): void {
     this.cluster = NO_CLUSTER;
     this.devices.clear();
+    this.histories.clear();
     if (this.run !== null && !hasEnded(this.run.phase)) {
       this.run = { ...this.run, phase: 'lost' };
     }
@@ -107,7 +111,7 @@ export class TrainingState {
     this._setCluster(snapshot.cluster);
     this.devices.clear();
     for (const device of snapshot.devices) {
-      this.devices.set(device.rank, device);
+      this._addDeviceUse(device);
     }
     // A restarted kernel knows of no run; the last one stays to be read.
     if (snapshot.run !== null) {
@@ -132,6 +136,7 @@ export class TrainingState {
     for (const rank of this.devices.keys()) {
       if (!ranks.has(rank)) {
         this.devices.delete(rank);
+        this.histories.delete(rank);
       }
     }
   }
@@ -161,6 +166,16 @@ export class TrainingState {
       this.times.clear();
       this.notices.length = 0;
     }
+  }
+
+  private _addDeviceUse(use: DeviceUse): void {
+    this.devices.set(use.rank, use);
+    let history = this.histories.get(use.rank);
+    if (history === undefined) {
+      history = new DeviceHistory();
+      this.histories.set(use.rank, history);
+    }
+    history.add(use);
   }
 
   private _addTimes(split: TimeSplit): void {

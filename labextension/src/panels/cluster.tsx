@@ -2,11 +2,9 @@
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { DeviceUse } from '../model/state';
 import type { ITraining } from '../model/training';
-import type { IEngineInfo, Nested } from '../protocol';
 import { Control } from './control';
-import { formatMemory, formatPercent } from './format';
+import { Ranks } from './ranks';
 import { clusterPhaseText, failureText, obstacleText } from './texts';
 import { View } from './view';
 
@@ -17,7 +15,7 @@ export class ClusterView extends View {
       return null;
     }
     const { trans } = this;
-    const { cluster, devices } = training.connection.state;
+    const { cluster } = training.connection.state;
     return (
       <section
         className="jp-dtrain-section"
@@ -43,65 +41,12 @@ export class ClusterView extends View {
           </p>
         )}
         {cluster.engines.length > 0 && (
-          <ul className="jp-dtrain-ranks">
-            {cluster.engines.map(engine => (
-              <RankRow
-                key={engine.rank}
-                engine={engine}
-                use={devices.get(engine.rank)}
-                trans={trans}
-              />
-            ))}
-          </ul>
+          <Ranks state={training.connection.state} trans={trans} />
         )}
         <ClusterControls training={training} trans={trans} />
       </section>
     );
   }
-}
-
-interface IRankRowProps {
-  engine: Nested<IEngineInfo>;
-  use: DeviceUse | undefined;
-  trans: TranslationBundle;
-}
-
-function RankRow({ engine, use, trans }: IRankRowProps): React.ReactElement {
-  const percent = Math.min(100, Math.max(0, use?.utilization ?? 0));
-  return (
-    <li
-      className="jp-dtrain-rank"
-      data-testid="jp-dtrain-rank"
-      data-rank={engine.rank}
-      title={trans.__('%1, process %2', engine.host, String(engine.pid))}
-    >
-      <span className="jp-dtrain-rank-name">
-        {trans.__('Rank %1', String(engine.rank))}
-      </span>
-      <span className="jp-dtrain-rank-place">
-        {`${engine.device} · ${engine.host}`}
-      </span>
-      <span className="jp-dtrain-rank-percent">
-        {use === undefined ? '–' : formatPercent(use.utilization)}
-      </span>
-      <div
-        className="jp-dtrain-bar"
-        role="meter"
-        aria-label={trans.__('Utilization of rank %1', String(engine.rank))}
-        aria-valuemin={0}
-        aria-valuemax={100}
-        aria-valuenow={Math.round(percent)}
-      >
-        <div style={{ width: `${percent}%` }} />
-      </div>
-      <span className="jp-dtrain-rank-device" title={engine.device_name}>
-        {engine.device_name}
-      </span>
-      <span className="jp-dtrain-rank-memory">
-        {use !== undefined && formatMemory(use.memory_used, use.memory_total)}
-      </span>
-    </li>
-  );
 }
 
 interface IClusterControlsProps {

@@ -98,8 +98,8 @@ function RunList({ training, trans }: IRunsProps): React.ReactElement {
           type="search"
           className="jp-dtrain-field"
           data-testid="jp-dtrain-run-filter"
-          placeholder={trans.__('Filter by name, tag, state')}
-          aria-label={trans.__('Filter past runs')}
+          placeholder={trans.__('Filter')}
+          aria-label={trans.__('Filter past runs by name, tag or state')}
           value={filter}
           onChange={event => {
             setFilter(event.target.value);

@@ -1,0 +1,85 @@
+/**
+ * All ranks: a row each. Over 32 of them there is a heat map too, and only the
+ * rows that are in sight are made.
+ */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { straggler } from '../model/advice';
+import type { TrainingState } from '../model/state';
+import { HeatMap } from './heatMap';
+import { RankRow, ROW_HEIGHT } from './rankRow';
+
+/** So many rows are simply shown. */
+const MAX_ROWS = 32;
+/** Height of the list of more, in rows. */
+const ROWS_IN_SIGHT = 6;
+
+export interface IRanksProps {
+  state: TrainingState;
+  trans: TranslationBundle;
+}
+
+export function Ranks({ state, trans }: IRanksProps): React.ReactElement {
+  const { engines } = state.cluster;
+  const list = React.useRef<HTMLUListElement>(null);
+  const [top, setTop] = React.useState(0);
+  const late = state.running ? straggler([...state.times.values()]) : null;
+  const row = (index: number): React.ReactElement | null => {
+    const engine = engines[index];
+    return engine === undefined ? null : (
+      <RankRow
+        key={engine.rank}
+        engine={engine}
+        use={state.devices.get(engine.rank)}
+        history={state.histories.get(engine.rank)}
+        step={state.times.get(engine.rank)?.step ?? null}
+        slower={late?.rank === engine.rank ? late.slower : null}
+        trans={trans}
+      />
+    );
+  };
+  if (engines.length <= MAX_ROWS) {
+    return (
+      <ul className="jp-dtrain-ranks">
+        {engines.map((_, index) => row(index))}
+      </ul>
+    );
+  }
+  const first = Math.max(0, Math.floor(top / ROW_HEIGHT) - 1);
+  const last = Math.min(engines.length, first + ROWS_IN_SIGHT + 3);
+  return (
+    <>
+      <HeatMap
+        state={state}
+        slow={late?.rank ?? null}
+        trans={trans}
+        onPick={index => {
+          list.current?.scrollTo({ top: index * ROW_HEIGHT });
+        }}
+      />
+      <ul
+        ref={list}
+        className="jp-dtrain-ranks jp-dtrain-many-ranks"
+        style={{ height: ROWS_IN_SIGHT * ROW_HEIGHT }}
+        tabIndex={0}
+        aria-label={trans.__('%1 ranks', String(engines.length))}
+        onScroll={event => {
+          setTop(event.currentTarget.scrollTop);
+        }}
+      >
+        <li
+          aria-hidden="true"
+          style={{ height: first * ROW_HEIGHT }}
+          role="presentation"
+        />
+        {engines.slice(first, last).map((_, index) => row(first + index))}
+        <li
+          aria-hidden="true"
+          style={{ height: (engines.length - last) * ROW_HEIGHT }}
+          role="presentation"
+        />
+      </ul>
+    </>
+  );
+}
