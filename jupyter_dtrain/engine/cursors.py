@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..capture.bundle import RandomState
+from .timing import DATA, Counted
 
 _OURS = str(Path(__file__).parent)
 _iterate = DataLoader.__iter__
@@ -147,7 +148,8 @@ class LoaderIterator:
         elif cursor.first is None:
             cursor.first = Moment(cursor.loader)
         try:
-            batch = next(self._batches)
+            with Counted(DATA):
+                batch = next(self._batches)
         except StopIteration:
             cursor.finished = True
             raise

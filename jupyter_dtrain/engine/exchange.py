@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .placements import GlobalTensor, Partial, Shard, part_of
-from .timing import Waiting
+from .timing import COMMUNICATION, Counted
 
 
 class _Sum(torch.autograd.Function):
@@ -84,7 +84,7 @@ class _Early:
 
     def value(self) -> torch.Tensor:
         if self._work is not None:
-            with Waiting():
+            with Counted(COMMUNICATION):
                 self._work.wait()
             self._work = None
         return self._total
@@ -134,7 +134,7 @@ class Exchange:
     def objects(value: Any) -> list[Any]:
         """Return every rank's `value`, in rank order."""
         found: list[Any] = [None] * dist.get_world_size()
-        with Waiting():
+        with Counted(COMMUNICATION):
             dist.all_gather_object(found, value)
         return found
 
@@ -176,7 +176,7 @@ def weigh(part: torch.Tensor, weight: float) -> torch.Tensor:
 def _all_sum(part: torch.Tensor) -> torch.Tensor:
     is_bool = part.dtype == torch.bool
     result = (part.long() if is_bool else part).detach().clone().contiguous()
-    with Waiting():
+    with Counted(COMMUNICATION):
         dist.all_reduce(result)
     return result > 0 if is_bool else result
 
@@ -193,7 +193,7 @@ def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> to
     if is_bool:
         own = own.to(torch.uint8)
     parts = [torch.empty_like(own) for _ in sizes]
-    with Waiting():
+    with Counted(COMMUNICATION):
         dist.all_gather(parts, own)
     whole = torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
     if is_bool:

@@ -83,7 +83,7 @@ def instrumented(
         timing.num_workers = self.num_workers
         before = timing.switch(DATA)
         try:
-            return _TimedBatches(loaders.iterate(iterate, self), timing)
+            return loaders.iterate(iterate, self)
         finally:
             timing.switch(before)
 
@@ -147,24 +147,3 @@ def instrumented(
         stack.callback(register_optimizer_step_pre_hook(optimizer_begins).remove)
         stack.callback(register_optimizer_step_post_hook(optimizer_stepped).remove)
         yield
-
-
-class _TimedBatches:
-    """The iterator of a loader, which counts as data what the cell waits for it."""
-
-    def __init__(self, batches: Iterator[Any], timing: Timing) -> None:
-        self._batches = batches
-        self._timing = timing
-
-    def __iter__(self) -> _TimedBatches:
-        return self
-
-    def __next__(self) -> Any:
-        before = self._timing.switch(DATA)
-        try:
-            return next(self._batches)
-        finally:
-            self._timing.switch(before)
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]  # all that PyTorch and `loaders` return have one

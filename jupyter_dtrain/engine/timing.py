@@ -42,7 +42,7 @@ class Timing:
         """Go over to `part`, and return the one before: going back to it is a switch too."""
         before = self.part
         if before != part:
-            self._clock.mark(before)
+            self._clock.mark(before, part)
             self.part = part
         return before
 
@@ -60,8 +60,8 @@ class Timing:
 
     def drain(self, step: int) -> list[Message]:
         """Return the sums so far as a message; `step` is the number of steps finished."""
-        # A switch on the other thread may be half done, and a part be counted twice: the sums are never taken back.
-        now = [max(pair) for pair in zip(self._reported, self._clock.read(self.part), strict=False)]
+        # A switch that is half done lacks a little, which comes with the next report: the sums are never taken back.
+        now = [max(pair) for pair in zip(self._reported, self._clock.read(), strict=False)]
         if now == self._reported:
             return []
         self._reported = now
@@ -83,12 +83,15 @@ class Timing:
 current: Timing | None = None  # that of the cell which is running
 
 
-class Waiting:
-    """Counts a ``with`` block as communication, while a cell is running."""
+class Counted:
+    """Counts a ``with`` block as `part`, while a cell is running."""
+
+    def __init__(self, part: int) -> None:
+        self._part = part
 
     def __enter__(self) -> None:
         self._timing = current
-        self._before = OTHER if current is None else current.switch(COMMUNICATION)
+        self._before = OTHER if current is None else current.switch(self._part)
 
     def __exit__(self, *_: object) -> None:
         if self._timing is not None:
@@ -100,18 +103,21 @@ class _HostClock:
 
     def __init__(self) -> None:
         self._seconds = [0.0] * (OUTSIDE + 1)
-        self._since = perf_counter()
+        self._open = OUTSIDE, perf_counter()  # the part that goes on, since when
 
-    def mark(self, part: int) -> None:
-        """End `part` now; the next one begins."""
+    def mark(self, part: int, following: int) -> None:
+        """End `part` now; `following` begins."""
         now = perf_counter()
-        self._seconds[part] += now - self._since
-        self._since = now
+        since = self._open[1]
+        # In this order, and read in the other one: no time is ever counted twice.
+        self._open = following, now
+        self._seconds[part] += now - since
 
-    def read(self, part: int) -> list[float]:
-        """Return the sums, with what has passed of `part`."""
+    def read(self) -> list[float]:
+        """Return the sums, with what has passed of the part that goes on."""
         seconds = list(self._seconds)
-        seconds[part] += perf_counter() - self._since
+        part, since = self._open
+        seconds[part] += perf_counter() - since
         return seconds
 
 
@@ -129,12 +135,12 @@ class _DeviceClock:
         event.record()
         return event
 
-    def mark(self, part: int) -> None:
+    def mark(self, part: int, _following: int) -> None:
         """End `part` at this place of the stream."""
         if len(self._marks) < MAX_MARKS:
             self._marks.append((part, self._event()))
 
-    def read(self, _part: int) -> list[float]:
+    def read(self) -> list[float]:
         """Return the sums as far as the device is."""
         while self._marks and self._marks[0][1].query():
             part, event = self._marks.popleft()

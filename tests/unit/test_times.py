@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from jupyter_dtrain.engine.timing import BACKWARD, COMMUNICATION, DATA, FORWARD, Timing, Waiting
+from jupyter_dtrain.engine.timing import BACKWARD, COMMUNICATION, DATA, FORWARD, Counted, Timing
 from jupyter_dtrain.protocol import RankStarted, TimeSplit
 from jupyter_dtrain.runs.recorder import RunRecorder
 from jupyter_dtrain.runs.times import PARTS, TimeSplits
@@ -48,7 +48,7 @@ def test_each_part_gets_its_time_and_together_they_are_all_of_it(clock):
     timing.switch(before)
     outer = timing.switch(BACKWARD)
     clock.pass_(3)
-    with Waiting():
+    with Counted(COMMUNICATION):
         clock.pass_(4)
     clock.pass_(0.5)
     timing.switch(outer)
@@ -57,7 +57,7 @@ def test_each_part_gets_its_time_and_together_they_are_all_of_it(clock):
     timing.stop()
     clock.pass_(7)  # after the cell
     assert timing.drain(0) == [], "nothing new"
-    with Waiting():
+    with Counted(COMMUNICATION):
         clock.pass_(1)
     assert timing.drain(0) == []
 
@@ -101,7 +101,7 @@ def test_reports_from_another_thread_never_go_back():
     for part in PARTS:
         values = [getattr(found, part) for found in reports]
         assert values == sorted(values)
-    assert sum(getattr(reports[-1], part) for part in PARTS) == pytest.approx(passed, rel=0.2)
+    assert 0.5 * passed < sum(getattr(reports[-1], part) for part in PARTS) <= passed
 
 
 def test_a_rank_that_begins_again_goes_on_from_what_was_spent():
