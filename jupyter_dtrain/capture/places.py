@@ -114,6 +114,13 @@ class Unit:
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
     has_places: bool = False
 
+    def binds_again(self, name: str, number: int) -> bool:
+        """Return whether a statement that binds a name can be run again on the way to a place."""
+        return any(
+            name in names and binder < number and self.blocks[binder][0] <= number <= self.blocks[binder][1]
+            for binder, names in self.binders.items()
+        )
+
 
 class Numbers:
     """Numbers of the statements and calls of a text."""

@@ -44,7 +44,8 @@ RUNTIME = "__dtrain__"
 
 _Node = TypeVar("_Node", bound=ast.AST)
 _FUTURE_FLAGS = 0x1FF0000  # of a code object: what its file imports from __future__
-_NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__"})  # their callers need what they make
+# Who calls the first ones needs what they make; a model's `forward` is called by PyTorch, unless somebody calls it by name.
+_NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__", "forward"})
 
 
 class Rewriting:
@@ -80,13 +81,13 @@ class Rewriting:
         self.numbers = Numbers(self.tree, first_number)
         self.first_number = first_number
         self.units: list[Unit] = []
-        functions = [
-            node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS) and not is_generator(node) and node.name not in _NOT_RESUMED
-        ]
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS) and not is_generator(node)]
+        skipped = _NOT_RESUMED - (mentioned(tree) & {"forward"})
         if is_cell:
             self._unit("<module>", 1, self.tree, is_cell=True)
         for node in functions:
-            self._unit(node.name, min([node.lineno, *(part.lineno for part in node.decorator_list)]), node, is_cell=False)
+            if node.name not in skipped:
+                self._unit(node.name, min([node.lineno, *(part.lineno for part in node.decorator_list)]), node, is_cell=False)
 
         self.end = self.numbers.next + len(self.units)
 
@@ -351,6 +352,11 @@ def _at(place: ast.AST, node: _Node, *, whole: bool = False) -> _Node:
             part.end_lineno, part.end_col_offset = end  # type: ignore[attr-defined]
             pending += ast.iter_child_nodes(part)
     return node
+
+
+def mentioned(tree: ast.AST) -> set[str]:
+    """Return the names and attributes in a text."""
+    return {part.id if isinstance(part, ast.Name) else part.attr for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)}
 
 
 # -- code ------------------------------------------------------------------------------------------------------------

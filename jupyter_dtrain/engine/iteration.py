@@ -20,6 +20,9 @@ _OVER_DICTS = (type(iter(_EMPTY.keys())), type(iter(_EMPTY.values())), type(iter
 _CONTAINERS: tuple[Any, ...] = (range(0), range(2**70), [], (), set(), "", "é", b"", bytearray())
 _OWN_STATE = frozenset({LoaderIterator, *(type(iter(empty)) for empty in _CONTAINERS)})
 _PLAIN = frozenset({*map(type, _CONTAINERS), dict, frozenset, torch.Tensor, torch.nn.Parameter, *_VIEWS, *_OVER_DICTS, *_OWN_STATE})
+_DRAW_NOTHING = frozenset(
+    {"builtins", "collections", "itertools", "numpy", "pandas", "pathlib", "torch", "tqdm"}
+)  # top packages of classes
 _OF_OTHERS = (enumerate, zip, reversed, map, filter)  # iterators that say what they are made of
 
 
@@ -49,6 +52,12 @@ def is_plain(iterable: object) -> bool:
 def is_progress_bar(iterable: object) -> bool:
     """Return whether it shows how far the loop over it is. Such are tied to the process's output."""
     return type(iterable).__module__.partition(".")[0] == "tqdm"
+
+
+def may_draw_first(iterable: object) -> bool:
+    """Return whether walking over it may begin with random numbers that decide on its items: the user's own classes do that."""
+    kind = type(iterable)
+    return not hasattr(kind, "__next__") and kind.__module__.partition(".")[0] not in _DRAW_NOTHING
 
 
 class Loop:

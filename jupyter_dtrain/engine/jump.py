@@ -104,10 +104,10 @@ class Jump:
         place = self._units[self._depth].loops[number]
         return place.end_of_test < self._target <= place.end_of_body
 
-    def arrive(self, unit: Unit, frame: FrameType) -> None:
+    def arrive(self, unit: Unit | None, frame: FrameType) -> None:
         """Enter a function on the way."""
         if self._is_innermost or self._units[self._depth + 1] is not unit:
-            self.fail(f"{unit.key[0]}() was called on the way")
+            self.fail(f"{frame.f_code.co_name}() was called on the way")
         self._depth += 1
         self._frames.append(frame)
         write_variables(frame, self._values[self._depth])

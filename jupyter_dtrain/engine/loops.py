@@ -25,11 +25,11 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from ..capture.bundle import RandomState
-from ..capture.places import CallPlace, Unit
+from ..capture.places import CallPlace, LoopPlace, Unit
 from ..capture.resumable import RUNTIME
 from .cursors import Cursor, Moment
 from .frames import made_inside, read_variables
-from .iteration import Loop, WatchedLoop, WhileLoop, has_begun, is_plain, is_progress_bar, under_way
+from .iteration import Loop, WatchedLoop, WhileLoop, has_begun, is_plain, may_draw_first, under_way
 from .jump import DEFINED_AGAIN, LIVE, Jump
 from .positions import FramePosition, LoopPosition, Position
 from .texts import Texts
@@ -68,6 +68,7 @@ class Loops:
         self._texts = Texts()
         self._running: Loop | WhileLoop | None = None  # whose boundary it is
         self._active: dict[tuple[int, int], weakref.ref[Loop] | WhileLoop] = {}  # by frame and number
+        self._most_active = 500  # before it is looked which have ended
         self.collecting: list[list[Cursor]] = []  # the cursors of the loops whose items are being fetched
         self._drawn: dict[int, RandomState] = {}  # before the iterables of loops were evaluated
         self._jump: Jump | None = None
@@ -92,12 +93,9 @@ class Loops:
             yield
         finally:
             self._texts.release()
-            # Functions that the cell made and somebody keeps still ask here: they get what they would without a run.
-            self.at, self.is_quiet, self._jump = LIVE, True, None
-            self.on_boundary, self._say = _nothing, _nothing
-            self._running = None
-            if before is not None:
-                setattr(builtins, RUNTIME, before)
+            self.is_quiet = True
+            # Functions that the cell made and somebody keeps still ask for a run.
+            setattr(builtins, RUNTIME, before if before is not None else _Over())
 
     # -- where the run is --------------------------------------------------------------------------------------------
 
@@ -149,7 +147,7 @@ class Loops:
                 why_not = loop.why_not(is_running=loop is running)
                 if why_not:
                     raise _NoPlace(f"line {loop.place.line}: {why_not}")
-            _check_variables(frame, unit, loops)
+            _check_variables(frame, unit, loops, running.place.number if call is None else call.number)
             found.append((frame, unit, call, loops))
             if unit.is_cell:
                 return found[::-1]
@@ -169,9 +167,11 @@ class Loops:
         """Say whether a loop's iterable is there already and need not be evaluated."""
         if self.at >= 0:
             return self._the_jump().saved(number)
-        self.collecting.append([])
-        if self._texts.loops[number].draws:
-            self._drawn[number] = RandomState.now()
+        place = self._texts.loops.get(number)
+        if place is not None:  # the code is of this run
+            self.collecting.append([])
+            if place.draws:
+                self._drawn[number] = RandomState.now()
         return False
 
     def loop(self, number: int, iterable: Any) -> Iterator[Any]:
@@ -179,19 +179,21 @@ class Loops:
         frame = sys._getframe(1)
         if self._jump is not None and self._jump.has_seen(number):
             return self._jump.loop(number, iterable, frame)
+        place = self._texts.loops.get(number)
+        if place is None:
+            return iter(iterable)
         cursors = self.collecting[-1]
         try:
-            return self.register(frame, self._make(number, iterable, frame, cursors))
+            return self.register(frame, self._make(place, iterable, frame, cursors))
         finally:
             self.collecting.pop()
 
-    def _make(self, number: int, iterable: Any, frame: FrameType, cursors: list[Cursor]) -> Loop:
-        place = self._texts.loops[number]
-        random_state = self._drawn.pop(number, None) if place.draws else None
+    def _make(self, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[Cursor]) -> Loop:
+        random_state = self._drawn.pop(place.number, None) if place.draws else None
         if is_plain(iterable):
             items: Iterator[Any] = iter(iterable)
             return Loop(self, place, iterable, items)
-        if not hasattr(iterable, "__next__") and not is_progress_bar(iterable):
+        if may_draw_first(iterable):
             random_state = RandomState.now()
         items = iter(iterable)
         stale = under_way(frame, place.sources)
@@ -199,17 +201,19 @@ class Loops:
 
     def register(self, frame: FrameType, loop: Loop) -> Loop:
         """Remember that a loop runs in a frame."""
-        if len(self._active) > 500:
+        if len(self._active) > self._most_active:
             self._forget_ended()
         self._active[id(frame), loop.place.number] = weakref.ref(loop)
         return loop
 
     def begin(self, number: int) -> None:
         """Begin a ``while`` loop."""
-        if len(self._active) > 500:
+        if len(self._active) > self._most_active:
             self._forget_ended()
         count = 0 if self.at < 0 or self._jump is None else self._jump.count_of(number)
-        self._active[id(sys._getframe(1)), number] = WhileLoop(self._texts.loops[number], count)
+        place = self._texts.loops.get(number)
+        if place is not None:
+            self._active[id(sys._getframe(1)), number] = WhileLoop(place, count)
 
     def turn(self, number: int) -> bool:
         """Come to the condition of a ``while`` loop. Returns whether its body is entered without asking it."""
@@ -220,10 +224,10 @@ class Loops:
             self._jump.finish()
             self._active[id(sys._getframe(1)), number].count += 1  # type: ignore[union-attr]  # a WhileLoop
             return False
-        loop = self._active[id(sys._getframe(1)), number]
-        assert isinstance(loop, WhileLoop)
-        self.boundary(loop)
-        loop.count += 1
+        loop = self._active.get((id(sys._getframe(1)), number))
+        if loop is not None:
+            self.boundary(loop)  # type: ignore[arg-type]  # a WhileLoop
+            loop.count += 1  # type: ignore[union-attr]
         return False
 
     def boundary(self, loop: Loop | WhileLoop) -> None:
@@ -243,6 +247,7 @@ class Loops:
         for key, entry in list(self._active.items()):
             if key[0] not in running or (isinstance(entry, weakref.ref) and entry() is None):
                 del self._active[key]
+        self._most_active = 2 * len(self._active) + 500
 
     # -- cursors of data loaders -------------------------------------------------------------------------------------
 
@@ -298,7 +303,7 @@ class Loops:
             tree.body[-1] = _fixed(ast.Assign([value], last.value), last)
         if self._jump is not None:  # the snapshot has functions with the code that they were made from
             self._texts.adopt((obj for obj in gc.get_objects() if type(obj) is FunctionType and self._texts.knows(obj, filename)), {})
-        code = self._texts.compile_cell(tree, filename)
+        code = self._texts.compile_cell(tree, filename, namespace)
         if self._jump is not None:
             self._jump.start(namespace)
         try:
@@ -323,7 +328,7 @@ class Loops:
 
     def arrive(self, index: int) -> None:
         """Begin a function on the way to where the run is to go on."""
-        self._the_jump().arrive(self._texts.units[index], sys._getframe(1))
+        self._the_jump().arrive(self._texts.units.get(index), sys._getframe(1))
 
     def replays(self, number: int) -> bool:
         """Say whether a statement that lies before the place has to be run again, for a name that was not saved."""
@@ -377,8 +382,22 @@ def _fixed(node: ast.Assign, place: ast.Expr) -> ast.Assign:
     return ast.fix_missing_locations(node)
 
 
-def _nothing(*_: object) -> None:
-    """Stand in for a callback when the run is over."""
+class _Over:
+    """In the place of a run that is over."""
+
+    at = paused = LIVE
+
+    def saved(self, number: int) -> bool:  # noqa: ARG002
+        return False
+
+    def loop(self, number: int, iterable: Any) -> Iterator[Any]:  # noqa: ARG002
+        return iter(iterable)
+
+    def begin(self, number: int) -> None:
+        pass
+
+    def turn(self, number: int) -> bool:  # noqa: ARG002
+        return False
 
 
 _installed: weakref.WeakSet[Loops] = weakref.WeakSet()
@@ -420,13 +439,15 @@ def _frame_position(_: FrameType, unit: Unit, call: CallPlace | None, loops: lis
     return FramePosition(unit.filename, unit.key[0], unit.key[1], number - base, line, counts)
 
 
-def _check_variables(frame: FrameType, unit: Unit, loops: list[Loop | WhileLoop]) -> None:
+def _check_variables(frame: FrameType, unit: Unit, loops: list[Loop | WhileLoop], number: int) -> None:
     """Raise where the names of a frame hold what cannot be made again as it is."""
     used = {id(loop.items) for loop in loops if isinstance(loop, Loop)}
     variables = frame.f_locals if unit.is_cell else read_variables(frame)
     for name, value in variables.items():
         if has_begun(value) and id(value) not in used:
             raise _NoPlace(f"line {frame.f_lineno}: `{name}` is a generator that has begun to give its items")
+        if made_inside(frame, value) and not unit.binds_again(name, number):
+            raise _NoPlace(f"line {frame.f_lineno}: `{name}` uses variables of {frame.f_code.co_name}() and is not made on the way")
 
 
 def _outside(frame: FrameType) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
 
 from ..capture.places import LoopPlace, Unit, shared_names
-from ..capture.resumable import Rewriting, definitions, future_flags, key_of, original_code, remember_original
+from ..capture.resumable import Rewriting, definitions, future_flags, key_of, mentioned, original_code, remember_original
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 class Texts:
     """Rewritten texts by their files, and the functions that run rewritten code for now."""
+
+    _next_number = 0  # of this process: code of one run may still be there in the next
 
     def __init__(self) -> None:
         self.loops: dict[int, LoopPlace] = {}
@@ -25,9 +30,8 @@ class Texts:
         self._sources: dict[str, str] = {}
         self._cell = ""
         self._shared: frozenset[str] = frozenset()
-        self._next_number = 0
-        self._waiting: list[FunctionType] = []
-        self._adopted: list[weakref.ref[FunctionType]] = []
+        self._waiting: dict[str, list[FunctionType]] = {}  # by the names that they are called by
+        self._adopted: list[tuple[weakref.ref[FunctionType], CodeType]] = []
 
     def unit_of(self, code: CodeType) -> Unit | None:
         """Return the places of a code object, ``None`` if it was not rewritten."""
@@ -42,7 +46,7 @@ class Texts:
         """Return `tree` rewritten, with numbers that no other text has."""
         self._shared |= shared_names(tree)
         rewriting = Rewriting(tree, filename, first_number=self._next_number, is_cell=is_cell, shared=self._shared)
-        self._next_number = rewriting.end
+        Texts._next_number = rewriting.end
         for unit in rewriting.units:
             self.loops.update(unit.loops)
             self.units[unit.index] = unit
@@ -77,24 +81,46 @@ class Texts:
     def adopt(self, objects: Iterable[object], sources: Mapping[str, str]) -> None:
         """Let functions run the rewritten code of their texts from `compile_cell` on, if they were made from these."""
         self._sources.update(sources)
-        self._waiting += (function for obj in objects for function in _functions_of(obj))
+        for obj in objects:
+            for name, function in _functions_of(obj):
+                self._waiting.setdefault(name, []).append(function)
 
     def knows(self, function: FunctionType, cell: str) -> bool:
         """Return whether the text of a function is there, or is that of the cell."""
         filename = function.__code__.co_filename
         return filename == cell or filename in self._sources
 
-    def compile_cell(self, tree: ast.Module, filename: str) -> CodeType:
-        """Return the code of the cell, rewritten, and let functions run theirs."""
-        waiting, self._waiting = self._waiting, []
+    def compile_cell(self, tree: ast.Module, filename: str, namespace: Mapping[str, Any]) -> CodeType:
+        """Return the code of the cell, rewritten, and let functions that it may call by their names run theirs.
+
+        Others could not be on the way to a place, and what is called by a library alone (a model's ``forward``) stays as it was.
+        """
         self._cell = filename
-        for function in waiting:  # what they share with the cell decides on its places
-            if function.__code__.co_filename != filename:
-                self._pairs(function.__code__.co_filename, future_flags(function.__code__))
+        functions = self._callable_from(mentioned(tree), namespace)
+        self._waiting.clear()
+        for function in functions:  # what they share with the cell decides on its places
+            self._pairs(function.__code__.co_filename, future_flags(function.__code__))
         code = self.compile(tree, filename, is_cell=True)
-        for function in waiting:
+        for function in functions:
             self._adopt(function)
         return code
+
+    def _callable_from(self, names: Iterable[str], namespace: Mapping[str, Any]) -> list[FunctionType]:
+        pending = [*names, "__call__"]
+        seen = set(pending)
+        found: dict[int, FunctionType] = {}
+        while pending:
+            name = pending.pop()
+            of_name = [*self._waiting.get(name, ()), *_function_in(namespace.get(name))]
+            while of_name:
+                function = of_name.pop()
+                if id(function) not in found and self.knows(function, self._cell):
+                    found[id(function)] = function
+                    of_name += (inner for value in _contents(function) for inner in _function_in(value))
+                    more = _names_in(function.__code__) - seen
+                    seen |= more
+                    pending += more
+        return list(found.values())
 
     def _adopt(self, function: FunctionType) -> None:
         code = function.__code__
@@ -104,7 +130,7 @@ class Texts:
         original, rewritten = pairs.get(key_of(code), (None, None))
         if rewritten is not None and original == code and rewritten.co_freevars == code.co_freevars:
             function.__code__ = rewritten
-            self._adopted.append(weakref.ref(function))
+            self._adopted.append((weakref.ref(function), code))
 
     def _pairs(self, filename: str, flags: int) -> Mapping[tuple[str, int], tuple[CodeType, CodeType]]:
         if (filename, flags) not in self._texts:
@@ -119,22 +145,44 @@ class Texts:
 
     def release(self) -> None:
         """Give the functions the code that they had."""
-        for reference in self._adopted:
+        for reference, code in self._adopted:
             function = reference()
-            if function is not None:
-                code = original_code(function.__code__)
-                if code is not None:
-                    function.__code__ = code
+            if function is not None and original_code(function.__code__) == code:
+                function.__code__ = code
         self._adopted.clear()
         self._waiting.clear()
 
 
-def _functions_of(obj: object) -> Iterator[FunctionType]:
+def _functions_of(obj: object) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the functions that a function, a class or an object of the user's holds, by the names that they are called by."""
     if isinstance(obj, FunctionType):
-        yield obj
-    elif isinstance(obj, type):
-        for value in vars(obj).values():
+        yield obj.__name__, obj
+        yield obj.__code__.co_name, obj
+    elif isinstance(obj, type) or type(obj).__module__ == "__main__":
+        for name, value in getattr(obj, "__dict__", {}).items():
             if isinstance(value, staticmethod | classmethod):
                 value = value.__func__
             if isinstance(value, FunctionType):
-                yield value
+                yield name, value
+
+
+def _function_in(obj: object) -> Iterator[FunctionType]:
+    """Yield the function that is called when `obj` is."""
+    while isinstance(obj, partial | MethodType):
+        obj = obj.func if isinstance(obj, partial) else obj.__func__
+    if isinstance(obj, FunctionType):
+        yield obj
+
+
+def _contents(function: FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents
+
+
+def _names_in(code: CodeType) -> set[str]:
+    names = {*code.co_names, *code.co_varnames}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_in(constant)
+    return names

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import traceback
+from types import FunctionType
 from typing import Any
 
 import pytest
 import torch
 
+from jupyter_dtrain.capture.pickling import Packer, Unpacker
+from jupyter_dtrain.capture.resumable import sources_of
+from jupyter_dtrain.engine.cell import describe, run_cell
+from jupyter_dtrain.engine.jump import JumpFailed
+from jupyter_dtrain.engine.loops import Loops
 from tests.unit.resuming import Run, plain, resumed, watched
 
 SETUP = """
@@ -37,7 +44,7 @@ def state(run: Run) -> dict[str, Any]:
     }
 
 
-def check(program: str, setup: str = "", most: int = 25) -> tuple[int, list[str]]:
+def check(program: str, setup: str = "", most: int = 16) -> tuple[int, list[str]]:
     """Interrupt a program at each boundary; return at how many it was gone on with, and why it could not be at the others."""
     setup = SETUP + setup
     expected = plain(setup, program)
@@ -303,15 +310,15 @@ FALLING_BACK = {
         "for e in range(2):\n    x = list(map(f, [1, 2]))\n    t(x)",
         "line 2: not by a plain call",
     ),
-    "library": (
+    "key function": (
         "import functools\ndef f(a, b):\n    for i in range(b): t(i)\n    return a + b\n",
         "for e in range(2):\n    x = f(1, 2)\n    y = sorted([2, 1], key=lambda v: f(0, v))\n    t((x, y))",
         "line 3 of program: inside a lambda",
     ),
-    "module": (
-        "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        for i in range(2): x = x + i\n        return x\nnet = Net()\n",
-        "for e in range(2):\n    t(net(e))",
-        "called by _call_impl(), which cannot be entered again",
+    "library": (
+        "def f(m):\n    for i in range(2): t(i)\nnet = torch.nn.ReLU()\n",
+        "for e in range(2):\n    net.apply(f)\n    t(e)",
+        "called by apply(), which cannot be entered again",
     ),
     "handler": (
         "def f(n):\n    for i in range(n): t(i)\n",
@@ -324,8 +331,8 @@ FALLING_BACK = {
         "line 3: inside a match statement",
     ),
     "constructor": (
-        "class A:\n    def __init__(self, n):\n        for i in range(n): t(i)\n        self.f(n)\n    def f(self, n):\n        for i in range(n): t(i)\n",
-        "for e in range(2):\n    a = A(2)",
+        "",
+        "class A:\n    def __init__(self, n):\n        for i in range(n): t(i)\n        self.f(n)\n    def f(self, n):\n        for i in range(n): t(i)\nfor e in range(2):\n    a = A(2)",
         "called by __init__(), which cannot be entered again",
     ),
     "targets that are no names": (
@@ -353,3 +360,150 @@ def test_at_boundaries_that_are_places(name):
     assert reasons
     assert all(reason in said for said in set(reasons)), set(reasons)
     assert done > 0
+
+
+# -- what a user notices -----------------------------------------------------------------------------------------------
+
+
+def watch(program: str, namespace: dict[str, Any]) -> Any:
+    """Run a program with its loops watched and nothing else."""
+    loops = Loops(on_boundary=lambda: None, say=lambda _: None)
+    functions = [value for value in namespace.values() if isinstance(value, FunctionType)]
+    loops.adopt(functions, sources_of(functions))
+    with loops.installed():
+        return run_cell(program, "program", namespace, loops)
+
+
+ERRORS = [
+    "for i in range(3):\n    x = 1\n    for j in [\n        1, 2]:\n        x += 1 / (j - 1)",
+    "def f(n):\n    'doc'\n    s = 0\n    for i in range(n):\n        s += (i *\n            g(i))\n    return s\ndef g(i):\n    if i == 2:\n        raise ValueError(i)\n    return f\nfor e in range(2): 0\nf(3)",
+    "for i in range(2):\n    x = i\nx()",
+    "for a, b in [1]: pass",
+    "for i in undefined: pass",
+    "n = 1\nwhile n / (n - 1) > 0: n += 1",
+    "with open('/no/such/file') as f:\n    for line in f: pass",
+    "for i in range(2):\n    pass\nelse:\n    print(missing)",
+    "def f(n=2):\n    for i in range(n): assert i < 1, (\n        i)\nfor i in range(2): f(\n    n=i + 1)",
+    "for x in map(int, ['1', 'x']): pass",
+]
+
+
+@pytest.mark.parametrize("program", ERRORS)
+def test_errors_are_reported_as_they_were(program):
+    def told(run: Any) -> Any:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            run()
+        failure = describe(caught.value)
+        frames = [frame for frame in failure.frames if frame.filename in ("program", "setup")]
+        columns = [
+            (frame.line, frame.colno, frame.end_colno)
+            for frame in traceback.extract_tb(caught.value.__traceback__)
+            if frame.filename == "program"
+        ]
+        return failure.name, failure.message, frames, columns
+
+    assert told(lambda: watch(program, {})) == told(lambda: run_cell(program, "program", {}))
+
+
+def test_an_error_of_what_cannot_be_walked_over():
+    with pytest.raises(TypeError, match="'int' object is not iterable") as caught:
+        watch("x = 1\nfor i in 3:\n    pass", {})
+    assert [(frame.filename, frame.line) for frame in describe(caught.value).frames][-1] == ("program", 2)
+
+
+def test_functions_have_their_code_back_and_are_sent_with_it():
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell("def f(n):\n    for i in range(n): pass\n    return n", "setup", namespace)
+    f = namespace["f"]
+    before = f.__code__
+    watch("seen = f.__code__\ndef g(n):\n    def inner():\n        for i in range(n): f(i)\n    return inner\nh = g(2)\nh()", namespace)
+    assert namespace["seen"] is not before
+    assert f.__code__ is before
+    packer = Packer(namespace=namespace)
+    packer.dump([f, namespace["g"], namespace["h"], namespace["seen"]])
+    sent = packer.packed()
+    assert b"__dtrain__" not in sent.stream
+    _, g, h, _ = Unpacker(sent, namespace={"f": f}).load()
+    assert h() is None
+    assert g(1)() is None
+
+
+def test_a_function_that_is_kept_runs_on_after_the_run():
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    watch(
+        "def f(n):\n    total = 0\n    for i in range(n):\n        while i:\n            i -= 1\n            total += 1\n    with memoryview(b''):\n        for k in 'ab': total += 1\n    return total",
+        namespace,
+    )
+    assert namespace["f"](4) == 8
+
+
+def test_a_text_that_was_edited_is_left_alone():
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell("def f(n):\n    for i in range(n): pass\n    return n", "setup", namespace)
+    before = namespace["f"].__code__
+    loops = Loops(on_boundary=lambda: None, say=lambda _: None)
+    loops.adopt([namespace["f"]], {"setup": "def f(n):\n    for i in range(n + 1): pass\n    return n"})
+    with loops.installed():
+        run_cell("inside = f.__code__\nf(2)", "program", namespace, loops)
+    assert namespace["inside"] is before
+
+
+@pytest.mark.parametrize(
+    ("edited", "reason"),
+    [
+        ("x = 1\nfor i in range(3): t(i)", "there is no such place"),
+        ("for i in range(1): t(i)", "has 1 items where it had 2"),
+    ],
+)
+def test_a_jump_that_leads_nowhere(edited, reason):
+    killed = watched(SETUP, "for i in (n for n in range(3)): t(i)", 2)
+    assert killed.snapshot is not None
+    with pytest.raises(JumpFailed, match=reason):
+        resumed(SETUP, edited.replace("range(1)", "(n for n in range(1))"), killed.snapshot)
+
+
+def test_names_that_cannot_be_saved_are_made_again():
+    setup = "import threading\nclass Log:\n    def __init__(self): self.lock = threading.Lock()\n    def write(self, *x):\n        with self.lock: t(x)\n"
+    program = (
+        "log = Log()\nfor i in range(3):\n    log.write(i)\ndef f(n):\n    own: Log = Log()\n    for i in range(n): own.write(i)\nf(2)"
+    )
+    done, reasons = check(program, setup)
+    assert done > 4 and not reasons
+
+
+def test_a_name_that_cannot_be_made_again_is_told():
+    program = "if True:\n    lock = __import__('threading').Lock()\nfor i in range(2): t(i)"
+    killed = watched(SETUP, program, 1)
+    assert killed.snapshot is not None
+    run = resumed(SETUP, program, killed.snapshot)
+    assert run.said == ["`lock` could not be saved, and no statement on the way binds it again: the cell goes on without it."]
+    assert "lock" not in run.namespace
+
+
+def test_a_position_in_words():
+    setup = SETUP + "def epoch(n):\n    for i in range(n): t(i)\n"
+    program = "for e in range(2):\n    epoch(2)\nn = 0\nwhile n < 2:\n    n += 1"
+    assert watched(setup, program).places == [
+        "iteration 1 of line 1",
+        "epoch(): iteration 1 of line 7, in line 2, iteration 1 of line 1",
+        "epoch(): iteration 2 of line 7, in line 2, iteration 1 of line 1",
+        "epoch(): iteration 3 of line 7, in line 2, iteration 1 of line 1",
+        "iteration 2 of line 1",
+        "epoch(): iteration 1 of line 7, in line 2, iteration 2 of line 1",
+        "epoch(): iteration 2 of line 7, in line 2, iteration 2 of line 1",
+        "epoch(): iteration 3 of line 7, in line 2, iteration 2 of line 1",
+        "iteration 3 of line 1",
+        "iteration 1 of line 4",
+        "iteration 2 of line 4",
+        "iteration 3 of line 4",
+    ]
+
+
+def test_a_loop_costs_less_than_a_microsecond_for_an_iteration():
+    def seconds(run: Any) -> Any:
+        namespace: dict[str, Any] = {}
+        program = "import time\ndef f():\n    for i in range(50000): pass\nbegun = time.perf_counter()\nf()\nfor i in range(50000): pass\ntook = time.perf_counter() - begun"
+        return min((run(program, namespace), namespace["took"])[1] for _ in range(5))
+
+    more = seconds(watch) - seconds(lambda program, namespace: run_cell(program, "program", namespace))
+    assert more / 100_000 < 1e-6
