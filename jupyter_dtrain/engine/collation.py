@@ -54,12 +54,13 @@ class Collation:
         """
         if self._layout is None:
             self._learn(share, indices)
+            if self.is_whole:
+                raise CutAfterLoading
         assert self._layout is not None
-        if self.is_whole:
-            raise CutAfterLoading
-        shapes = self._agree(shapes_of(batch, self._layout))
-        if any(other != shapes[0] for other in shapes):
-            self.is_whole = True  # from the next epoch on
+        if not self.is_whole:
+            shapes = self._agree(shapes_of(batch, self._layout))
+            self.is_whole = any(other != shapes[0] for other in shapes)
+        if self.is_whole:  # for what is left of this iteration, which has loaded parts; the next one loads whole batches
             batch = cut(self._collate(self._fetch(indices)), share.loaded, self._layout)
         return batch, share, self._layout
 

@@ -127,6 +127,10 @@ class GlobalView:
             raise _Unrelated
         return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
 
+    def smallest(self, placement: Shard) -> int:
+        """Return the number of samples of the rank that has fewest."""
+        return min(self._sizes_of(placement.share.total))
+
     def with_one_more(self, values: Any, placement: Shard) -> Any:
         """Return a model's arguments as :meth:`enter` does, with one sample more."""
 

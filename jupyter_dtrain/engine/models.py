@@ -18,12 +18,15 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
 
+from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
 from .placements import GlobalTensor
 from .randomness import ModelStream
+
+_FEWEST = 2  # samples of a share that statistics can be taken of
 
 
 class ModelCalls:
@@ -81,6 +84,9 @@ class ModelCalls:
             return original(module, *args, **kwargs)
         view = self._view
         (own_args, own_kwargs), placement = view.enter((args, kwargs))
+        if placement is not None and module.training and view.smallest(placement) < _FEWEST and _normalizes(module):
+            # A layer that normalizes over the batch refuses a single sample.
+            (own_args, own_kwargs), placement = pytree.tree_map(view.whole, (args, kwargs)), None
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own_args, own_kwargs, None)
@@ -88,10 +94,20 @@ class ModelCalls:
         before = None if known else _Before(module, self._stream)
         self._narrow, self._keeps, self._batch_dims = True, False, {}
         try:
-            result = self._enclosed(original, module, own_args, own_kwargs, self._stream)
+            error: Exception | None = None
+            try:
+                result = self._enclosed(original, module, own_args, own_kwargs, self._stream)
+            except Exception as raised:
+                if before is None:
+                    raise
+                error, result = raised, None
+            if before is not None and any(Exchange.objects(error is not None or self._keeps or before.buffers_changed())):
+                # A module that refuses a part of a batch may take all of it.
+                del error
+                raise NotPerSample
             if isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
-            if self._keeps or (before is not None and before.buffers_changed()):
+            if self._keeps:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
 
@@ -193,6 +209,10 @@ def outermost(objects: Iterable[object]) -> list[nn.Module]:
     modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]
+
+
+def _normalizes(module: nn.Module) -> bool:
+    return any(isinstance(layer, _BatchNorm) and layer.training for layer in module.modules())
 
 
 class _Before:

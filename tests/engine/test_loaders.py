@@ -130,6 +130,7 @@ CASES = {
     "many at once": Case("class Many(Data):\n    def __getitems__(self, indices):\n        seen.extend(indices); return [torch.tensor([i]) for i in indices]\nloader = DataLoader(Many(11), batch_size=4)"),
     "collate function": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: (torch.stack([x for x, _ in items]).mul(2), torch.tensor([i for _, i in items])))", once=False),
     "collate function that pads": Case(PADDED, once=False),
+    "collate function that pads later on": Case(PADDED.replace("i % 3", "(i >= 5) * (i % 3)") + "loader = DataLoader(Data(21), batch_size=4, collate_fn=collate)", "batches = [[show(b) for b in loader] for _ in range(2)]", once=False),
     "collate function that puts time first": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: torch.stack([x for x, _ in items], dim=1))", once=False),
     "collate function that makes lists": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=list)", once=False),
     "batches by the data set": Case("class Batches(Data):\n    def __getitem__(self, i):\n        if i == self.n: raise IndexError\n        seen.append(i); return torch.arange(6.0) + i, i\nloader = DataLoader(Batches(3), batch_size=None)", once=False),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.notebook.corpus_cells import apart
 
 SETUP = """
 import torch
@@ -79,3 +80,16 @@ def test_a_model_that_computes_its_loss_counts_a_batch_once(ranks):
         number, mean, expected = rank["compared"]
         assert number == 1
         assert mean == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_batch_of_which_a_rank_has_one_sample_or_none_is_normalized_whole(ranks, size):
+    """On one sample there are no statistics, and PyTorch refuses to take them."""
+    setup = SETUP.replace("batch_size=8", f"batch_size={size}").replace("(24, ", f"({size}, ")
+    cell = "for x, y in loader:\n    loss = ((model(x) - y) ** 2).mean()\n    loss.backward()\n    optimizer.step()"
+    (expected,) = ranks.call(1, run_plain, setup, cell, COMPARE)
+    for rank in ranks.call(3, run_notebook, setup, cell, COMPARE):
+        assert apart(rank["compared"], expected["compared"]) is None
+
+
+COMPARE = "model.state_dict(), [p.grad for p in model.parameters()], loss.item()"

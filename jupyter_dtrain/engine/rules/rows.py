@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..placements import GlobalTensor, Shard, place
+from ..exchange import nothing_of
+from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import (
     NeedsWhole,
     Rules,
@@ -62,6 +63,33 @@ def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         raise NeedsWhole  # their number depends on the data
     placement = first.placement
     return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
+
+
+def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``einsum`` in which the batch has one letter, of the first dims or any: it stays, or is summed over."""
+    equation, *rest = args
+    operands = list(rest[0]) if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
+    terms, arrow, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
+    inputs = terms.split(",")
+    if not arrow or "." in equation or len(inputs) != len(operands) or kwargs:
+        raise NeedsWhole
+    placements = {tensor.placement for tensor in operands if isinstance(tensor, GlobalTensor)}
+    shards = [(term, t.placement) for term, t in zip(inputs, operands, strict=True) if isinstance(t, GlobalTensor)]
+    if any(not isinstance(placement, Shard) or placement.unit != 1 for placement in placements):
+        raise NeedsWhole
+    letters = {term[placement.dim] for term, placement in shards if isinstance(placement, Shard) and placement.dim < len(term)}
+    placement = shards[0][1]
+    assert isinstance(placement, Shard)
+    if len(letters) != 1 or len({p.share for p in placements if isinstance(p, Shard)}) != 1:
+        raise NeedsWhole
+    (letter,) = letters
+    for term, tensor in zip(inputs, operands, strict=True):
+        if term.count(letter) != int(isinstance(tensor, GlobalTensor)):
+            raise NeedsWhole
+    found = rules.local(func, (equation, *operands), {})
+    if letter in result:
+        return place(found, Shard(result.index(letter), placement.share))
+    return place(found if placement.counts else nothing_of(found), Partial())
 
 
 def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

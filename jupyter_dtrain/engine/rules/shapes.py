@@ -136,6 +136,18 @@ def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         return place(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
 
 
+def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``broadcast_tensors`` and ``broadcast_to``."""
+    if func is torch.broadcast_to or func is torch.Tensor.broadcast_to:
+        return expand(rules, torch.Tensor.expand, (args[0], *(args[1:] or (kwargs["size"],))), {})
+    tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    sizes = torch.broadcast_shapes(*(global_shape(t) if isinstance(t, GlobalTensor) else t.shape for t in tensors))
+    return tuple(
+        expand(rules, torch.Tensor.expand, (tensor, *sizes), {}) if isinstance(tensor, GlobalTensor) else tensor.expand(sizes)
+        for tensor in tensors
+    )
+
+
 def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """``view_as``, ``reshape_as`` and ``expand_as``: of the other tensor only the shape counts."""
     if len(args) != 2:

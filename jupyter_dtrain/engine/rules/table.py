@@ -13,8 +13,8 @@ from .elementwise import elementwise, keeps, to_dtype
 from .likes import backward, constant_like, deepcopy, dropout, grad, gradient, local_value, new_like, random_like, set_property
 from .losses import loss
 from .reductions import along, extreme, gather, mean, pairwise, total, unpack
-from .rows import lookup, product, rowwise
-from .shapes import as_other, count, expand, flatten, index, join, part_along, permute, reshape, shape, squeeze, unsqueeze
+from .rows import einsum, lookup, product, rowwise
+from .shapes import as_other, broadcast, count, expand, flatten, index, join, part_along, permute, reshape, shape, squeeze, unsqueeze
 
 _UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
 fix floor frac isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num
@@ -101,6 +101,8 @@ def _table() -> dict[Any, Rule]:
     add(permute, _properties("T mT"))
     add(expand, [torch.Tensor.expand])
     add(as_other, [torch.Tensor.expand_as, torch.Tensor.view_as, torch.Tensor.reshape_as])
+    add(broadcast, [torch.broadcast_tensors, torch.broadcast_to, torch.Tensor.broadcast_to])
+    add(einsum, [torch.einsum])
     add(part_along, _named("select narrow index_select", torch, torch.Tensor))
     add(index, [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
     add(join, [torch.cat, torch.concat, torch.concatenate, torch.stack])
@@ -126,6 +128,7 @@ def _table() -> dict[Any, Rule]:
     add(read_number, _named(_NUMBERS, torch.Tensor))
     add(read_text, [torch.Tensor.__repr__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
+    add(read, _named("_is_all_true _is_any_true", torch))  # checks of torch.distributions
     return table
 
 
