@@ -8,6 +8,7 @@
     ├── ClusterError        engines that did not start, or are gone
     ├── CellError           the user's cell raised on the engines (named after what it raised)
     ├── StoreError          the record of runs cannot be read or written; training is not affected
+    ├── CheckpointError     a checkpoint that cannot be written or read
     └── ProtocolError       a message from another version of this project
 
     CellInterrupted         a keyboard interrupt, as Python has it: no `Exception`
@@ -56,6 +57,10 @@ class ClusterError(DtrainError):
 
 class StoreError(DtrainError):
     """The record of runs on disk cannot be read or written. A run goes on without it."""
+
+
+class CheckpointError(DtrainError):
+    """A checkpoint that cannot be written, or is not what was written."""
 
 
 class ProtocolError(DtrainError):

@@ -22,6 +22,7 @@ from .cluster.cluster import EngineCluster
 from .engine import worker
 from .engine.link import CONTROL_MESSAGE
 from .engine.program import free_port
+from .engine.shown import Count
 from .errors import ClusterError, ProtocolError
 from .protocol import Message, Notice, parse
 from .rank_lines import RankLines
@@ -67,8 +68,13 @@ class Group:
     def __init__(self, cluster: EngineCluster, num_ranks: int) -> None:
         self.cluster = cluster
         self.channel = EngineChannel(cluster.client)
-        self.engine_ids = cluster.engine_ids[:num_ranks]
+        self.num_ranks = num_ranks
         self._rendezvous: Any = None
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """Ipyparallel's ids of the ranks' engines, in rank order."""
+        return self.cluster.engine_ids[: self.num_ranks]
 
     def rendezvous(self) -> Any:
         """Return where the ranks meet (``None`` for one rank); opens a store on rank 0 if there is none yet."""
@@ -137,6 +143,11 @@ class Execution:
     on_event : callable
         Gets each engine event, on the client's IO thread.
     output : Output
+
+    Attributes
+    ----------
+    interrupted : bool
+        There was a keyboard interrupt.
     """
 
     def __init__(self, group: Group, task: worker.Task, *, on_event: Callable[[Message], None], output: Output) -> None:
@@ -144,11 +155,14 @@ class Execution:
         self._task = task
         self._on_event = on_event
         self._output = output
+        self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
         self._lines = RankLines(output.stream) if task.output == "all" else None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tasks: list[Task] = []
         self._ends: dict[int, RankEnd] = {}
         self._killed: set[int] = set()
+        self._heard: dict[int, float] = {}
+        self.interrupted = False
 
     def run(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
         """Run the task on all ranks and return how each ended, in rank order.
@@ -164,6 +178,7 @@ class Execution:
             self._submit()
             self._wait(interrupts, on_tick, on_interrupt)
             self._show_rest()
+            self.interrupted = interrupts.count > 0
         ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
         if any(end.outcome is None or end.outcome.failure is not None for end in ends):
             self._group.disband()
@@ -180,7 +195,7 @@ class Execution:
         means = self._means()
         deadline: float | None = None
         handled = 0
-        while not all(task.done for task in self._tasks):
+        while not all(task.done for task in self._tasks) and self._group.cluster.controller_alive:
             self._show(TICK)
             on_tick()
             if deadline is None and self._someone_left():
@@ -199,12 +214,28 @@ class Execution:
 
     def stop(self) -> None:
         """Ask all ranks to stop at the end of a step. Any thread may call this."""
-        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"command": "stop"})
+        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "stop"})
+
+    @property
+    def seen(self) -> tuple[Count, ...]:
+        """What has been shown of each rank."""
+        return tuple(self._seen.get(rank, Count()) for rank in range(self._task.world_size))
+
+    def silent_ranks(self, limit: timedelta) -> list[int]:
+        """Return the ranks that are at work and have told nothing for `limit`, though they tell of their devices all the time."""
+        before = time.monotonic() - limit.total_seconds()
+        return [rank for rank, heard in self._heard.items() if heard < before and not self._tasks[rank].done]
+
+    def take_snapshot(self, number: int, *, at: int) -> None:
+        """Ask all ranks for a snapshot at the top of a loop, after step `at` or as soon as possible."""
+        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "snapshot", "number": number, "at": at})
 
     # -- what comes in ----------------------------------------------------------------------------------------------
 
     def _listener(self, rank: int) -> Callable[[str, dict[str, Any]], None]:
         def listen(kind: str, content: dict[str, Any]) -> None:
+            self._heard[rank] = time.monotonic()
+            self._count(rank, kind, content)
             if kind == "data_message":
                 self._take_events(content)
             elif kind == "stream" and self._lines is not None:
@@ -218,6 +249,13 @@ class Execution:
                 self._inbox.put(lambda: self._output.clear(wait=bool(content.get("wait"))))
 
         return listen
+
+    def _count(self, rank: int, kind: str, content: dict[str, Any]) -> None:
+        count = self._seen.setdefault(rank, Count())
+        if kind == "stream" and content["name"] == "stdout":
+            self._seen[rank] = replace(count, lines=count.lines + content["text"].count("\n"))
+        elif kind == "display_data":
+            self._seen[rank] = replace(count, displays=count.displays + 1)
 
     def _take_events(self, batches: dict[str, Any]) -> None:
         for messages in batches.values():
@@ -289,9 +327,14 @@ class Execution:
     def _end(self, rank: int, task: Task) -> RankEnd:
         if rank not in self._ends:
             try:
+                if not task.done:
+                    raise ClusterError("the controller of the engines has ended")
                 self._ends[rank] = RankEnd(rank, pickle.loads(task.result()))
+            except ClusterError as error:
+                self._ends[rank] = RankEnd(rank, None, str(error), killed=rank in self._killed)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}" if self._is_alive(rank) else "its process has ended"
+                gone = task.done and not self._is_alive(rank)
+                reason = "its process has ended" if gone else f"{type(error).__name__}: {error}"
                 self._ends[rank] = RankEnd(rank, None, reason, killed=rank in self._killed)
         return self._ends[rank]
 

@@ -60,6 +60,10 @@ class RunOptions:
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     preview : bool
         Only tell what would be sent.
+    checkpoint_every : timedelta or int, optional
+        Time or steps between two checkpoints on disk; by default from time to time, and none stays of a run that has finished.
+    keep : int
+        Checkpoints that stay.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     batch : {"global", "per-rank"}
@@ -79,12 +83,16 @@ class RunOptions:
     batch: Batch = "global"
     split_eval: bool = False
     output: ShownOutput = "main"
+    checkpoint_every: timedelta | int | None = None
+    keep: int = 2
 
     def __post_init__(self) -> None:
         for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch), ("output", ShownOutput)):
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")
+        if self.keep < 1:
+            raise UsageError(f"--keep {self.keep}: at least one checkpoint stays; give a number from 1 up.")
         if self.split and (self.strategy == "none" or self.numbers == "local"):
             raise UsageError("--split needs the global view: leave out --strategy none and --numbers local.")
         if self.strategy == "none" and (self.batch != "global" or self.split_eval):

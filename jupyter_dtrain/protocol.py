@@ -135,13 +135,34 @@ class TimeSplit(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Scalars(Message):
-    """Values that the cell logged by name (``dtrain.log``): columns of equal length."""
+    """Values that the cell logged by name (``dtrain.log``): columns of equal length.
+
+    `first` is the number of the first of them among all of this name, from 0: a run that goes on from a snapshot tells some again.
+    """
 
     rank: int
     name: str
+    first: int
     step: list[int]
     time: list[float]
     value: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotTaken(Message):
+    """A rank has written its part of snapshot `number`, after `step` steps, at `place` in the cell.
+
+    It took `seconds` and `num_bytes`; `keys` are the buffers that it refers to. The snapshot counts when all ranks have written theirs
+    at one step and place.
+    """
+
+    rank: int
+    number: int
+    step: int
+    place: str
+    seconds: float
+    num_bytes: int
+    keys: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +324,7 @@ class Command(Message):
     text: str | None = None
 
 
-ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, TimeSplit, Scalars, Notice)
+ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, TimeSplit, Scalars, SnapshotTaken, Notice)
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
 _MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
 _BY_TYPE = {cls.type: cls for cls in _MESSAGES}

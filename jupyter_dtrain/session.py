@@ -7,26 +7,33 @@ while it starts or stops.
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
+from .capture.resumable import sources_of
 from .capture.surroundings import Surroundings
 from .cluster.cluster import EngineCluster
-from .cluster.devices import plan_devices
-from .engine.worker import Outcome, Task
-from .errors import ClusterError, UsageError
-from .execution import Execution, Group, Output, RankEnd, lost_engines
+from .engine.worker import Outcome, Resume, Task
+from .engines import Engines
+from .errors import CheckpointError, ClusterError, UsageError
+from .execution import Group, Output, RankEnd, lost_engines
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
+from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
 from .runs.recording import Recording
 from .runs.store import RunStore
+from .supervision.checkpoints import CheckpointFolder
+from .supervision.keeper import SnapshotKeeper
+from .supervision.supervisor import Supervisor
+from .supervision.writer import CheckpointWriter
 from .transport.blobs import BlobFolder
 from .transport.wire import from_parcel, to_parcel
 
@@ -74,12 +81,9 @@ class Session:
     def __init__(self, folder: Path | None = None) -> None:
         self._store = RunStore(folder) if folder is not None else RunStore()
         self._lock = threading.Lock()
-        self._cluster_lock = threading.RLock()
-        self._cluster: EngineCluster | None = None
-        self._cluster_update = ClusterUpdate(phase="stopped")
-        self._group: Group | None = None
+        self._engines = Engines(self._note_cluster)
         self._recorder: RunRecorder | None = None
-        self._execution: Execution | None = None
+        self._supervisor: Supervisor | None = None
         self._news: list[Message] = []
         self.on_news: Callable[[], None] = lambda: None
 
@@ -93,61 +97,25 @@ class Session:
     @property
     def cluster(self) -> EngineCluster | None:
         """The running cluster, if there is one."""
-        cluster = self._cluster
-        return cluster if cluster is not None and cluster.alive else None
+        return self._engines.cluster
 
     @property
     def running(self) -> bool:
         """Whether a cell is running on the engines."""
-        return self._execution is not None
+        return self._supervisor is not None
 
     def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
-        with self._cluster_lock:
-            cluster = self.cluster
-            if cluster is not None and _satisfies(cluster, options):
-                return cluster
-            if self._cluster is not None:
-                plan_devices(options)  # what cannot be had must not cost the cluster that there is
-                self.stop_cluster()
-
-            def tell(sentence: str) -> None:
-                self._set_cluster(ClusterUpdate(phase="starting", detail=sentence))
-                if on_progress is not None:
-                    on_progress(sentence)
-
-            try:
-                tell("starting")
-                cluster = EngineCluster.start(options, on_progress=tell)
-            except BaseException as error:
-                self._set_cluster(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
-                raise
-            self._cluster = cluster
-            self._set_cluster(ClusterUpdate(phase="running", engines=cluster.engines))
-            return cluster
+        return self._engines.start(options, on_progress=on_progress)
 
     def stop_cluster(self) -> bool:
         """Stop the cluster; return whether there was one."""
-        with self._cluster_lock:
-            cluster, self._cluster, self._group = self._cluster, None, None
-            if cluster is None:
-                return False
-            self._set_cluster(ClusterUpdate(phase="stopping", engines=cluster.engines))
-            cluster.stop()
-            self._set_cluster(ClusterUpdate(phase="stopped"))
-            return True
+        return self._engines.stop()
 
-    def _set_cluster(self, update: ClusterUpdate) -> None:
+    def _note_cluster(self, update: ClusterUpdate) -> None:
         with self._lock:
-            self._cluster_update = update
             self._news.append(update)
         self.on_news()
-
-    def _group_of(self, cluster: EngineCluster, num_ranks: int) -> Group:
-        group = self._group
-        if group is None or group.cluster is not cluster or len(group.engine_ids) != num_ranks:
-            group = self._group = Group(cluster, num_ranks)
-        return group
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -165,24 +133,107 @@ class Session:
         filename : str
             What tracebacks call the cell.
         """
-        if self.running:
-            raise UsageError("a %%distribute cell is running on the engines: wait for its end, or stop it in the sidebar.")
+        self._check_idle()
         random_state = RandomState.now()
-        cluster = self.start_cluster(options.cluster, on_progress=output.progress)
-        num_ranks = options.cluster.num_engines or len(cluster.engine_ids)
-        group = self._group_of(cluster, num_ranks)
-        blobs = BlobFolder(cluster.blob_dir)
+        group = self._group(options.cluster, options.cluster.num_engines, output)
+        blobs = BlobFolder(group.cluster.blob_dir)
         parcel = to_parcel(bundle.packed, blobs)
         blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + blobs.limit)
-        if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
-            output.progress("the engines import torch")
-            cluster.wait_warm(options.cluster.start_timeout)
-            output.progress(f"{len(cluster.engine_ids)} engines ready")
         recording = Recording(
-            self._store, name=options.name, cell=cell, world_size=num_ranks, arguments=_arguments(options), say=output.say
+            self._store, name=options.name, cell=cell, world_size=group.num_ranks, arguments=_arguments(options), say=output.say
         )
-        recorder = recording.recorder
         is_program = options.strategy == "none"
+        with recording.failing("broken off"):
+            task = Task(
+                run_id=recording.run_id,
+                rank=0,
+                world_size=group.num_ranks,
+                rendezvous=None if is_program else group.rendezvous(),
+                program_port=group.program_port() if is_program else None,
+                source=source,
+                filename=filename,
+                sources=sources_of(bundle.tracked),
+                parcel=parcel,
+                random_state=random_state,
+                surroundings=Surroundings.now(),
+                blob_folder=blobs.path,
+                device=group.cluster.device_plans[0].device,
+                numbers=options.numbers,
+                split=options.split,
+                per_rank_batches=options.batch == "per-rank",
+                split_evaluation=options.split_eval,
+                output=options.output,
+                timeout=GROUP_TIMEOUT,
+                snapshot_folder=blobs.path / f".{recording.run_id}",
+                checkpoints=(options.checkpoint_every, options.keep),
+            )
+            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
+            writer = None if is_program else self._writer(recording, task, output)
+        return self._carry_out(group, task, keeper, writer, recording, output)
+
+    def resume(self, run_id: str | None, options: ClusterOptions, *, output: Output) -> tuple[RunResult, Task, Packed]:
+        """Let a run go on whose kernel has died, or that was stopped, from its newest checkpoint.
+
+        Parameters
+        ----------
+        run_id : str, optional
+            By default the last run that has one and has not finished.
+        options : ClusterOptions
+            Its engines; by default as many as it had.
+
+        Returns
+        -------
+        result : RunResult
+        task : Task
+            What the ranks were given.
+        values : Packed
+            What the cell began with: its values by name, and the objects that the results refer to.
+
+        Raises
+        ------
+        CheckpointError
+            There is no checkpoint to go on from.
+        """
+        self._check_idle()
+        record = self._resumable(run_id)
+        folder = CheckpointFolder(record.folder)
+        checkpoint, complaints = folder.newest_intact()
+        for complaint in complaints:
+            output.say(f"{complaint} The one before it is used.")
+        if checkpoint is None:
+            raise CheckpointError(f"{record.run_id} has no checkpoint that is intact: run its cell again.")
+        group = self._group(options, options.num_engines or record.world_size, output)
+        blobs = BlobFolder(group.cluster.blob_dir)
+        kept: Task = pickle.loads(folder.read_task(blobs))
+        snapshot_folder = blobs.path / f".{record.run_id}"
+        newest = folder.read(checkpoint, snapshot_folder, number=1)
+        recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
+        output.say(f"{record.name}: going on from step {checkpoint.step}.")
+        with recording.failing("broken off"):
+            task = replace(
+                kept,
+                world_size=group.num_ranks,
+                rendezvous=group.rendezvous(),
+                device=group.cluster.device_plans[0].device,
+                blob_folder=blobs.path,
+                snapshot_folder=snapshot_folder,
+                resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
+            )
+            keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
+            writer = self._writer(recording, task, output)
+            values = from_parcel(task.parcel, blobs)
+        return self._carry_out(group, task, keeper, writer, recording, output), task, values
+
+    def _carry_out(
+        self,
+        group: Group,
+        task: Task,
+        keeper: SnapshotKeeper,
+        writer: CheckpointWriter | None,
+        recording: Recording,
+        output: Output,
+    ) -> RunResult:
+        recorder = recording.recorder
         interrupted = False
 
         def on_event(event: Message) -> None:
@@ -195,43 +246,25 @@ class Session:
             recorder.set_phase("stopping")
             output.say("Interrupted: stopping at the end of this step. Interrupt again to break it off.")
 
-        ends: list[RankEnd] = []
-        phase: RunPhase = "failed"
-        error: str | None = "broken off"
+        def renew(lost: EngineCluster) -> Group:
+            return self._engines.group(self._engines.renew(lost, on_progress=output.progress), task.world_size)
+
+        supervisor = Supervisor(
+            group, keeper=keeper, writer=writer, output=output, on_event=on_event, on_replaced=self._engines.show, renew=renew
+        )
+        with self._lock:
+            self._news.extend(() if self._recorder is None else self._recorder.drain())
+            self._recorder, self._supervisor = recorder, supervisor
         try:
-            task = Task(
-                run_id=recording.run_id,
-                rank=0,
-                world_size=num_ranks,
-                rendezvous=None if is_program else group.rendezvous(),
-                program_port=group.program_port() if is_program else None,
-                source=source,
-                filename=filename,
-                parcel=parcel,
-                random_state=random_state,
-                surroundings=Surroundings.now(),
-                blob_folder=cluster.blob_dir,
-                device=cluster.device_plans[0].device,
-                numbers=options.numbers,
-                split=options.split,
-                per_rank_batches=options.batch == "per-rank",
-                split_evaluation=options.split_eval,
-                output=options.output,
-                timeout=GROUP_TIMEOUT,
-            )
-            execution = Execution(group, task, on_event=on_event, output=output)
-            with self._lock:
-                self._news.extend(() if self._recorder is None else self._recorder.drain())
-                self._recorder, self._execution = recorder, execution
-            ends = execution.run(on_tick=recording.tick, on_interrupt=on_interrupt)
-            phase, error = _phase_of(ends)
+            with recording.failing("broken off"):
+                ends = supervisor.run(task, on_tick=recording.tick, on_interrupt=on_interrupt)
+            recording.finish(*_phase_of(ends))
         finally:
-            self._execution = None
-            recording.finish(phase, error)
+            self._supervisor = None
             self.on_news()
-        first = ends[0].outcome
+        first, cluster = ends[0].outcome, supervisor.cluster
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
-        returned = from_parcel(first.parcel, blobs) if first is not None and first.parcel is not None else None
+        returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
         lost = lost_engines(ends, cluster)
         if lost is not None:
             self.stop_cluster()
@@ -240,20 +273,51 @@ class Session:
     def stop_run(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
         with self._lock:
-            execution, recorder = self._execution, self._recorder
-        if execution is None or recorder is None:
+            supervisor, recorder = self._supervisor, self._recorder
+        if supervisor is None or recorder is None:
             return False
-        execution.stop()
+        supervisor.stop()
         recorder.set_phase("stopping")
         self.on_news()
         return True
+
+    def _check_idle(self) -> None:
+        if self.running:
+            raise UsageError("a %%distribute cell is running on the engines: wait for its end, or stop it in the sidebar.")
+
+    def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
+        """Return the engines of a run, started and with torch imported."""
+        cluster = self.start_cluster(replace(options, num_engines=num_ranks), on_progress=output.progress)
+        if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
+            output.progress("the engines import torch")
+            cluster.wait_warm(options.start_timeout)
+            output.progress(f"{len(cluster.engine_ids)} engines ready")
+        return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
+
+    @staticmethod
+    def _writer(recording: Recording, task: Task, output: Output) -> CheckpointWriter | None:
+        """Return what writes checkpoints into the run's folder, if it has one."""
+        folder = recording.folder
+        return None if folder is None else CheckpointWriter(CheckpointFolder(folder), task, say=output.say)
+
+    def _resumable(self, run_id: str | None) -> RunRecord:
+        runs = self._store.list_runs()
+        if run_id is not None:
+            found = next((run for run in runs if run_id in (run.run_id, run.name)), None)
+            if found is None:
+                raise CheckpointError(f"There is no run {run_id!r} here.")
+            return found
+        for run in reversed(runs):
+            if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
+                return run
+        raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
 
     # -- views -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Return the state so far: all that earlier calls of :meth:`drain` returned, in short."""
         with self._lock:
-            recorder, cluster = self._recorder, self._cluster_update
+            recorder, cluster = self._recorder, self._engines.update
         run: RunUpdate | None = recorder.run_update() if recorder is not None else None
         return Snapshot(
             version=PROTOCOL_VERSION,
@@ -279,8 +343,8 @@ class Session:
                 stopping = self.stop_run()
                 return Reply(id=command.id, ok=stopping, message="Stopping at the end of this step." if stopping else "No cell is running.")
             case "start_cluster":
-                if self._cluster_update.phase in ("starting", "stopping"):
-                    return Reply(id=command.id, ok=False, message=f"The cluster is {self._cluster_update.phase}.")
+                if self._engines.update.phase in ("starting", "stopping"):
+                    return Reply(id=command.id, ok=False, message=f"The cluster is {self._engines.update.phase}.")
                 options = ClusterOptions(num_engines=command.num_engines)
                 _in_background(lambda: self.start_cluster(options))
                 return Reply(id=command.id, ok=True, message="The engines are starting.")
@@ -296,12 +360,6 @@ class Session:
         """Stop the cluster and let go of the record."""
         self.stop_cluster()
         self._store.close()
-
-
-def _satisfies(cluster: EngineCluster, options: ClusterOptions) -> bool:
-    enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
-    kind = cluster.device_plans[0].device.partition(":")[0]
-    return enough and options.device in ("auto", kind)
 
 
 def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
@@ -325,6 +383,10 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "numbers": options.numbers,
         "batch": options.batch,
     }
+
+
+def _steps(every: timedelta | int | None) -> int | None:
+    return every if isinstance(every, int) else None
 
 
 def _in_background(action: Callable[[], object]) -> None:

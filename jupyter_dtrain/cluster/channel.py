@@ -7,9 +7,12 @@ a cell keeps their main thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
+
+from ipyparallel.error import EngineError, NoEnginesRegistered
 
 OnMessage = Callable[[str, dict[str, Any]], None]
 
@@ -39,13 +42,18 @@ class EngineChannel:
             if on_message is not None:
                 future.iopub_callbacks.append(self._relay(on_message))
 
-        ident = self._client._build_targets([engine_id])[0][0]
+        try:
+            ident = self._client._build_targets([engine_id])[0][0]
+        except (KeyError, NoEnginesRegistered):
+            return Task(_lost(engine_id))
         future = self._client.send_apply_request(self._client._mux_stream, function, args, ident=ident, message_future_hook=listen)
         return Task(future)
 
     def command(self, engine_ids: Sequence[int], message_type: str, content: dict[str, Any]) -> None:
-        """Send a control message that the engines handle even while they are busy. Does not wait."""
-        self._client._send_control_request(targets=list(engine_ids), msg_type=message_type, content=content, block=False)
+        """Send a control message that the engines handle even while they are busy, those that live. Does not wait."""
+        for engine_id in engine_ids:
+            with contextlib.suppress(KeyError, NoEnginesRegistered):  # it has died
+                self._client._send_control_request(targets=[engine_id], msg_type=message_type, content=content, block=False)
 
     def _relay(self, on_message: OnMessage) -> Callable[[Any], None]:
         def relay(message: dict[str, Any]) -> None:
@@ -63,6 +71,15 @@ class EngineChannel:
                     collected[name] = ""
 
         return relay
+
+
+def _lost(engine_id: int) -> Any:
+    """Return the future of a call of an engine that has died."""
+    future: Any = Future()
+    future.set_exception(EngineError(f"engine {engine_id} has died"))
+    future.output = Future()
+    future.output.set_result(None)
+    return future
 
 
 class Task:

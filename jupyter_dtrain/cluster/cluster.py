@@ -19,9 +19,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from ..errors import ClusterError
 from ..protocol import EngineInfo
@@ -50,6 +53,7 @@ ENGINE_ARGUMENTS = (
     "--IPEngine.max_heartbeat_misses=0",  # the guard ends engines whose controller or kernel is gone
     "--InteractiveShellApp.exec_PYTHONSTARTUP=False",
 )
+SPARE_MEMORY = 2 << 30  # bytes that have to be free for an engine that only waits
 NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
 Progress = Callable[[str], None]
 
@@ -77,12 +81,15 @@ class EngineCluster:
     def __init__(self, device_plans: Sequence[DevicePlan]) -> None:
         self.device_plans = list(device_plans)
         self.engine_ids: list[int] = []
+        self._next_id = len(self.device_plans)
+        self._names = [_engine(plan.rank) for plan in self.device_plans]  # of the ranks' processes
         self.engines: list[EngineInfo] = []
         self.client = None
         self._kernel = os.getpid()
         self._stopped = False
         self._stop_lock = threading.Lock()
         self._warm: Any = None
+        self._spare: _Spare | None = None
         self._folders = folder_files.Folders()
         self._marker = uuid.uuid4().hex
         folders = [self.private_dir, self.blob_dir]
@@ -152,18 +159,23 @@ class EngineCluster:
     @property
     def alive(self) -> bool:
         """Whether the controller and every engine are running."""
-        return not self._stopped and bool(self.engine_ids) and self._processes.alive
+        return bool(self.engine_ids) and self.controller_alive and not self.dead_ranks()
 
     @property
     def warm(self) -> bool:
         """Whether every engine has imported torch; if not, a cell waits for the rest of that import."""
         return self._warm is not None and self._warm.ready()
 
+    @property
+    def controller_alive(self) -> bool:
+        """Whether engines can be reached at all."""
+        return not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
+
     def dead_ranks(self) -> list[int]:
         """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
-        if self._stopped or not self._processes.guard_alive or CONTROLLER in self._processes.statuses:
+        if not self.controller_alive:
             return [plan.rank for plan in self.device_plans]
-        return [plan.rank for plan in self.device_plans if _engine(plan.rank) in self._processes.statuses]
+        return [rank for rank, name in enumerate(self._names) if name in self._processes.statuses]
 
     def pids(self) -> dict[str, int]:
         """Return the pids of the guard, the controller and the engines by name."""
@@ -171,7 +183,15 @@ class EngineCluster:
 
     def log_tail(self, rank: int) -> str:
         """Return the last lines that the engine of `rank` wrote to its log."""
-        return self._folders.log_tail(_engine(rank))
+        return self._folders.log_tail(self._names[rank])
+
+    def cpu_time(self, rank: int) -> float | None:
+        """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
+        try:
+            times = psutil.Process(self._processes.pids[self._names[rank]]).cpu_times()
+        except (psutil.Error, KeyError):
+            return None
+        return float(times.user + times.system)
 
     # -- what can be done -------------------------------------------------------------------------------------------
 
@@ -185,7 +205,53 @@ class EngineCluster:
     def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
         """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
         for rank in range(len(self.device_plans)) if ranks is None else ranks:
-            self._processes.signal(_engine(rank), number)
+            self._processes.signal(self._names[rank], number)
+
+    def replace(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """Put other engines in the place of those of `ranks`, which have ended, and wait until they have imported torch.
+
+        Raises
+        ------
+        ClusterError
+            They did not come up.
+        """
+        tell = on_progress or (lambda _sentence: None)
+        deadline = time.monotonic() + limit.total_seconds()
+        for rank in ranks:
+            self._processes.forget(self._names[rank])
+            spare, self._spare = self._spare, None
+            if spare is not None and spare.name not in self._processes.statuses:
+                self._names[rank] = spare.name
+            else:
+                self._names[rank] = self._start_engine(self.device_plans[rank], self._next_id)
+                self._next_id += 1
+            self.engine_ids[rank] = _id_of(self._names[rank])
+        self._wait_for_engines(self.engine_ids, tell, deadline)
+        from .warm import take_place
+
+        tasks = [self._warm_up([self.engine_ids[rank] for rank in ranks])]
+        for rank in ranks:
+            self.engines[rank] = self._engine_info(self.device_plans[rank])
+            tasks.append(self.client[self.engine_ids[rank]].apply_async(take_place, self.device_plans[rank].environment()))
+        while not all(task.ready() for task in tasks):
+            if time.monotonic() > deadline - limit.total_seconds() + TELL:
+                tell("the new engine imports torch")
+            self._check(deadline)
+            self._processes.wait_change(STEP)
+
+    def prepare_spare(self) -> None:
+        """See to it that an engine is there, torch imported, to take a lost one's place. Does not wait; to be called again and again."""
+        spare = self._spare
+        if spare is not None and spare.name in self._processes.statuses:
+            spare = self._spare = None
+        if spare is None:
+            if psutil.virtual_memory().available < SPARE_MEMORY:
+                return
+            self._spare = _Spare(self._start_engine(self.device_plans[0], self._next_id))
+            self._next_id += 1
+        elif not spare.asked and _id_of(spare.name) in self.client.ids:
+            spare.asked = True
+            self._warm_up([_id_of(spare.name)])
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""
@@ -214,14 +280,9 @@ class EngineCluster:
         module = [sys.executable, "-m", f"{__package__}.controller_app", *CONTROLLER_ARGUMENTS]
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         self._processes.start(CONTROLLER, module, env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
+        self._environment = environment
         for plan in self.device_plans:
-            self._processes.start(
-                _engine(plan.rank),
-                [sys.executable, "-m", f"{__package__}.engine_app", f"--IPEngine.id={plan.rank}", *ENGINE_ARGUMENTS],
-                env={**environment, **plan.environment()},
-                cwd=Path.cwd(),
-                log=folders.log_of(_engine(plan.rank)),
-            )
+            self._start_engine(plan, plan.rank)
         import ipyparallel  # while the processes import it too
 
         connection = self._wait_for_file(files[0], tell, deadline)
@@ -230,24 +291,39 @@ class EngineCluster:
             self._check(deadline)
             with contextlib.suppress(TimeoutError):
                 self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, _left(deadline)))
-        self._wait_for_engines(tell, deadline)
-        self.engine_ids = [plan.rank for plan in self.device_plans]  # an engine asks for its rank as its id
-        self.engines = [
-            EngineInfo(
-                rank=plan.rank,
-                host=socket.gethostname(),
-                pid=self._processes.pids[_engine(plan.rank)],
-                device=plan.device,
-                device_name=plan.name,
-            )
-            for plan in self.device_plans
-        ]
+        ids = [plan.rank for plan in self.device_plans]  # an engine asks for its rank as its id
+        self._wait_for_engines(ids, tell, deadline)
+        self.engine_ids = ids
+        self.engines = [self._engine_info(plan) for plan in self.device_plans]
+        self._warm = self._warm_up(ids)
+        tell(f"{num_engines} of {num_engines} engines up")
+
+    def _start_engine(self, plan: DevicePlan, engine_id: int) -> str:
+        name = _engine(engine_id)
+        self._processes.start(
+            name,
+            [sys.executable, "-m", f"{__package__}.engine_app", f"--IPEngine.id={engine_id}", *ENGINE_ARGUMENTS],
+            env={**self._environment, **plan.environment()},
+            cwd=Path.cwd(),
+            log=self._folders.log_of(name),
+        )
+        return name
+
+    def _engine_info(self, plan: DevicePlan) -> EngineInfo:
+        return EngineInfo(
+            rank=plan.rank,
+            host=socket.gethostname(),
+            pid=self._processes.pids[self._names[plan.rank]],
+            device=plan.device,
+            device_name=plan.name,
+        )
+
+    def _warm_up(self, engine_ids: list[int]) -> Any:
         from .warm import warm_up
 
-        view = self.view
+        view = self.client.direct_view(engine_ids)
         view.block = False
-        self._warm = view.apply_async(warm_up, WARM_MODULES)
-        tell(f"{num_engines} of {num_engines} engines up")
+        return view.apply_async(warm_up, WARM_MODULES)
 
     def _wait_for_file(self, path: Path, tell: Progress, deadline: float) -> dict[str, Any]:
         told = time.monotonic()
@@ -261,23 +337,26 @@ class EngineCluster:
                 tell("waiting for the controller")
             self._processes.wait_change(STEP)
 
-    def _wait_for_engines(self, tell: Progress, deadline: float) -> None:
+    def _wait_for_engines(self, engine_ids: Sequence[int], tell: Progress, deadline: float) -> None:
         told, told_up = time.monotonic(), 0
-        while (up := len(self.client.ids)) < len(self.device_plans):
+        while (up := len(set(engine_ids).intersection(self.client.ids))) < len(engine_ids):
             self._check(deadline)
             if up != told_up or time.monotonic() - told > TELL:
                 told, told_up = time.monotonic(), up
-                tell(f"{up} of {len(self.device_plans)} engines up")
+                tell(f"{up} of {len(engine_ids)} engines up")
             self._processes.wait_change(STEP)
 
     def _check(self, deadline: float) -> None:
         """Raise what keeps the cluster from coming up."""
-        for name, status in self._processes.statuses.items():
+        for name in (CONTROLLER, *self._names):
+            status = self._processes.statuses.get(name)
+            if status is None:
+                continue
             tail = self._folders.log_tail(name)
             if name == CONTROLLER and "Address already in use" in tail:
                 raise _PortTaken("The controller's port was taken by another process.")
             raise ClusterError(f"The {name} {_ended(status)} while the cluster was starting.{_logged(tail)}{NEXT_STEP}")
-        if not self._processes.alive:
+        if not self._processes.guard_alive:
             tail = self._folders.log_tail("guard")
             raise ClusterError(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
         if time.monotonic() > deadline:
@@ -285,7 +364,7 @@ class EngineCluster:
 
     def _late(self) -> ClusterError:
         up = self.client.ids if self.client is not None else []
-        missing = [_engine(plan.rank) for plan in self.device_plans if plan.rank not in up]
+        missing = [name for name in self._names if _id_of(name) not in up]
         tail = self._folders.log_tail(missing[0] if self.client is not None and missing else CONTROLLER)
         return ClusterError(
             f"Only {len(up)} of {len(self.device_plans)} engines came up in time.{_logged(tail)}\n"
@@ -299,15 +378,27 @@ class EngineCluster:
         if self._stopped or self.client is None or not name.startswith("engine-"):
             return
         with contextlib.suppress(Exception):
-            _unregister(self.client, int(name.removeprefix("engine-")))
+            _unregister(self.client, _id_of(name))
+
+
+@dataclass
+class _Spare:
+    """An engine that waits to take another's place. `asked`: it was asked to import torch."""
+
+    name: str
+    asked: bool = False
 
 
 class _PortTaken(ClusterError):
     """Worth a second attempt."""
 
 
-def _engine(rank: int) -> str:
-    return f"engine-{rank}"
+def _engine(engine_id: int) -> str:
+    return f"engine-{engine_id}"
+
+
+def _id_of(name: str) -> int:
+    return int(name.removeprefix("engine-"))
 
 
 def _left(deadline: float) -> float:

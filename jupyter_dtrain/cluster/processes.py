@@ -68,11 +68,6 @@ class GuardedProcesses:
         """Whether the guard is running; when it is not, its processes are not either."""
         return self._guard.poll() is None
 
-    @property
-    def alive(self) -> bool:
-        """Whether the guard and all processes are running."""
-        return self.guard_alive and not self.statuses
-
     def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         """Ask for a process; its pid appears in `pids`."""
         self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log)})
@@ -80,6 +75,12 @@ class GuardedProcesses:
     def signal(self, name: str, number: int) -> None:
         """Send a signal to the process `name`; nothing happens if it is gone."""
         self._tell({"do": "signal", "name": name, "signal": int(number)})
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of the process `name`, which has ended."""
+        with self._changed:
+            self.statuses.pop(name, None)
+            self.pids.pop(name, None)
 
     def wait_change(self, limit: timedelta) -> None:
         """Wait until a process starts or ends, at most `limit`."""

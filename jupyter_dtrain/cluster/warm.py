@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 
 def warm_up(modules: Sequence[str]) -> None:
@@ -23,6 +24,11 @@ def warm_up(modules: Sequence[str]) -> None:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+
+
+def take_place(environment: Mapping[str, str]) -> None:
+    """Be the rank whose environment this is. CUDA has not been initialized: an engine that waits has computed nothing."""
+    os.environ.update(environment)
 
 
 @contextlib.contextmanager

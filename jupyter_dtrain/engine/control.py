@@ -9,11 +9,13 @@ run on to it. While no command is there, a step costs one look at a flag.
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
+from torch.distributed import DistStoreError, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 _NEVER = 2**62  # a step that no run reaches
+_SLICE = timedelta(milliseconds=100)  # of a wait, after which an interrupt gets its turn
 
 
 class StopRun(BaseException):
@@ -38,37 +40,69 @@ class Control:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._committed = 0  # the step in progress, or the next one if none is
-        self._asked = False
-        self._target: int | None = None
+        self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
+        self._snapshots: list[int] = []  # that were asked for and not taken
 
-    def command(self, name: str) -> None:
-        """Take a command from the notebook kernel."""
+    def command(self, name: str, number: int = 0, at: int = 0) -> None:
+        """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
         if name == "stop":
-            self.stop()
+            self._ask("stop")
+        elif name == "snapshot":
+            self._ask(f"snapshot/{number}", at)
+            with self._lock:
+                self._snapshots.append(number)
 
     def stop(self) -> None:
-        """Stop at the next step that all ranks agree on. Called from the engine's control thread."""
+        """Stop at the next step that all ranks agree on."""
+        self._ask("stop")
+
+    def _ask(self, command: str, at: int = 0) -> None:
         with self._lock:
-            if not self._asked:
-                self._asked = True
-                self._store.set(f"stop/{self._rank}", str(self._committed))
+            if command not in self._targets:
+                self._targets[command] = None
+                self._store.set(f"{command}/{self._rank}", str(max(self._committed, at)))
 
     def close(self) -> None:
         """Say that this rank goes no further, so that no other waits for what it is committed to."""
         with self._lock:
-            if not self._asked:
-                self._asked = True
-                self._store.set(f"stop/{self._rank}", str(_NEVER))
+            self._committed = _NEVER
+        self._ask("stop")
 
     def boundary(self, finished: int) -> None:
         """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one."""
         with self._lock:
-            if not self._asked:
+            if "stop" not in self._targets:
                 self._committed = finished + 1
                 return
-        if self._target is None:
-            keys = [f"stop/{rank}" for rank in range(self._world_size)]
-            self._store.wait(keys, self._timeout)
-            self._target = max(int(self._store.get(key)) for key in keys)
-        if finished >= self._target:
+        if finished >= self._target("stop"):
             raise StopRun
+        with self._lock:
+            self._committed = finished + 1
+
+    def snapshot_due(self, finished: int) -> int | None:
+        """Return the number of the snapshot that all ranks take here, after `finished` steps; ``None``: of none."""
+        return next((number for number in self._snapshots if finished >= self._target(f"snapshot/{number}")), None)
+
+    def snapshot_done(self, number: int) -> None:
+        """Say that snapshot `number` was taken, or will not be."""
+        with self._lock:
+            self._snapshots.remove(number)
+
+    def _target(self, command: str) -> int:
+        """Return the step at which all ranks act; waits until all of them have the command."""
+        found = self._targets[command]
+        if found is None:
+            keys = [f"{command}/{rank}" for rank in range(self._world_size)]
+            self._wait(keys)
+            found = self._targets[command] = max(int(self._store.get(key)) for key in keys)
+        return found
+
+    def _wait(self, keys: list[str]) -> None:
+        end = time.monotonic() + self._timeout.total_seconds()
+        while True:
+            try:
+                self._store.wait(keys, _SLICE)
+                return
+            except DistStoreError:
+                if time.monotonic() > end:
+                    raise

@@ -122,7 +122,7 @@ class GradientSync:
             original(tensors, scaled, inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
-        reducer, partial = self._reducer_for(wanted, complete=len(wanted) == len(reached))
+        reducer, partial = self._reducer_for(wanted, complete=len(wanted) == len(reached), backward=original)
         roots = tensors
         if len(wanted) != len(reached) and not partial:
             # All were reached when the reducer was made, so it waits for each of them on every rank.
@@ -159,11 +159,13 @@ class GradientSync:
         rest = {id(p): p for model in alive for p in model.parameters() if p.requires_grad and id(p) not in there}
         return reached + list(rest.values())
 
-    def _reducer_for(self, leaves: list[torch.Tensor], *, complete: bool) -> tuple[Any, bool]:
+    def _reducer_for(self, leaves: list[torch.Tensor], *, complete: bool, backward: Callable[..., None]) -> tuple[Any, bool]:
         key = tuple(sorted(id(leaf) for leaf in leaves))
         ddp = self._reducers.get(key)
         if ddp is None:
             ddp = self._reducers[key] = _make_reducer(self._ordered(leaves), sparse=self._sparse(), complete=complete)
+            if self._world_size > 2 and not ddp.find_unused_parameters:
+                _settle_layout(ddp, leaves, backward)
             if len(self._reducers) > MAX_REDUCERS:
                 self._reducers.popitem(last=False)
         else:
@@ -257,6 +259,30 @@ def _make_reducer(leaves: list[torch.Tensor], *, sparse: Container[int], complet
         gradient_as_bucket_view=True,
         find_unused_parameters=bool(agreed.item()),
     )
+
+
+def _settle_layout(ddp: Any, leaves: Sequence[torch.Tensor], backward: Callable[..., None]) -> None:
+    """Let a new reducer take the layout of its buckets from a backward pass over nothing, not from the first that comes along.
+
+    The order in which more than two ranks' parts are added up depends on the layout. A run that goes on from a snapshot has new
+    reducers, and is to add up as before.
+    """
+    if any(isinstance(module, nn.Embedding) for _, module in ddp.module.named_modules()):
+        return  # sparse gradients have no layout
+    before = [(leaf, leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in leaves]
+    hooks = [(hooks, dict(hooks)) for leaf in leaves for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]
+    for registered, _ in hooks:
+        registered.clear()
+    with torch.enable_grad():
+        roots = [leaf.reshape(-1)[:1].sum() for leaf in ddp.module.parameters()]
+    ddp.reducer.prepare_for_backward([])
+    backward(roots, [torch.zeros_like(root) for root in roots])
+    for registered, copy in hooks:
+        registered.update(copy)
+    for leaf, gradient, values in before:
+        leaf.grad = gradient
+        if gradient is not None and values is not None:
+            gradient.copy_(values)  # the reducer has made it a view of its bucket
 
 
 def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .emit import Publish
+from .shown import Shown
 
 CONTROL_MESSAGE = "dtrain_command"
 
@@ -39,26 +40,27 @@ def publisher() -> Publish:
     return publish
 
 
-@contextlib.contextmanager
-def commands_to(handler: Callable[[str], None]) -> Iterator[None]:
-    """Hand commands from the notebook kernel to `handler`, on the control thread."""
+def commands_to(handler: Callable[..., None]) -> None:
+    """Hand commands from the notebook kernel to `handler`, on the control thread, until another handler takes its place.
+
+    A command may reach a rank that is through with its cell while another waits for its answer.
+    """
     from IPython import get_ipython
 
-    handlers = get_ipython().kernel.control_handlers
-    handlers[CONTROL_MESSAGE] = lambda _stream, _ident, message: handler(message["content"]["command"])
-    try:
-        yield
-    finally:
-        handlers[CONTROL_MESSAGE] = lambda *_: None
+    def handle(_stream: Any, _ident: Any, message: dict[str, Any]) -> None:
+        handler(**message["content"])
+
+    get_ipython().kernel.control_handlers[CONTROL_MESSAGE] = handle
 
 
 @contextlib.contextmanager
-def output_of(rank: int, *, shown: bool) -> Iterator[None]:
-    """Show what the rank prints, or nothing of it where it prints the same as another. Figures are rank 0's."""
-    if shown:
-        yield
-        if rank == 0:
-            _show_figures()
+def output_of(rank: int, shown: Shown | None) -> Iterator[None]:
+    """Show what the rank prints, less what was shown before a restart, or nothing of it (``None``). Figures are rank 0's."""
+    if shown is not None:
+        with shown.installed():
+            yield
+            if rank == 0:
+                _show_figures()
         return
     with contextlib.redirect_stdout(_Nowhere()), contextlib.redirect_stderr(_Nowhere()):
         yield

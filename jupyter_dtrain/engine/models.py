@@ -50,6 +50,7 @@ class ModelCalls:
         self._made: WeakSet[nn.Module] = WeakSet()
         self._normalizing: WeakSet[nn.Module] = WeakSet()  # models that may have changed their statistics since these were taken
         self._inside = False
+        self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._open: WeakSet[nn.Module] = WeakSet()
         self._results: WeakKeyDictionary[nn.Module, dict[Any, list[int | None]]] = WeakKeyDictionary()
         # During a call on the rank's part:
@@ -78,6 +79,7 @@ class ModelCalls:
             return original(module, *args, **kwargs)
         if module.training:
             self._normalizing.add(module)
+        self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
             return self._enclosed(original, module, args, kwargs, self._stream)
         if module in self._open:
@@ -188,6 +190,14 @@ class ModelCalls:
         }
         self._normalizing.clear()
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+    def state(self) -> list[nn.Module]:
+        """Return what a run that goes on from here has to know: the models whose statistics may have changed."""
+        return self._in_order(self._normalizing)
+
+    def set_state(self, state: Iterable[nn.Module]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._normalizing.update(state)
 
     def _in_order(self, modules: WeakSet[nn.Module]) -> list[nn.Module]:
         """Return `modules` in the order in which they became known, which is the same on all ranks."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -37,7 +39,8 @@ class Observer:
         self._done: list[_Step] = []
         self._logged: list[tuple[str, int, float, float]] = []
         self._progress: Progress | None = None
-        self._stepped: set[int] = set()
+        self._stepped: list[torch.optim.Optimizer] = []
+        self._num_sent: Counter[str] = Counter()  # of logged values, by name
         self._loss: torch.Tensor | None = None
         self._weight = 1.0
         self._samples = 0  # drawn since the last backward pass
@@ -69,10 +72,10 @@ class Observer:
         """Note that an optimizer has stepped."""
         self.any_optimizer = True
         self._used, self._samples = self._used + self._samples, 0
-        if id(optimizer) in self._stepped:
+        if any(optimizer is other for other in self._stepped):
             self._stepped.clear()
         first = not self._stepped
-        self._stepped.add(id(optimizer))
+        self._stepped.append(optimizer)
         if first:
             rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
             self._finish(float(rate) if rate is not None else None)
@@ -88,6 +91,22 @@ class Observer:
         """Note values that the cell logs at the current step."""
         with self._lock:
             self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts, to go on from in another process. Nothing is to be left to :meth:`drain`."""
+        return {
+            "step": self.step,
+            "epoch": self._epoch,
+            "any_optimizer": self.any_optimizer,
+            "stepped": list(self._stepped),
+            "num_sent": dict(self._num_sent),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.step, self._epoch, self.any_optimizer = state["step"], state["epoch"], state["any_optimizer"]
+        self._stepped = list(state["stepped"])
+        self._num_sent = Counter(state["num_sent"])
 
     def finish(self) -> None:
         """Count a last step that was made by hand."""
@@ -115,7 +134,9 @@ class Observer:
             )
         for name in dict.fromkeys(entry[0] for entry in logged):
             steps, times, values = zip(*(entry[1:] for entry in logged if entry[0] == name), strict=True)
-            messages.append(Scalars(rank=self._rank, name=name, step=list(steps), time=list(times), value=list(values)))
+            first = self._num_sent[name]
+            self._num_sent[name] += len(steps)
+            messages.append(Scalars(rank=self._rank, name=name, first=first, step=list(steps), time=list(times), value=list(values)))
         if progress is not None and self._rank == 0:
             messages.append(progress)
         return messages

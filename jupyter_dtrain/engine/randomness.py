@@ -85,6 +85,14 @@ class LoadingStream:
         finally:
             self._switch()
 
+    def state(self) -> RandomState:
+        """Return the state of the rank's stream, which is not in use."""
+        return self._other
+
+    def set_state(self, state: RandomState) -> None:
+        """Go on from `state`."""
+        self._other = state
+
     def _switch(self) -> None:
         current = RandomState.now()
         self._other.set()

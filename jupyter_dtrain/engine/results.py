@@ -1,16 +1,21 @@
-"""What rank 0 sends home: the names that the cell bound, and what it changed in the notebook's objects."""
+"""What a cell has made of the notebook's objects: sent home by rank 0 at the end, and kept in snapshots on the way there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..capture.copy_restore import Baseline, Contents
-from ..capture.pickling import Numbers, Packed, Packer
+from ..capture.copy_restore import Baseline, Contents, items_of, restore
+from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
+from .placements import GlobalTensor
 
+_EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _HIDDEN = frozenset({"__builtins__", "__name__"})
 
 
@@ -46,6 +51,25 @@ class Bound:
     value: Any
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a snapshot has of the cell's values.
+
+    Attributes
+    ----------
+    packed : Packed
+        Of :class:`Changes`, of the names that the cell bound and `extra` values, and of all objects in them.
+    names : frozenset of str
+        Names whose values cannot be saved.
+    extra : list of frozenset of str
+        The same for each of the `extra` values.
+    """
+
+    packed: Packed
+    names: frozenset[str]
+    extra: list[frozenset[str]]
+
+
 class Home:
     """The namespace of a cell and the objects that came with it, as they were before the cell ran."""
 
@@ -66,29 +90,105 @@ class Home:
 
         `value` is that of the cell's last line.
         """
-        before = self._before
-        bound = {
-            name: obj
-            for name, obj in self._namespace.items()
-            if name not in _HIDDEN and (name not in before or before[name] is not obj or _moves_on(obj))
-        }
-        deleted = [name for name in before if name not in self._namespace]
-        changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
-        changes = Changes(changed, deleted)
+        bound, changes = self._bound(), self._changes()
         try:
             return self._pickled(changes, Bound(bound, value)), {}
         except Exception:
             # Something cannot be sent; now find out what, piece by piece.
             stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in stays}
-            changed = {index: self._what_can_be_sent(index, new, stays) for index, new in changes.changed.items()}
-            return self._pickled(Changes(changed, deleted), Bound(kept, None if self._why_not(value) else value)), stays
+            changes = self._what_can_be_sent(changes, stays)
+            return self._pickled(changes, Bound(kept, None if self._why_not(value) else value)), stays
 
-    def _what_can_be_sent(self, index: int, new: Contents, stays: dict[str, str]) -> Contents:
-        """Return `new` without what cannot be sent; say so in `stays`."""
-        reasons = {f".{key}": reason for key, value in new.attributes.items() if (reason := self._why_not(value)) is not None}
+    # -- on the way --------------------------------------------------------------------------------------------------
+
+    def save(self, extra: Sequence[Mapping[str, Any]], *, whole: Callable[[Any], Any], skip: Mapping[str, object]) -> Saved:
+        """Return the state of the cell's values, for :meth:`load` in another process.
+
+        Parameters
+        ----------
+        extra : sequence of dict
+            Other values by name, such as a function's variables.
+        whole : callable
+            Returns a tensor that spans the ranks as a whole. A collective, so all ranks save at the same place.
+        skip : dict
+            Names that are not saved as long as they have these values.
+        """
+        bound = {name: obj for name, obj in self._bound().items() if name not in skip or skip[name] is not obj}
+        changes = self._changes()
+        everything = [bound, *map(dict, extra)]
+        missing: list[frozenset[str]] = [frozenset()] * len(everything)
+        try:
+            packed = self._packed_for_later(changes, everything, whole)
+        except Exception:
+            missing = [frozenset(name for name, obj in part.items() if self._why_not(obj, whole) is not None) for part in everything]
+            everything = [
+                {name: obj for name, obj in part.items() if name not in names} for part, names in zip(everything, missing, strict=True)
+            ]
+            packed = self._packed_for_later(self._what_can_be_sent(changes, {}, whole), everything, whole)
+        return Saved(packed, missing[0], missing[1:])
+
+    def load(
+        self, packed: Packed, *, device_for: Callable[[str], torch.device]
+    ) -> tuple[list[dict[str, Any]], list[object], Callable[[], None]]:
+        """Put the state that :meth:`save` has packed into the namespace and the notebook's objects.
+
+        Returns
+        -------
+        extra : list of dict
+        objects : list of object
+            That were made anew.
+        again : callable
+            Puts it in place once more: what is evaluated on the way to where the cell goes on may change containers and random generators.
+        """
+        unpacker = Unpacker(packed, namespace=self._namespace, known=self._baseline.objects, device_for=device_for)
+        changes: Changes = unpacker.load()
+        bound, *extra = unpacker.load()
+        objects: list[object] = unpacker.load()
+        for index, new in changes.changed.items():
+            restore(self._baseline.objects[index], new)
+        for name in changes.deleted:
+            self._namespace.pop(name, None)
+        self._namespace.update(bound)
+        marked = [(obj, items_of(obj)) for obj in (*self._baseline.objects, *objects) if isinstance(obj, _EASILY_CHANGED)]
+
+        def again() -> None:
+            for obj, items in marked:
+                restore(obj, Contents(items))
+            self._namespace.update(bound)
+
+        return extra, objects, again
+
+    def _packed_for_later(self, changes: Changes, values: list[dict[str, Any]], whole: Callable[[Any], Any]) -> Packed:
+        packer = self._packer(whole)
+        packer.dump(changes)
+        packer.dump(values)
+        packer.dump(trackable(packer.seen))
+        return packer.packed()
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    def _bound(self) -> dict[str, Any]:
+        before = self._before
+        return {
+            name: obj
+            for name, obj in self._namespace.items()
+            if name not in _HIDDEN and (name not in before or before[name] is not obj or _moves_on(obj))
+        }
+
+    def _changes(self) -> Changes:
+        changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
+        return Changes(changed, [name for name in self._before if name not in self._namespace])
+
+    def _what_can_be_sent(self, changes: Changes, stays: dict[str, str], whole: Callable[[Any], Any] | None = None) -> Changes:
+        """Return `changes` without what cannot be sent; say so in `stays`."""
+        changed = {index: self._contents_that_can_be_sent(index, new, stays, whole) for index, new in changes.changed.items()}
+        return Changes(changed, changes.deleted)
+
+    def _contents_that_can_be_sent(self, index: int, new: Contents, stays: dict[str, str], whole: Callable[[Any], Any] | None) -> Contents:
+        reasons = {f".{key}": reason for key, value in new.attributes.items() if (reason := self._why_not(value, whole)) is not None}
         attributes = {key: value for key, value in new.attributes.items() if f".{key}" not in reasons}
-        reason = self._why_not(new.items)
+        reason = self._why_not(new.items, whole)
         if reason is not None:
             reasons[""] = f"of what the cell put into it, something cannot be sent ({reason})"
         obj = self._baseline.objects[index]
@@ -96,11 +196,14 @@ class Home:
         stays |= {name + key: reason for key, reason in reasons.items()}
         return replace(new, items=None if reason is not None else new.items, attributes=attributes)
 
-    def _pickled(self, *graphs: object) -> Packed:
-        packer = Packer(namespace=self._namespace, known=self._baseline.objects, storages=self._storages_kept())
+    def _pickled(self, *graphs: object, whole: Callable[[Any], Any] | None = None) -> Packed:
+        packer = self._packer(whole)
         for graph in graphs:
             packer.dump(graph)
         return packer.packed()
+
+    def _packer(self, whole: Callable[[Any], Any] | None) -> Packer:
+        return _WholePacker(namespace=self._namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole)
 
     def _is_elsewhere(self, new: Contents) -> bool:
         """Return whether a tensor has memory that no tensor of the notebook had."""
@@ -115,9 +218,9 @@ class Home:
                 found[address] = index
         return found
 
-    def _why_not(self, obj: object) -> str | None:
+    def _why_not(self, obj: object, whole: Callable[[Any], Any] | None = None) -> str | None:
         try:
-            self._pickled(obj)
+            self._pickled(obj, whole=whole)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -136,3 +239,21 @@ def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.Untype
             storage = obj.untyped_storage()
             found.setdefault(storage._cdata, (index, storage))
     return found
+
+
+class _WholePacker(Packer):
+    """Writes tensors that span the ranks as a whole, the same on all ranks."""
+
+    def __init__(self, *, whole: Callable[[Any], Any] | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._whole = whole
+
+    def reducer_override(self, obj: Any) -> Any:
+        if self._whole is not None and isinstance(obj, GlobalTensor):
+            tensor = self._whole(obj).detach().requires_grad_(obj.requires_grad and obj.dtype.is_floating_point)
+            return _itself, (tensor,)
+        return super().reducer_override(obj)
+
+
+def _itself(obj: Any) -> Any:
+    return obj

@@ -128,7 +128,7 @@ class Texts:
             return
         pairs = self._pairs(code.co_filename, future_flags(code))
         original, rewritten = pairs.get(key_of(code), (None, None))
-        if rewritten is not None and original == code and rewritten.co_freevars == code.co_freevars:
+        if rewritten is not None and original is not None and _is_same(original, code):
             function.__code__ = rewritten
             self._adopted.append((weakref.ref(function), code))
 
@@ -151,6 +151,17 @@ class Texts:
                 function.__code__ = code
         self._adopted.clear()
         self._waiting.clear()
+
+
+def _is_same(code: CodeType, other: CodeType) -> bool:
+    """Return whether both are of the same text. Their instructions may differ: a notebook compiles a cell statement by statement."""
+
+    def told(code: CodeType) -> tuple[object, ...]:
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        return (code.co_qualname, code.co_firstlineno, code.co_argcount, repr(constants), *names)
+
+    return told(code) == told(other)
 
 
 def _functions_of(obj: object) -> Iterator[tuple[str, FunctionType]]:

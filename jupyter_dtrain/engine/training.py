@@ -79,9 +79,11 @@ class Training:
             else None
         )
         self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed) if shared else None
+        self._model_stream = ModelStream(rank) if shared else None
+        self._loading_stream = LoadingStream(rank) if shared else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
-            stream=ModelStream(rank) if shared else None,
+            stream=self._model_stream,
             view=self._view,
         )
         objects = list(objects)
@@ -101,7 +103,7 @@ class Training:
             on_whole=lambda: control.boundary(observer.step),
             on_unknown=self._say_unknown,
             streams=Streams(rank=rank, shares=self._shares) if shared else None,
-            stream=LoadingStream(rank) if shared else None,
+            stream=self._loading_stream,
             cursors=cursor_log,
         )
 
@@ -155,6 +157,37 @@ class Training:
         """
         return list(values) if self._view is None else self._view.settle(values, unchanged=unchanged)
 
+    # -- for snapshots -----------------------------------------------------------------------------------------------
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
+        return self._models.graph_open
+
+    def whole(self, value: Any) -> Any:
+        """Return a tensor that spans the ranks as a whole. A collective."""
+        return value if self._view is None else self._view.whole(value)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a run that goes on from here has to know of the cell's objects."""
+        return {"models": self._models.state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._models.set_state(state["models"])
+
+    def streams(self) -> tuple[Any, Any] | None:
+        """Return the states of the rank's own random streams."""
+        if self._model_stream is None or self._loading_stream is None:
+            return None
+        return self._model_stream.other, self._loading_stream.state()
+
+    def set_streams(self, states: tuple[Any, Any] | None) -> None:
+        """Go on from `states`."""
+        if states is not None and self._model_stream is not None and self._loading_stream is not None:
+            self._model_stream.other = states[0]
+            self._loading_stream.set_state(states[1])
+
     # -- what the cell asks for by name -----------------------------------------------------------------------------
 
     def gather(self, value: Any) -> list[Any]:
@@ -174,6 +207,7 @@ class Training:
         self._observer.on_batch(share, batch, batches)
 
     def _on_backward(self, root: torch.Tensor) -> None:
+        self._models.graph_open = False
         if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
             # A sum over the ranks, and what they report is averaged.
             self._observer.on_backward(part_of(root).detach() * self._world_size, 1.0 / self._world_size)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import pickle
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,14 +31,30 @@ from .devices import DeviceSampler
 from .emit import Emitter
 from .link import Interrupts, commands_to, output_of, publisher, shell_in
 from .local_modules import LocalModules
+from .loops import Loops
 from .notes import Notes
 from .observe import Observer
 from .optimizers import connect_schedulers
 from .process_group import ProcessGroup, Rendezvous
 from .program import Program
 from .results import Home
+from .shown import Count, Shown
+from .snapshots import Snapshots
 from .timing import Timing
 from .training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Where a cell goes on: from snapshot `number` of `world_size` ranks (``None``: from its beginning). `seen` was shown of each rank."""
+
+    number: int | None
+    world_size: int
+    seen: tuple[Count, ...]
+
+    def seen_of(self, rank: int) -> Count:
+        """Return what was shown of `rank`."""
+        return self.seen[rank] if rank < len(self.seen) else Count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +62,8 @@ class Task:
     """What every rank is given: the run, the cell and the notebook's values.
 
     `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
-    where its own process group meets.
+    where its own process group meets. `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
+    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over.
     """
 
     run_id: str
@@ -55,6 +73,7 @@ class Task:
     program_port: int | None
     source: str
     filename: str
+    sources: Mapping[str, str]
     parcel: Parcel
     random_state: RandomState
     surroundings: Surroundings
@@ -66,6 +85,9 @@ class Task:
     split_evaluation: bool
     output: Literal["main", "all"]
     timeout: timedelta
+    snapshot_folder: Path
+    resume: Resume | None = None
+    checkpoints: tuple[timedelta | int | None, int] = (None, 2)
     emit_interval: timedelta = timedelta(milliseconds=200)
 
 
@@ -166,15 +188,17 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
             device_name=sampler.device_name(),
         )
     )
-    with commands_to(control.command), contextlib.closing(emitter):
+    commands_to(control.command)
+    with contextlib.closing(emitter):
         emitter.start()
-        return _run_cell(task, device, control, observer, timing, Notes(emitter.emit, rank=task.rank), interrupts)
+        return _run_cell(task, device, control, observer, timing, emitter, interrupts)
 
 
 def _run_cell(
-    task: Task, device: torch.device, control: Control, observer: Observer, timing: Timing, notes: Notes, interrupts: Interrupts
+    task: Task, device: torch.device, control: Control, observer: Observer, timing: Timing, emitter: Emitter, interrupts: Interrupts
 ) -> Outcome:
     rank, world_size = task.rank, task.world_size
+    notes = Notes(emitter.emit, rank=rank)
     blobs = BlobFolder(task.blob_folder)
     task.surroundings.set()
     surroundings = Surroundings.now()
@@ -191,6 +215,16 @@ def _run_cell(
     home = Home(namespace, tracked)
     task.random_state.set()
 
+    shown = Shown(seen=task.resume.seen_of(rank) if task.resume is not None else Count())
+    snapshots: Snapshots | None = None
+
+    def at_boundary() -> None:
+        control.boundary(observer.step)
+        if snapshots is not None:
+            snapshots.at_boundary()
+
+    loops = Loops(on_boundary=at_boundary, say=notes.say)
+    loops.adopt(tracked, task.sources)
     training: Training | Program
     if task.program_port is not None:
         training = Program(rank=rank, world_size=world_size, address="127.0.0.1", port=task.program_port)
@@ -206,6 +240,7 @@ def _run_cell(
             observer=observer,
             timing=timing,
             notes=notes,
+            cursor_log=loops,
         )
     failure: Failure | None = None
     stopped = False
@@ -213,12 +248,32 @@ def _run_cell(
     shared_out = training.share_out({name: namespace[name] for name in task.split})
     whole = {name: namespace[name] for name in task.split}
     namespace.update(shared_out)
-    with training.installed(), output_of(rank, shown=rank == 0 or task.output == "all"), shell_in(namespace):
+    if isinstance(training, Training):
+        snapshots = Snapshots(
+            task.snapshot_folder,
+            rank=rank,
+            home=home,
+            loops=loops,
+            training=training,
+            control=control,
+            observer=observer,
+            shown=shown,
+            skip=shared_out,
+            emitter=emitter,
+        )
+        if task.resume is not None and task.resume.number is not None:
+            connect_schedulers(snapshots.resume(task.resume.number, of_rank=rank % task.resume.world_size, device=device))
+    with (
+        training.installed(),
+        output_of(rank, shown if rank == 0 or task.output == "all" else None),
+        shell_in(namespace),
+        loops.installed(),
+    ):
         try:
             with interrupts.allowed():
                 try:
                     with devices.in_place():
-                        value = run_cell(task.source, task.filename, namespace)
+                        value = run_cell(task.source, task.filename, namespace, loops)
                 except StopRun as error:
                     stopped = True
                     forget_frames(error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from ..errors import UsageError
@@ -39,6 +41,15 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _every(text: str) -> timedelta | int:
+    """Return ``500`` as steps, ``30s``, ``10min`` or ``2h`` as a time."""
+    found = re.fullmatch(r"(\d+)\s*(s|min|h)?", text.strip())
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps (500) nor a time (30s, 10min, 2h)")
+    number, unit = int(found[1]), found[2]
+    return number if unit is None else timedelta(seconds=number * {"s": 1, "min": 60, "h": 3600}[unit])
 
 
 def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -85,15 +96,26 @@ def _cell_parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="whose printed lines are shown: main, those of rank 0, or all, each with its rank before it (default: main)",
     )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=_every,
+        metavar="N",
+        help="write a checkpoint to disk every N steps (500) or after a time (30s, 10min, 2h); without it they are there only while the "
+        "cell runs, to go on from if the kernel dies",
+    )
+    parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
     return parser
 
 
 def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", metavar="start | status | stop", parser_class=_ActionParser)
+    actions = parser.add_subparsers(dest="action", metavar="start | status | resume | stop", parser_class=_ActionParser)
     start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
+    resume = actions.add_parser("resume", help="go on with a run whose kernel has died or that was stopped", allow_abbrev=False)
+    resume.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one that can go on)")
+    _add_cluster(resume, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
     return parser
 
@@ -104,6 +126,7 @@ class LineCommand:
 
     action: str
     cluster: ClusterOptions
+    run: str | None = None
 
 
 def parse_cell_line(line: str) -> RunOptions:
@@ -127,6 +150,8 @@ def parse_cell_line(line: str) -> RunOptions:
         batch=found.batch,
         split_eval=found.split_eval,
         output=found.output,
+        checkpoint_every=found.checkpoint_every,
+        keep=found.keep,
     )
 
 
@@ -135,7 +160,7 @@ def parse_line(line: str) -> LineCommand:
     found = _parse(_line_parser, line)
     if found.action is None:
         raise HelpAsked(_line_parser().format_help().rstrip())
-    return LineCommand(action=found.action, cluster=_cluster(found))
+    return LineCommand(action=found.action, cluster=_cluster(found), run=getattr(found, "run", None))
 
 
 def _cluster(found: argparse.Namespace) -> ClusterOptions:

@@ -18,6 +18,8 @@ from .status import describe
 
 if TYPE_CHECKING:
     from ..engine.worker import Outcome
+    from ..session import RunResult
+    from .arguments import LineCommand
 
 
 @magics_class
@@ -38,7 +40,9 @@ class DistributeMagics(Magics):
             return
         if command.action == "start":
             self.session.get().start_cluster(command.cluster, on_progress=CellOutput().progress)
-        if command.action == "stop":
+        if command.action == "resume":
+            self._resume(command)
+        elif command.action == "stop":
             stopped = self.session.exists and self.session.get().stop_cluster()
             _show("The engines have stopped." if stopped else "No engines are running.")
         else:
@@ -57,8 +61,6 @@ class DistributeMagics(Magics):
         from ..capture.bundle import pack
         from ..capture.names import find_names
         from ..capture.preview import preview, table
-        from .results import apply_outcome
-        from .tracebacks import cell_error
 
         shell = self.shell
         assert shell is not None
@@ -73,16 +75,40 @@ class DistributeMagics(Magics):
         bundle = pack(names, shell.user_ns)
         output = CellOutput()
         result = self.session.get().run(source, bundle, options, cell=cell, filename=filename, output=output)
+        return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+
+    def _resume(self, command: LineCommand) -> None:
+        """Go on with a run, and put what its cell began with and what it made of it into the notebook."""
+        from ..capture.bundle import unpack
+        from ..capture.pickling import Unpacker
+        from .results import device_here
+
+        shell = self.shell
+        assert shell is not None
+        output = CellOutput()
+        result, task, packed = self.session.get().resume(command.run, command.cluster, output=output)
+        values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
+        shell.user_ns.update(values)
+        linecache.cache[task.filename] = (len(task.source), None, task.source.splitlines(keepends=True), task.filename)
+        self._bring_home(result, tracked, {}, task.filename, output)
+
+    def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
+        """Do to the notebook what the cell did on the engines, and raise what it raised there."""
+        from .results import apply_outcome
+        from .tracebacks import cell_error
+
+        shell = self.shell
+        assert shell is not None
         value = None
         if result.first is not None:
-            value = apply_outcome(result.first, result.returned, bundle, shell.user_ns)
+            value = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
             # After an error the batches of that moment stay behind, which nobody misses and which would hide the error.
             for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
         killed = all(end.killed for end in result.ends if end.outcome is None)
         if result.lost is not None and not killed:
             raise result.lost
-        error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=bundle.left_out)
+        error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=left_out)
         if result.interrupted:
             raise CellInterrupted(error.lines if error is not None else [f"KeyboardInterrupt: {_stopped(result.first)}"])
         if error is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from ..capture.bundle import Bundle
 from ..capture.copy_restore import restore
 from ..capture.pickling import Packed, Unpacker
 from ..engine.results import Bound, Changes
@@ -18,7 +17,7 @@ from ..errors import CaptureError
 _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 
 
-def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, namespace: dict[str, Any]) -> object:
+def apply_outcome(outcome: Outcome, returned: Packed | None, tracked: Sequence[object], namespace: dict[str, Any]) -> object:
     """Write changed contents into the notebook's objects, bind and delete names, and continue its random streams.
 
     Parameters
@@ -27,8 +26,8 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
         Of rank 0.
     returned : Packed, optional
         What rank 0 sent back; ``None`` where there was nothing.
-    bundle : Bundle
-        What was sent for the run.
+    tracked : sequence of object
+        The notebook's objects that were sent for the run.
     namespace : dict
         The notebook's.
 
@@ -39,13 +38,11 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
     """
     if returned is None:
         return None
-    gpu = home_gpu(bundle.tracked, from_cpu=outcome.from_cpu)
-    unpacker = Unpacker(
-        returned, namespace=namespace, known=bundle.tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind)
-    )
+    gpu = home_gpu(tracked, from_cpu=outcome.from_cpu)
+    unpacker = Unpacker(returned, namespace=namespace, known=tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind))
     changes: Changes = unpacker.load()
     for index, new in changes.changed.items():
-        obj = bundle.tracked[index]
+        obj = tracked[index]
         if isinstance(obj, torch.Tensor) and outcome.device == "cuda" and isinstance(new.items, torch.Tensor):
             _follow(obj, new.items)
         restore(obj, new)
@@ -66,6 +63,11 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, bundle: Bundle, nam
     namespace.update({name: obj for name, obj in bound.names.items() if name not in _KEEP})
     namespace.setdefault("__builtins__", builtins)
     return bound.value
+
+
+def device_here(kind: str) -> torch.device:
+    """Return where tensors live in this process that another notebook had on a device of this `kind`."""
+    return torch.device("cpu") if kind == "cuda" and not torch.cuda.is_available() else torch.device(kind)
 
 
 def home_gpu(objects: Iterable[object], *, from_cpu: bool) -> torch.device:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ..errors import ProtocolError
@@ -94,6 +94,7 @@ class RunRecorder:
         self._times = TimeSplits()
         self._notices: dict[str, Notice] = {}  # by text, in order; all ranks say the same
         self._loss_was_odd = False
+        self._num_logged: dict[str, int] = {}
         # What views have and have not fetched, and what the store has not.
         self._seen: dict[str, Curve] = {}
         self._fresh: dict[str, Curve] = {}
@@ -141,6 +142,19 @@ class RunRecorder:
                     self._notice(event)
                 case _:
                     raise ProtocolError(f"{event.type!r} is not an engine's event")
+
+    def know(self, curves: Mapping[str, Curve]) -> None:
+        """Begin with what is recorded of the run already; steps in it that are told again count once."""
+        with self._lock:
+            for name, curve in curves.items():
+                if name.startswith("device/"):
+                    continue
+                self._seen[name] = self._bounded(name, curve)
+                if name not in MEASURED:
+                    self._num_logged[name] = len(curve)
+            known = curves.get(LOSS) or curves.get(LEARNING_RATE)
+            if known is not None and len(known):
+                self._steps.begin_after(known.step[-1])
 
     def rank_lost(self, rank: int) -> None:
         """Wait no more for a rank that has died: steps that it did not report come out without it."""
@@ -265,7 +279,9 @@ class RunRecorder:
         if event.rank != 0:
             return
         name = f"{event.name} (logged)" if event.name in MEASURED else event.name
-        for step, seconds, value in zip(event.step, event.time, event.value, strict=True):
+        known = self._num_logged.get(name, 0) - event.first  # told again by a run that went on from a snapshot
+        self._num_logged[name] = event.first + max(known, len(event.value))
+        for step, seconds, value in list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]:
             self._record(name, step, seconds, value)
 
     def _notice(self, notice: Notice) -> None:

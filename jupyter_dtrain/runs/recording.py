@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import StoreError
 from ..protocol import RunPhase
+from .record import RunRecord
 from .recorder import RunRecorder
 from .store import RunStore, new_run_id
 
@@ -41,6 +43,8 @@ class Recording:
     Attributes
     ----------
     run_id : str
+    folder : Path, optional
+        The run's own folder; ``None`` where nothing can be recorded.
     recorder : RunRecorder
     """
 
@@ -54,7 +58,31 @@ class Recording:
         with_store = self._try(lambda: store.create_run(name, cell, world_size, arguments, environment()))
         if with_store is not None:
             self.run_id = with_store
+        self.folder = None if with_store is None else store.folder / with_store
         self.recorder = RunRecorder(run_id=self.run_id, name=name or self.run_id, world_size=world_size)
+
+    @classmethod
+    def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
+        """Go on with the record of a run that was broken off. What it has of steps that are made again stays."""
+        self = cls.__new__(cls)
+        self._store = store
+        self._say = say
+        self._written = time.monotonic()
+        self.run_id, self.folder = record.run_id, record.folder
+        self.recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
+        known = self._try(lambda: {name: store.points(record.run_id, name) for name in store.names(record.run_id)})
+        self.recorder.know(known or {})
+        self._try(lambda: store.reopen_run(record.run_id, world_size))
+        return self
+
+    @contextmanager
+    def failing(self, error: str) -> Iterator[None]:
+        """Let the run end as failed where an exception leaves the ``with`` block."""
+        try:
+            yield
+        except BaseException:
+            self.finish("failed", error)
+            raise
 
     def tick(self) -> None:
         """Write what is new, if some time has passed. Call it a few times a second."""

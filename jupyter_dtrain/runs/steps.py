@@ -64,6 +64,10 @@ class GlobalSteps:
         self._lost: set[int] = set()
         self._emitted: int | None = None
 
+    def begin_after(self, step: int) -> None:
+        """Say that the steps up to `step` are known."""
+        self._emitted = step
+
     def add(self, steps: Steps) -> list[GlobalStep]:
         """Take one rank's report and return the steps that it completed, in order.
 

@@ -121,6 +121,19 @@ class RunStore:
             number = self._number(connection, run_id)
             connection.execute("UPDATE runs SET phase = ?, error = ?, ended = ? WHERE number = ?", (phase, error, time.time(), number))
 
+    def reopen_run(self, run_id: str, world_size: int) -> None:
+        """Record that this process goes on with a run that has ended."""
+        owner = Owner.this_process()
+        with self._transaction() as connection:
+            record = self._record(_one(connection, run_id))
+            if record.phase not in RUN_PHASES_ENDED:
+                raise StoreError(f"Run {run_id} is still going on.")
+            connection.execute(
+                "UPDATE runs SET phase = 'running', error = NULL, ended = NULL, world_size = ?, owner_host = ?, owner_pid = ?,"
+                " owner_created = ?, seen = ? WHERE number = ?",
+                (world_size, owner.host, owner.pid, owner.created, time.time(), record.number),
+            )
+
     def get_run(self, run_id: str) -> RunRecord:
         """Return one run."""
         with self._reading() as connection:

@@ -30,6 +30,11 @@ def key_of(buffer: memoryview) -> str:
     return f"{hashlib.blake2b(buffer, digest_size=20).hexdigest()}-{buffer.nbytes:x}"
 
 
+def bytes_of(key: str) -> int:
+    """Return the length of the buffer that is stored under `key`."""
+    return int(key.rpartition("-")[2], 16)
+
+
 class BlobFolder:
     """A folder of buffers by content.
 
@@ -87,8 +92,8 @@ class BlobFolder:
         self.write(key, buffer)
         return key
 
-    def write(self, key: str, buffer: memoryview) -> None:
-        """Store `buffer` under `key`, unless it is there. Readers never see a part of it."""
+    def write(self, key: str, buffer: memoryview, *, durable: bool = False) -> None:
+        """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
         target = self.path / key
         try:
             os.utime(target)  # the least recently used go first
@@ -100,6 +105,9 @@ class BlobFolder:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(buffer)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             Path(name).rename(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -149,14 +149,36 @@ export interface ITimeSplit {
 
 /**
  * Values that the cell logged by name (`dtrain.log`): columns of equal length.
+ *
+ * `first` is the number of the first of them among all of this name, from 0: a
+ * run that goes on from a snapshot tells some again.
  */
 export interface IScalars {
   type: 'scalars';
   rank: number;
   name: string;
+  first: number;
   step: number[];
   time: number[];
   value: number[];
+}
+
+/**
+ * A rank has written its part of snapshot `number`, after `step` steps, at
+ * `place` in the cell.
+ *
+ * It took `seconds` and `num_bytes`; `keys` are the buffers that it refers to.
+ * The snapshot counts when all ranks have written theirs at one step and place.
+ */
+export interface ISnapshotTaken {
+  type: 'snapshot_taken';
+  rank: number;
+  number: number;
+  step: number;
+  place: string;
+  seconds: number;
+  num_bytes: number;
+  keys: string[];
 }
 
 /**
@@ -343,6 +365,7 @@ export type EngineEvent =
   | IDeviceUse
   | ITimeSplit
   | IScalars
+  | ISnapshotTaken
   | INotice;
 
 /**

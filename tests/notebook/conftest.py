@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.notebook.kernel import Notebook
@@ -18,11 +20,11 @@ torch.set_default_dtype(torch.float64)
 
 @pytest.fixture(scope="package")
 def new_notebook(tmp_path_factory, request):
-    """Return a function that opens a notebook in an empty folder; all are closed at the end."""
+    """Return a function that opens a notebook in a folder, an empty one by default; all are closed at the end."""
     opened = []
 
-    def open_one() -> Notebook:
-        folder = tmp_path_factory.mktemp("notebook")
+    def open_one(folder: Path | None = None) -> Notebook:
+        folder = folder or tmp_path_factory.mktemp("notebook")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("IPYTHONDIR", str(folder / ".ipython"))
             patch.setenv("OMP_NUM_THREADS", "1")

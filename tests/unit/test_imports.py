@@ -31,9 +31,11 @@ LEVELS = {
     "engine": 2,
     "data": 2,
     "execution": 3,
-    "session": 4,
-    "notebook": 5,
-    "__init__": 6,  # the package's own names, each imported when it is first used
+    "engines": 4,
+    "supervision": 4,
+    "session": 5,
+    "notebook": 6,
+    "__init__": 7,  # the package's own names, each imported when it is first used
 }
 
 # Neighbours on one level, along the way of the data: what is captured is shipped, and what was shipped is unpacked on the engine.
@@ -46,6 +48,7 @@ ENGINE_ORDER = [
     "device_names",
     "devices",
     "emit",
+    "shown",
     "link",
     "local_modules",
     "control",
@@ -78,6 +81,7 @@ ENGINE_ORDER = [
     "training",
     "program",
     "results",
+    "snapshots",
     "worker",
 ]
 

@@ -43,7 +43,7 @@ FLAT = [
     Progress(rank=0, epoch=3, batch=7, batches=None),
     DeviceUse(rank=1, time=1700000001.0, utilization=87.5, memory_used=3 << 30, memory_total=80 << 30),
     TimeSplit(rank=3, step=7, data=4.1, forward=2.0, backward=3.0, communication=0.5, optimizer=0.25, other=0.15, num_workers=0),
-    Scalars(rank=0, name="val/accuracy", step=[23], time=[1700000002.0], value=[0.97]),
+    Scalars(rank=0, name="val/accuracy", first=0, step=[23], time=[1700000002.0], value=[0.97]),
     Notice(rank=0, text="`val_loader` is read whole by every rank."),
     Command(id="c1", name="start_cluster", num_engines=2),
     Command(id="c2", name="stop_run"),

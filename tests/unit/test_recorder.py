@@ -134,7 +134,7 @@ def test_a_rank_that_never_reports_holds_back_a_bounded_number_of_steps():
 def test_malformed_events_are_errors_that_change_nothing():
     run = recorder(1)
     uneven = Steps(rank=0, step=[1, 2], time=[1.0], loss=[0.5], weight=[1.0], learning_rate=[0.1], samples=[8])
-    scalars = Scalars(rank=0, name="accuracy", step=[1], time=[], value=[])
+    scalars = Scalars(rank=0, name="accuracy", first=0, step=[1], time=[], value=[])
     for event in (uneven, scalars, steps(1, [1], [0.5]), ClusterUpdate(phase="running")):
         with pytest.raises(ProtocolError):
             run.apply(event)
@@ -296,7 +296,7 @@ def test_progress_and_logged_values_are_those_of_rank_0():
     for rank, batch in ((0, 3), (1, 9)):
         run.apply(Progress(rank=rank, epoch=2, batch=batch, batches=None))
         for name in ("accuracy", "loss"):
-            run.apply(Scalars(rank=rank, name=name, step=[1, 2], time=[1.0, 2.0], value=[0.5 + rank, 0.75 + rank]))
+            run.apply(Scalars(rank=rank, name=name, first=0, step=[1, 2], time=[1.0, 2.0], value=[0.5 + rank, 0.75 + rank]))
     messages = run.drain()
     (update,) = only(messages, RunUpdate)
     assert (update.epoch, update.batch, update.batches) == (2, 3, None)

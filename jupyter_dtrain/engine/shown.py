@@ -1,0 +1,85 @@
+"""What a cell has shown, counted: after a restart it computes some steps again, and what they showed is not shown twice."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True)
+class Count:
+    """Lines printed to ``stdout``, and rich displays."""
+
+    lines: int = 0
+    displays: int = 0
+
+
+class Shown:
+    """Counts what the cell shows, and lets through what is new.
+
+    Parameters
+    ----------
+    before : Count
+        What was shown at the place where the cell goes on.
+    seen : Count
+        What the notebook has.
+    """
+
+    def __init__(self, before: Count = Count(), seen: Count = Count()) -> None:
+        self.count = before
+        self._seen = seen
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Count what is shown within the ``with`` block."""
+        from IPython import get_ipython
+
+        publisher = get_ipython().display_pub
+        publish = publisher.publish
+
+        def counted(*args: Any, **kwargs: Any) -> None:
+            if kwargs.get("update"):
+                publish(*args, **kwargs)
+                return
+            self.count = replace(self.count, displays=self.count.displays + 1)
+            if self.count.displays > self._seen.displays:
+                publish(*args, **kwargs)
+
+        publisher.publish = counted
+        try:
+            with contextlib.redirect_stdout(_Lines(sys.stdout, self)):
+                yield
+        finally:
+            del publisher.publish  # the method of the class is back
+
+    def text(self, text: str) -> str:
+        """Count `text` and return the part of it that is new."""
+        known = self._seen.lines - self.count.lines
+        lines = text.count("\n")
+        self.count = replace(self.count, lines=self.count.lines + lines)
+        if known <= 0:
+            return text
+        return text.split("\n", known)[known] if lines >= known else ""
+
+
+class _Lines:
+    """A stream in front of another."""
+
+    def __init__(self, stream: TextIO, shown: Shown) -> None:
+        self._stream, self._shown = stream, shown
+
+    def write(self, text: str) -> int:
+        new = self._shown.text(text)
+        if new:
+            self._stream.write(new)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,193 @@
+"""Snapshots: what a rank needs to go on from the top of a loop's iteration in another process, kept in memory.
+
+All ranks take a snapshot at the same place, each of its own state, and write it into a folder of shared memory, so it
+outlives the rank. It holds what the cell has made of the notebook's values (:mod:`.results`), the variables of the
+functions that it is in, the position in its loops (:mod:`.loops`), random states and counts. A snapshot is of use once every
+rank has written its own, at one position: the notebook kernel sees to that.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..capture.bundle import RandomState
+from ..capture.surroundings import Surroundings
+from ..protocol import SnapshotTaken
+from ..transport.blobs import BlobFolder, bytes_of
+from ..transport.wire import Parcel, from_parcel, to_parcel
+from .control import Control
+from .emit import Emitter
+from .loops import Loops
+from .observe import Observer
+from .positions import Position
+from .results import Home
+from .shown import Count, Shown
+from .training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The state of one rank.
+
+    Attributes
+    ----------
+    parcel : Parcel
+        What :meth:`Home.save` packed; of its extra values the last two are the observer's and the training's, the others the loops'.
+    names, extra : frozenset of str, list of frozenset of str
+        Names without a saved value, of the cell and of each of the extra values.
+    streams : object
+        Random streams of the rank.
+    """
+
+    step: int
+    position: Position
+    parcel: Parcel
+    names: frozenset[str]
+    extra: list[frozenset[str]]
+    random_state: RandomState
+    streams: Any
+    surroundings: Surroundings
+    shown: Count
+
+
+def snapshot_file(folder: Path, number: int, rank: int) -> Path:
+    """Return where `rank` keeps its part of snapshot `number`."""
+    return folder / f"{number}-{rank}"
+
+
+class Snapshots:
+    """Takes a rank's snapshots.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are written.
+    rank : int
+    skip : dict
+        Names that need no saving while they have these values.
+    emitter : Emitter
+        Tells of each, after all that happened before it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rank: int,
+        home: Home,
+        loops: Loops,
+        training: Training,
+        control: Control,
+        observer: Observer,
+        shown: Shown,
+        skip: Mapping[str, object],
+        emitter: Emitter,
+    ) -> None:
+        self._folder, self._rank = folder, rank
+        self._home, self._loops, self._training = home, loops, training
+        self._control, self._observer, self._shown = control, observer, shown
+        self._skip = skip
+        self._emitter = emitter
+        self._blobs = BlobFolder(folder / "blobs")
+
+    def at_boundary(self) -> None:
+        """Take the snapshot that is due here, if one is and if the cell can be resumed here."""
+        number = self._control.snapshot_due(self._observer.step)
+        if number is None or self._training.in_step:
+            return
+        began = time.perf_counter()
+        position = self._loops.position()
+        if position is None:
+            return  # it can at an outer loop
+        self._control.snapshot_done(number)
+        snapshot = self._take(position)
+        target = snapshot_file(self._folder, number, self._rank)
+        part = target.with_suffix(".part")
+        data = pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+        part.write_bytes(data)
+        part.rename(target)
+        sys.stdout.flush()
+        self._emitter.emit(
+            SnapshotTaken(
+                rank=self._rank,
+                number=number,
+                step=snapshot.step,
+                place=position.describe(),
+                seconds=time.perf_counter() - began,
+                num_bytes=len(data) + sum(map(bytes_of, snapshot.parcel.keys)),
+                keys=snapshot.parcel.keys,
+            )
+        )
+        self._emitter.flush()
+
+    def _take(self, position: Position) -> Snapshot:
+        random_state = RandomState.now()
+        self._emitter.flush()  # what is told after this is told again
+        saved = self._home.save(
+            [*self._loops.values(), self._observer.state(), self._training.state()], whole=self._training.whole, skip=self._skip
+        )
+        return Snapshot(
+            step=self._observer.step,
+            position=position,
+            parcel=to_parcel(saved.packed, self._blobs),
+            names=saved.names,
+            extra=saved.extra,
+            random_state=random_state,
+            streams=self._training.streams(),
+            surroundings=Surroundings.now(),
+            shown=self._shown.count,
+        )
+
+    def resume(self, number: int, *, of_rank: int, device: torch.device) -> list[object]:
+        """Put the state of a snapshot in place and let the loops jump to where it was taken, once the cell is started.
+
+        Parameters
+        ----------
+        number : int
+        of_rank : int
+            Whose part to take: the rank's own, unless it had none.
+
+        Returns
+        -------
+        list of object
+            Objects that came with it.
+        """
+        snapshot = read_snapshot(self._folder, number, of_rank)
+        packed = from_parcel(snapshot.parcel, self._blobs)
+        values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
+        *values, observed, trained = values
+        self._training.set_state(trained)
+        self._shown.count = snapshot.shown
+        self._observer.set_state(observed)
+        if of_rank == self._rank:
+            self._training.set_streams(snapshot.streams)
+        replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).set()  # the cell's `with torch.no_grad()` is entered again
+        self._loops.adopt(objects, {})
+        self._loops.jump(
+            snapshot.position,
+            values,
+            namespace_unsaved=snapshot.names,
+            unsaved=snapshot.extra[:-2],
+            on_resumed=lambda: self._on_resumed(snapshot, again),
+        )
+        return objects
+
+    @staticmethod
+    def _on_resumed(snapshot: Snapshot, again: Callable[[], None]) -> None:
+        again()
+        snapshot.random_state.set()
+        torch.set_grad_enabled(snapshot.surroundings.gradients)
+
+
+def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:
+    """Return a rank's part of a snapshot."""
+    snapshot: Snapshot = pickle.loads(snapshot_file(folder, number, rank).read_bytes())
+    return snapshot

@@ -1,0 +1,303 @@
+"""Checkpoints: snapshots on disk, where they outlive engines and kernel.
+
+A checkpoint is a folder of its own: each rank's part of a snapshot, and a manifest with a checksum of every file. It is
+written aside and published by one rename, so a half-written one is never seen. Large buffers lie once for all checkpoints of
+the run, under the hash of their bytes (:mod:`..transport.blobs`), which is their checksum too. What the run began with lies
+beside them: a new kernel needs nothing else to go on.
+
+::
+
+    dtrain-runs/<run>/
+        blobs/<hash>
+        task                      what the ranks were given
+        checkpoints/
+            step-000120/
+                manifest.json
+                0, 1, …           one file for each rank
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engine.snapshots import snapshot_file
+from ..errors import CheckpointError
+from ..transport.blobs import BlobFolder, bytes_of, key_of
+from .keeper import Whole
+
+FORMAT = 1
+TASK = "task"
+MANIFEST = "manifest.json"
+ROOM = 1.1
+"""Free space that has to be there, as a multiple of what is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint of a run.
+
+    Attributes
+    ----------
+    folder : Path
+    step : int
+        Steps that were done.
+    world_size : int
+        Ranks that wrote it.
+    place : str
+        Where in the cell that was.
+    time : float
+        When it was written, in seconds since the epoch.
+    num_bytes : int
+        What it takes, buffers that others use as well included.
+    """
+
+    folder: Path
+    step: int
+    world_size: int
+    place: str
+    time: float
+    num_bytes: int
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Parameters
+    ----------
+    run_folder : Path
+        The run's folder, which is there.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        self._run_folder = run_folder
+        self._folder = run_folder / "checkpoints"
+        self._blobs = run_folder / "blobs"
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write_task(self, data: bytes, blobs: BlobFolder, keys: Sequence[str]) -> None:
+        """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
+        self._check_room([*map(bytes_of, keys), len(data)])
+        self._copy_blobs(blobs, keys)
+        _publish(self._run_folder / TASK, json.dumps({"format": FORMAT, "blobs": list(keys), "key": key_of(memoryview(data))}).encode())
+        _publish(self._run_folder / f"{TASK}.pickle", data)
+
+    def write(self, parts: Sequence[Path], blobs: BlobFolder, keys: Iterable[str], *, step: int, place: str) -> Checkpoint:
+        """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`.
+
+        Raises
+        ------
+        CheckpointError
+            There is no room, or the folder cannot be written. What was there is as it was.
+        """
+        keys = sorted(set(keys))
+        try:
+            missing = BlobFolder(self._blobs).missing(keys)
+            self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
+            self._copy_blobs(blobs, missing)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._folder))
+            try:
+                found = self._write_parts(aside, parts, keys, step=step, place=place)
+                target = self._folder / f"step-{step:06d}"
+                if target.exists():  # of a generation before
+                    shutil.rmtree(target)
+                aside.rename(target)
+                _sync(self._folder)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+        except OSError as error:
+            raise CheckpointError(f"A checkpoint cannot be written to {self._folder}: {error}.") from error
+        return self._checkpoint(target, found)
+
+    def _write_parts(self, folder: Path, parts: Sequence[Path], keys: Sequence[str], *, step: int, place: str) -> dict[str, Any]:
+        manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "step": step,
+            "place": place,
+            "time": time.time(),
+            "parts": [],
+            "blobs": list(keys),
+        }
+        for rank, part in enumerate(parts):
+            data = part.read_bytes()
+            _publish(folder / str(rank), data)
+            manifest["parts"].append(key_of(memoryview(data)))
+        _publish(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        return manifest
+
+    def _copy_blobs(self, blobs: BlobFolder, keys: Iterable[str]) -> None:
+        own = BlobFolder(self._blobs)
+        for key in own.missing(keys):
+            own.write(key, blobs.open(key), durable=True)
+
+    def _check_room(self, sizes: Iterable[int]) -> None:
+        needed = sum(sizes) * ROOM
+        free = shutil.disk_usage(self._run_folder).free
+        if needed > free:
+            raise CheckpointError(
+                f"There is no room for a checkpoint in {self._run_folder}: it takes {needed / 2**30:.2f} GiB, "
+                f"and {free / 2**30:.2f} GiB are free."
+            )
+
+    def keep(self, number: int) -> None:
+        """Remove all but the newest `number` checkpoints, and the buffers that no other needs."""
+        checkpoints = self.newest_first()
+        for checkpoint in checkpoints[number:]:
+            shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        used = set(self._task_manifest().get("blobs", ()))
+        for checkpoint in checkpoints[:number]:
+            used.update(_read_manifest(checkpoint.folder)["blobs"])
+        if self._blobs.is_dir():
+            BlobFolder(self._blobs).trim(keep=used, limit=0)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def newest_first(self) -> list[Checkpoint]:
+        """Return the checkpoints that can be read, the newest first."""
+        found = []
+        for folder in self._folder.glob("step-*") if self._folder.is_dir() else ():
+            if re.fullmatch(r"step-\d+", folder.name):
+                try:
+                    found.append(self._checkpoint(folder, _read_manifest(folder)))
+                except CheckpointError:
+                    continue
+        return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+    def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest checkpoint whose files are all as they were written, and what is wrong with newer ones."""
+        complaints: list[str] = []
+        folders = sorted(self._folder.glob("step-*") if self._folder.is_dir() else (), key=_step_of, reverse=True)
+        for folder in folders:
+            try:
+                manifest = _read_manifest(folder)
+                self._verify(folder, manifest)
+                return self._checkpoint(folder, manifest), complaints
+            except CheckpointError as error:
+                complaints.append(str(error))
+        return None, complaints
+
+    def read_task(self, blobs: BlobFolder) -> bytes:
+        """Return what the run began with, its buffers copied to `blobs`.
+
+        Raises
+        ------
+        CheckpointError
+            It is not there, or has been changed.
+        """
+        manifest = self._task_manifest()
+        try:
+            data = (self._run_folder / f"{TASK}.pickle").read_bytes()
+        except OSError:
+            manifest = {}
+        if not manifest:
+            raise CheckpointError(f"{self._run_folder.name} has no checkpoint: run its cell again.")
+        if key_of(memoryview(data)) != manifest["key"]:
+            raise CheckpointError(f"What {self._run_folder.name} began with has been changed on disk: run its cell again.")
+        self._copy_out(blobs, manifest["blobs"], self._run_folder)
+        return data
+
+    def remove(self) -> None:
+        """Remove all checkpoints and what the run began with."""
+        for name in (TASK, f"{TASK}.pickle"):
+            (self._run_folder / name).unlink(missing_ok=True)
+        for folder in (self._folder, self._blobs):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def read(self, checkpoint: Checkpoint, folder: Path, *, number: int) -> Whole:
+        """Copy a checkpoint to where ranks look for snapshot `number`."""
+        manifest = _read_manifest(checkpoint.folder)
+        self._copy_out(BlobFolder(folder / "blobs"), manifest["blobs"], checkpoint.folder)
+        for rank in range(checkpoint.world_size):
+            shutil.copyfile(checkpoint.folder / str(rank), snapshot_file(folder, number, rank))
+        return Whole(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(manifest["blobs"]))
+
+    def _copy_out(self, blobs: BlobFolder, keys: Iterable[str], what: Path) -> None:
+        own = BlobFolder(self._blobs)
+        for key in keys:
+            blobs.write(key, self._intact_blob(own, key, what))
+
+    def _verify(self, folder: Path, manifest: dict[str, Any]) -> None:
+        for rank, key in enumerate(manifest["parts"]):
+            try:
+                intact = key_of(memoryview((folder / str(rank)).read_bytes())) == key
+            except OSError:
+                intact = False
+            if not intact:
+                raise CheckpointError(f"Checkpoint {folder.name} is damaged: the part of rank {rank} is not what was written.")
+        own = BlobFolder(self._blobs)
+        for key in manifest["blobs"]:
+            self._intact_blob(own, key, folder)
+
+    @staticmethod
+    def _intact_blob(blobs: BlobFolder, key: str, what: Path) -> memoryview:
+        try:
+            buffer = blobs.open(key)
+        except OSError:
+            buffer = None
+        if buffer is None or key_of(buffer) != key:
+            raise CheckpointError(f"Checkpoint {what.name} is damaged: some of its numbers are not what was written.")
+        return buffer
+
+    def _task_manifest(self) -> dict[str, Any]:
+        try:
+            manifest: dict[str, Any] = json.loads((self._run_folder / TASK).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return manifest
+
+    def _checkpoint(self, folder: Path, manifest: dict[str, Any]) -> Checkpoint:
+        return Checkpoint(
+            folder=folder,
+            step=manifest["step"],
+            world_size=len(manifest["parts"]),
+            place=manifest["place"],
+            time=manifest["time"],
+            num_bytes=sum(map(bytes_of, [*manifest["parts"], *manifest["blobs"]])),
+        )
+
+
+def _step_of(folder: Path) -> int:
+    return int("".join(filter(str.isdigit, folder.name)) or 0)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        version = manifest["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(f"Checkpoint {folder.name} is damaged: its manifest cannot be read.") from None
+    if version > FORMAT:
+        raise CheckpointError(
+            f"Checkpoint {folder.name} was written by a newer version of jupyter_dtrain (format {version}, this one knows {FORMAT}): "
+            "update jupyter_dtrain to use it."
+        )
+    return manifest
+
+
+def _publish(path: Path, data: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all, also after a crash of the machine."""
+    part = path.with_name(f".part-{path.name}")
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

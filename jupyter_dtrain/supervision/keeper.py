@@ -1,0 +1,159 @@
+"""Which snapshots are whole, and when it is time for the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from ..engine.snapshots import snapshot_file
+from ..protocol import Message, SnapshotTaken, Steps
+from ..transport.blobs import BlobFolder
+
+SHARE = 0.02
+"""Part of the time that snapshots may take."""
+SHORTEST = timedelta(seconds=1)
+"""Time between two snapshots at least."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A snapshot to ask the ranks for: the first after step `at`, or the next one if that is over."""
+
+    number: int
+    at: int = 0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A snapshot that every rank has written. `keys` are the buffers that it refers to."""
+
+    number: int
+    world_size: int
+    step: int
+    place: str
+    keys: frozenset[str]
+
+
+class SnapshotKeeper:
+    """Says when to take a snapshot, and keeps the newest one that is whole.
+
+    :meth:`note` is called on any thread, all else on one.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the ranks write them.
+    world_size : int
+    every : int, optional
+        Steps at whose multiples there is to be a snapshot in any case.
+    newest : Whole, optional
+        One that is there.
+    clock : callable
+        Seconds; tests give their own.
+
+    Attributes
+    ----------
+    newest : Whole, optional
+        The last that is whole.
+    held : Whole, optional
+        Another one that is not removed.
+    training_since : float, optional
+        When the first step was reported.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        world_size: int,
+        *,
+        every: int | None = None,
+        newest: Whole | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder, self._world_size, self._clock = folder, world_size, clock
+        self.newest = newest
+        self.held: Whole | None = None
+        self.training_since: float | None = None
+        self._number = newest.number if newest is not None else 0
+        self._every = every
+        self._step = 0  # that was reported
+        self._at: Asked | None = None  # a multiple of `every`
+        self._asked: Asked | None = None
+        self._next: float | None = None
+        self._parts: dict[int, dict[int, SnapshotTaken]] = {}
+
+    def begin(self) -> None:
+        """Say that a generation of ranks begins: what the one before has not finished is void."""
+        self._asked, self._at, self._next = None, None, None
+
+    def note(self, event: Message) -> None:
+        """Take what a rank reports."""
+        if isinstance(event, SnapshotTaken):
+            self._parts.setdefault(event.number, {})[event.rank] = event
+        elif isinstance(event, Steps) and event.step:
+            self._step = max(self._step, event.step[-1])
+            if self._next is not None:
+                return
+            now = self._clock()
+            self._next = now + SHORTEST.total_seconds()
+            self.training_since = self.training_since or now
+
+    def due(self) -> list[Asked]:
+        """Return the snapshots to ask for now."""
+        self.settle()
+        asked = []
+        if self._next is not None and self._asked is None and self._clock() >= self._next:
+            self._asked = self._new(0)
+            asked.append(self._asked)
+        if self._next is not None and self._at is None and self._every is not None:
+            self._at = self._new((self._step // self._every + 1) * self._every)
+            asked.append(self._at)
+        return asked
+
+    def _new(self, at: int) -> Asked:
+        self._number += 1
+        return Asked(self._number, at)
+
+    def settle(self) -> None:
+        """Look whether what was asked for is whole, and remove the one before."""
+        for asked in (self._asked, self._at):
+            if asked is not None and len(self._parts.get(asked.number, ())) >= self._world_size:
+                self._asked = None if asked is self._asked else self._asked
+                self._at = None if asked is self._at else self._at
+                self._take(asked.number, self._parts.pop(asked.number))
+
+    def _take(self, number: int, parts: dict[int, SnapshotTaken]) -> None:
+        cost = max(part.seconds for part in parts.values())
+        self._next = self._clock() + max(SHORTEST.total_seconds(), cost / SHARE)
+        first = parts[0]
+        if any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
+            self._remove(number)  # the ranks were not at one place: code that only one of them runs
+            return
+        before = self.newest
+        self.newest = Whole(
+            number, self._world_size, first.step, first.place, frozenset(key for part in parts.values() for key in part.keys)
+        )
+        if before is not None and before is not self.held:
+            self._remove(before.number)
+        self._trim()
+
+    def release(self) -> None:
+        """Remove the snapshot that was held, unless it is the newest."""
+        held, self.held = self.held, None
+        if held is not None and held is not self.newest:
+            self._remove(held.number)
+
+    def files(self, snapshot: Whole) -> list[Path]:
+        """Return each rank's part of a snapshot."""
+        return [snapshot_file(self.folder, snapshot.number, rank) for rank in range(snapshot.world_size)]
+
+    def _trim(self) -> None:
+        kept = {key for snapshot in (self.newest, self.held) if snapshot is not None for key in snapshot.keys}
+        BlobFolder(self.folder / "blobs").trim(keep=kept, limit=0)
+
+    def _remove(self, number: int) -> None:
+        for file in self.folder.glob(f"{number}-*"):
+            file.unlink(missing_ok=True)

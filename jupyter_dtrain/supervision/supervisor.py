@@ -1,0 +1,194 @@
+"""A cell's way to its end, over as many generations of ranks as it takes.
+
+While the cell runs, all ranks are asked for a snapshot from time to time, so seldom that it costs next to nothing. When an
+engine dies, the others are freed, a new engine takes its place, and the next generation goes on from the newest snapshot that
+every rank has written: with the same batches in the same order, so with the same result.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from ..cluster.cluster import EngineCluster
+from ..engine.worker import Resume, Task
+from ..errors import ClusterError
+from ..execution import Execution, Group, Output, RankEnd
+from ..protocol import Message, SnapshotTaken
+from ..transport.blobs import BlobFolder
+from .keeper import SnapshotKeeper, Whole
+from .writer import CheckpointWriter
+
+MAX_ATTEMPTS = 3
+"""Generations that may be lost at the same place."""
+SPARE_AFTER = timedelta(seconds=5)
+"""Training that is worth an engine in reserve."""
+SILENCE = timedelta(seconds=5)
+"""Time in which a living engine tells something."""
+REPLACE_LIMIT = timedelta(seconds=60)
+
+
+class Supervisor:
+    """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
+
+    Parameters
+    ----------
+    group : Group
+    keeper : SnapshotKeeper
+    writer : CheckpointWriter, optional
+        ``None``: nothing is written to disk.
+    output : Output
+    on_event : callable
+        Gets each engine event, on the client's IO thread.
+    on_replaced : callable
+        Told when engines have been replaced.
+    renew : callable
+        Returns the same ranks on a new cluster, which has the files of the one that is given.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        keeper: SnapshotKeeper,
+        writer: CheckpointWriter | None,
+        output: Output,
+        on_event: Callable[[Message], None],
+        on_replaced: Callable[[], None],
+        renew: Callable[[EngineCluster], Group],
+    ) -> None:
+        self._group = group
+        self._keeper = keeper
+        self._writer = writer
+        self._output = output
+        self._on_event = on_event
+        self._on_replaced = on_replaced
+        self._renew = renew
+        self._execution: Execution | None = None
+        self._stopping = False
+        self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
+        self._looked = time.monotonic()
+        self._attempts: Counter[int | None] = Counter()
+
+    @property
+    def cluster(self) -> EngineCluster:
+        """The cluster that the task runs on now."""
+        return self._group.cluster
+
+    def stop(self) -> None:
+        """Ask all ranks to stop at the end of a step. Any thread may call this."""
+        self._stopping = True
+        if self._execution is not None:
+            self._execution.stop()
+
+    def run(self, task: Task, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
+        """Run `task` on all ranks and return how each ended, in rank order."""
+
+        def tick() -> None:
+            on_tick()
+            self._look_after(execution)
+
+        ends: list[RankEnd] = []
+        try:
+            while True:
+                self._keeper.begin()
+                self._execution = execution = Execution(self._group, task, on_event=self._take, output=self._output)
+                if self._stopping:
+                    execution.stop()
+                ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
+                lost = [end for end in ends if end.outcome is None and not end.killed]
+                if not lost or execution.interrupted or self._stopping or task.program_port is not None:
+                    return ends
+                self._keeper.settle()
+                if not self._mend(lost):
+                    return ends
+                task = self._task_of_next(task, execution)
+        finally:
+            self._execution = None
+            if self._writer is not None:
+                self._writer.finish(self._keeper, through=bool(ends) and all(map(_is_through, ends)))
+            shutil.rmtree(self._keeper.folder, ignore_errors=True)
+
+    def _take(self, event: Message) -> None:
+        self._keeper.note(event)
+        if not isinstance(event, SnapshotTaken):
+            self._on_event(event)
+
+    def _look_after(self, execution: Execution) -> None:
+        """Do what is due a few times a second."""
+        if time.monotonic() - self._looked > SILENCE.total_seconds() / 2:
+            self._looked = time.monotonic()
+            self._end_stuck(execution)
+        keeper = self._keeper
+        for asked in keeper.due():
+            execution.take_snapshot(asked.number, at=asked.at)
+        if self._writer is not None:
+            self._writer.offer(keeper, BlobFolder(self.cluster.blob_dir))
+        if keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
+            self.cluster.prepare_spare()
+
+    def _end_stuck(self, execution: Execution) -> None:
+        """End engines that neither tell anything nor compute: a stopped process never leaves by itself."""
+        silent = {rank: self.cluster.cpu_time(rank) for rank in execution.silent_ranks(SILENCE)}
+        stuck = [rank for rank, seconds in silent.items() if seconds == self._silent.get(rank)]
+        self._silent = silent
+        if stuck:
+            self.cluster.send_signal(signal.SIGKILL, stuck)
+
+    # -- from one generation to the next -----------------------------------------------------------------------------
+
+    def _mend(self, lost: list[RankEnd]) -> bool:
+        """Put other engines in the place of those that were lost; return whether to go on."""
+        snapshot, cluster = self._keeper.newest, self.cluster
+        place = snapshot.number if snapshot is not None else None
+        self._attempts[place] += 1
+        ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
+        what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
+        if self._attempts[place] >= MAX_ATTEMPTS:
+            self._output.say(f"{what}, for the third time at the same place: giving up.")
+            return False
+        self._output.say(f"{what}: going on from {_begin(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
+        for attempt in range(MAX_ATTEMPTS):
+            try:
+                if cluster.controller_alive:
+                    cluster.replace(cluster.dead_ranks(), limit=REPLACE_LIMIT, on_progress=self._output.progress)
+                else:
+                    self._group = self._renew(cluster)
+                self._group.rendezvous()
+            except ClusterError as error:
+                cluster = self.cluster
+                if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # not because one more has died meanwhile
+                    self._output.say(str(error))
+                    return False
+            else:
+                break
+        self._on_replaced()
+        return True
+
+    def _task_of_next(self, task: Task, execution: Execution) -> Task:
+        snapshot, folder = self._keeper.newest, self.cluster.blob_dir
+        self._keeper.folder = folder / task.snapshot_folder.name
+        return replace(
+            task,
+            resume=Resume(
+                number=snapshot.number if snapshot is not None else None,
+                world_size=snapshot.world_size if snapshot is not None else task.world_size,
+                seen=execution.seen,
+            ),
+            rendezvous=self._group.rendezvous(),
+            blob_folder=folder,
+            snapshot_folder=self._keeper.folder,
+        )
+
+
+def _is_through(end: RankEnd) -> bool:
+    return end.outcome is not None and end.outcome.failure is None and not end.outcome.stopped
+
+
+def _begin(snapshot: Whole | None) -> str:
+    return "the cell's beginning" if snapshot is None else f"step {snapshot.step}"

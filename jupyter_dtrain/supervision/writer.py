@@ -1,0 +1,101 @@
+"""Snapshots on their way to disk, on a thread of their own: neither the engines nor the cell's output wait for it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from ..engine.worker import Task
+from ..errors import CheckpointError, StoreError
+from ..transport.blobs import BlobFolder
+from .checkpoints import Checkpoint, CheckpointFolder
+from .keeper import SnapshotKeeper, Whole
+
+FIRST = timedelta(seconds=10)
+"""Training that is worth a checkpoint."""
+SHARE = 0.05
+"""Part of the time in which the disk may be busy with checkpoints, unless the user says how often."""
+
+
+class CheckpointWriter:
+    """Writes some of the snapshots of a run to disk.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+    task : Task
+        What the ranks were given; goes to disk with the first.
+    say : callable
+        Told if one cannot be written; no other is then.
+    on_written : callable
+        Told of each, on the writing thread.
+    """
+
+    def __init__(
+        self,
+        folder: CheckpointFolder,
+        task: Task,
+        *,
+        say: Callable[[str], None],
+        on_written: Callable[[Checkpoint], None] = lambda _checkpoint: None,
+    ) -> None:
+        self._folder, self._task = folder, task
+        self._every, self._keep = task.checkpoints
+        self._say, self._on_written = say, on_written
+        self._thread: threading.Thread | None = None
+        self._last: Whole | None = None
+        self._next: float | None = None
+        self._failed = False
+        self._wrote_task = False
+
+    def offer(self, keeper: SnapshotKeeper, blobs: BlobFolder) -> None:
+        """Begin to write the newest snapshot if it is time. `blobs` has what the task refers to."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread = None
+            keeper.release()
+        snapshot = keeper.newest
+        if self._failed or snapshot is None or snapshot is self._last or not self._is_time(keeper, snapshot):
+            return
+        self._last = keeper.held = snapshot
+        self._thread = threading.Thread(target=self._write, args=(keeper, snapshot, blobs), name="dtrain-checkpoint", daemon=True)
+        self._thread.start()
+
+    def finish(self, keeper: SnapshotKeeper, *, through: bool) -> None:
+        """Wait until nothing is being written. `through`: the run has finished, and only checkpoints that were asked for stay."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            keeper.release()
+        if through and self._every is None:
+            self._folder.remove()
+
+    def _is_time(self, keeper: SnapshotKeeper, snapshot: Whole) -> bool:
+        if isinstance(self._every, int):
+            return snapshot.step % self._every == 0
+        if self._next is None and keeper.training_since is not None:
+            self._next = keeper.training_since + (self._every or FIRST).total_seconds()
+        return self._next is not None and time.monotonic() >= self._next
+
+    def _write(self, keeper: SnapshotKeeper, snapshot: Whole, blobs: BlobFolder) -> None:
+        began = time.monotonic()
+        try:
+            if not self._wrote_task:
+                self._folder.write_task(pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
+                self._wrote_task = True
+            written = self._folder.write(
+                keeper.files(snapshot), BlobFolder(keeper.folder / "blobs"), snapshot.keys, step=snapshot.step, place=snapshot.place
+            )
+            self._folder.keep(self._keep)
+        except (CheckpointError, StoreError, OSError) as error:
+            self._failed = True
+            self._say(f"{error} The run goes on without checkpoints.")
+            return
+        took = timedelta(seconds=time.monotonic() - began)
+        if not isinstance(self._every, int):
+            self._next = time.monotonic() + (self._every or max(FIRST, took / SHARE)).total_seconds()
+        self._on_written(written)

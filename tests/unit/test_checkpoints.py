@@ -1,0 +1,166 @@
+"""Checkpoints on disk: whole or not there, checked before they are used, and none of another version."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jupyter_dtrain.errors import CheckpointError
+from jupyter_dtrain.supervision import checkpoints as module
+from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
+from jupyter_dtrain.transport.blobs import BlobFolder
+
+
+class Run:
+    """A run's folder, and engines' shared memory with what is to be written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        self.memory = BlobFolder(folder / "memory")
+        self.parts = folder / "parts"
+        self.parts.mkdir()
+        self.checkpoints = CheckpointFolder(self.folder)
+
+    def write(self, step: int, *, weights: bytes = b"w" * 1000, ranks: int = 2):
+        keys = [self.memory.put(memoryview(weights)), self.memory.put(memoryview(b"moments of %d" % step))]
+        files = []
+        for rank in range(ranks):
+            files.append(self.parts / f"{step}-{rank}")
+            files[-1].write_bytes(b"rank %d at step %d" % (rank, step))
+        return self.checkpoints.write(files, self.memory, keys, step=step, place="line 7")
+
+    def everything(self) -> set[Path]:
+        return {path for path in self.folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
+def test_what_was_written_is_read(run, tmp_path):
+    written = run.write(120)
+    assert (written.step, written.world_size, written.place) == (120, 2, "line 7")
+    assert written.num_bytes > 1000
+    found, complaints = run.checkpoints.newest_intact()
+    assert (found, complaints) == (written, [])
+    target = tmp_path / "engines"
+    target.mkdir()
+    whole = run.checkpoints.read(found, target, number=1)
+    assert (whole.number, whole.step, whole.world_size) == (1, 120, 2)
+    assert [(target / f"1-{rank}").read_bytes() for rank in range(2)] == [b"rank 0 at step 120", b"rank 1 at step 120"]
+    assert sorted(bytes(BlobFolder(target / "blobs").open(key)) for key in whole.keys) == [b"moments of 120", b"w" * 1000]
+
+
+def test_equal_buffers_lie_there_once_and_go_with_the_last_that_needs_them(run):
+    for step in (10, 20, 30):
+        run.write(step)
+    assert [found.step for found in run.checkpoints.newest_first()] == [30, 20, 10]
+    assert len(list((run.folder / "blobs").iterdir())) == 4
+    run.checkpoints.keep(1)
+    assert [found.step for found in run.checkpoints.newest_first()] == [30]
+    assert len(list((run.folder / "blobs").iterdir())) == 2
+    assert run.checkpoints.newest_intact()[0].step == 30
+
+
+def spoil_part(run):
+    path = run.folder / "checkpoints" / "step-000020" / "1"
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def spoil_blob(run):
+    (path,) = (path for path in (run.folder / "blobs").iterdir() if path.read_bytes() == b"moments of 20")
+    data = bytearray(path.read_bytes())
+    data[2] ^= 1
+    path.write_bytes(data)
+
+
+def lose_blob(run):
+    (path,) = (path for path in (run.folder / "blobs").iterdir() if path.read_bytes() == b"moments of 20")
+    path.unlink()
+
+
+def spoil_manifest(run):
+    (run.folder / "checkpoints" / "step-000020" / "manifest.json").write_text("{")
+
+
+def lose_manifest(run):
+    (run.folder / "checkpoints" / "step-000020" / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("spoil", [spoil_part, spoil_blob, lose_blob, spoil_manifest, lose_manifest], ids=lambda spoil: spoil.__name__)
+def test_a_damaged_one_is_named_and_the_one_before_is_used(run, spoil):
+    run.write(10)
+    run.write(20)
+    spoil(run)
+    found, complaints = run.checkpoints.newest_intact()
+    assert found.step == 10
+    assert len(complaints) == 1
+    assert "step-000020 is damaged" in complaints[0]
+
+
+def test_one_of_a_newer_version_is_left_alone(run):
+    run.write(10)
+    path = run.folder / "checkpoints" / "step-000010" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": module.FORMAT + 1}))
+    found, (complaint,) = run.checkpoints.newest_intact()
+    assert found is None
+    assert "newer version" in complaint
+    assert "update jupyter_dtrain" in complaint
+
+
+def test_without_room_nothing_is_written_and_nothing_lost(run, monkeypatch):
+    run.write(10)
+    before = run.everything()
+    usage = shutil.disk_usage(run.folder)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    with pytest.raises(CheckpointError, match="no room for a checkpoint"):
+        run.write(20, weights=b"other" * 1000)
+    assert run.everything() == before
+    assert run.checkpoints.newest_intact()[0].step == 10
+
+
+def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch):
+    run.write(10)
+    publish = module._publish
+
+    def fail(path, data):
+        if path.name == module.MANIFEST:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        publish(path, data)
+
+    monkeypatch.setattr(module, "_publish", fail)
+    with pytest.raises(CheckpointError, match="No space left"):
+        run.write(20)
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000010"]
+    assert run.checkpoints.newest_intact()[0].step == 10
+
+
+def test_what_the_run_began_with_is_checked_too(run, tmp_path):
+    keys = [run.memory.put(memoryview(b"data" * 100))]
+    run.checkpoints.write_task(b"task", run.memory, keys)
+    run.write(10)
+    run.checkpoints.keep(1)
+    out = BlobFolder(tmp_path / "out")
+    assert run.checkpoints.read_task(out) == b"task"
+    assert bytes(out.open(keys[0])) == b"data" * 100
+    (run.folder / "task.pickle").write_bytes(b"other")
+    with pytest.raises(CheckpointError, match="has been changed on disk"):
+        run.checkpoints.read_task(out)
+    (run.folder / "task.pickle").unlink()
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        run.checkpoints.read_task(out)
+
+
+def test_of_a_run_that_is_through_nothing_stays(run):
+    run.checkpoints.write_task(b"task", run.memory, [])
+    run.write(10)
+    run.checkpoints.remove()
+    assert list(run.folder.iterdir()) == []
+    assert run.checkpoints.newest_first() == []
