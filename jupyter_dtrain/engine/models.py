@@ -229,7 +229,11 @@ class _Before:
     """A model before its first call, to make that call again."""
 
     def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
-        self._attributes = [(child, dict(child.__dict__), dict(child._buffers)) for child in module.modules()]
+        self._attributes = [
+            (child, dict(child.__dict__), dict(child._buffers))
+            for child in module.modules()
+            if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
+        ]
         self._buffers = [
             (buffer, buffer._version, buffer.clone(), not isinstance(child, _NormBase))
             for child in module.modules()
