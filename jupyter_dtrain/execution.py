@@ -142,6 +142,8 @@ class Execution:
         Its `rank` is set for each rank in turn.
     on_event : callable
         Gets each engine event, on the client's IO thread.
+    on_output : callable
+        Told, on that thread too, that a rank has shown something.
     output : Output
 
     Attributes
@@ -150,10 +152,13 @@ class Execution:
         There was a keyboard interrupt.
     """
 
-    def __init__(self, group: Group, task: worker.Task, *, on_event: Callable[[Message], None], output: Output) -> None:
+    def __init__(
+        self, group: Group, task: worker.Task, *, on_event: Callable[[Message], None], on_output: Callable[[], None], output: Output
+    ) -> None:
         self._group = group
         self._task = task
         self._on_event = on_event
+        self._on_output = on_output
         self._output = output
         self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
         self._lines = RankLines(output.stream) if task.output == "all" else None
@@ -226,6 +231,10 @@ class Execution:
         before = time.monotonic() - limit.total_seconds()
         return [rank for rank, heard in self._heard.items() if heard < before and not self._tasks[rank].done]
 
+    def ask_where(self) -> None:
+        """Ask all ranks which of the user's lines they are at."""
+        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "stand"})
+
     def take_snapshot(self, number: int, *, at: int) -> None:
         """Ask all ranks for a snapshot at the top of a loop, after step `at` or as soon as possible."""
         self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "snapshot", "number": number, "at": at})
@@ -252,6 +261,8 @@ class Execution:
 
     def _count(self, rank: int, kind: str, content: dict[str, Any]) -> None:
         count = self._seen.setdefault(rank, Count())
+        if kind != "data_message":
+            self._on_output()
         if kind == "stream" and content["name"] == "stdout":
             self._seen[rank] = replace(count, lines=count.lines + content["text"].count("\n"))
         elif kind == "display_data":

@@ -166,6 +166,17 @@ class SnapshotTaken(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Standing(Message):
+    """Where a rank is: the user's `line` of `filename`, in `function`. `waiting`: for the other ranks."""
+
+    rank: int
+    filename: str
+    line: int
+    function: str
+    waiting: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Message):
     """One line for the user about what was done with the cell (a loader that was not split, and why)."""
 
@@ -324,7 +335,7 @@ class Command(Message):
     text: str | None = None
 
 
-ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, TimeSplit, Scalars, SnapshotTaken, Notice)
+ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, TimeSplit, Scalars, SnapshotTaken, Standing, Notice)
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
 _MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
 _BY_TYPE = {cls.type: cls for cls in _MESSAGES}

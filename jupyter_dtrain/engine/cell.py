@@ -99,14 +99,15 @@ def users_line() -> tuple[str, int] | None:
     """Return the file and line of the user's own code that is running: the innermost frame that is neither ours nor a library's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
 
 
 @cache
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Return whether a file is the user's own: neither a library's nor this project's."""
     return not filename.startswith((_OURS, "<frozen", "<string>")) and not _LIBRARIES.intersection(Path(filename).parts)
 
 

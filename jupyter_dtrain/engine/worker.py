@@ -40,6 +40,7 @@ from .program import Program
 from .results import Home
 from .shown import Count, Shown
 from .snapshots import Snapshots
+from .standing import standing
 from .timing import Timing
 from .training import Training
 
@@ -188,7 +189,17 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
             device_name=sampler.device_name(),
         )
     )
-    commands_to(control.command)
+
+    def command(name: str, **options: int) -> None:
+        if name == "stand":
+            found = standing(task.rank)
+            if found is not None:
+                emitter.emit(found)
+                emitter.flush()
+        else:
+            control.command(name, **options)
+
+    commands_to(command)
     with contextlib.closing(emitter):
         emitter.start()
         return _run_cell(task, device, control, observer, timing, emitter, interrupts)

@@ -11,6 +11,10 @@ from ..errors import CellError
 from ..execution import RankEnd
 
 _CONTEXT = 2  # lines shown before and after the line at fault, in the notebook's own code
+_ROOM = (
+    "(The device has no room for this step. A smaller batch_size takes less of it, and so do more engines, which share each batch; "
+    "`torch.autocast` in bfloat16 halves the activations.)"
+)
 _CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
@@ -40,6 +44,8 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
     missing = re.match(r"name '(\w+)' is not defined", shown.message)
     if shown.name == "NameError" and missing and missing[1] in left_out:
         lines.append(f"({missing[1]!r} exists in the notebook but could not be sent: {left_out[missing[1]]})")
+    if shown.name == "OutOfMemoryError":
+        lines.append(_ROOM)
     for other in others:
         failure = primary[other[0]]
         lines.append(f"{_ranks(other)} raised {failure.name}: {failure.message}")

@@ -19,9 +19,10 @@ from ..cluster.cluster import EngineCluster
 from ..engine.worker import Resume, Task
 from ..errors import ClusterError
 from ..execution import Execution, Group, Output, RankEnd
-from ..protocol import Message, SnapshotTaken
+from ..protocol import Message, SnapshotTaken, Standing
 from ..transport.blobs import BlobFolder
 from .keeper import SnapshotKeeper, Whole
+from .stall import Stall
 from .writer import CheckpointWriter
 
 MAX_ATTEMPTS = 3
@@ -70,6 +71,7 @@ class Supervisor:
         self._on_replaced = on_replaced
         self._renew = renew
         self._execution: Execution | None = None
+        self._stall: Stall | None = None
         self._stopping = False
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
@@ -97,7 +99,10 @@ class Supervisor:
         try:
             while True:
                 self._keeper.begin()
-                self._execution = execution = Execution(self._group, task, on_event=self._take, output=self._output)
+                self._execution = execution = Execution(
+                    self._group, task, on_event=self._take, on_output=self._note_output, output=self._output
+                )
+                self._stall = Stall(task.world_size, ask=execution.ask_where, say=self._output.say)
                 if self._stopping:
                     execution.stop()
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
@@ -116,14 +121,22 @@ class Supervisor:
 
     def _take(self, event: Message) -> None:
         self._keeper.note(event)
-        if not isinstance(event, SnapshotTaken):
+        if self._stall is not None:
+            self._stall.note(event)
+        if not isinstance(event, SnapshotTaken | Standing):
             self._on_event(event)
+
+    def _note_output(self) -> None:
+        if self._stall is not None:
+            self._stall.note(None)
 
     def _look_after(self, execution: Execution) -> None:
         """Do what is due a few times a second."""
         if time.monotonic() - self._looked > SILENCE.total_seconds() / 2:
             self._looked = time.monotonic()
             self._end_stuck(execution)
+        if self._stall is not None:
+            self._stall.look()
         keeper = self._keeper
         for asked in keeper.due():
             execution.take_snapshot(asked.number, at=asked.at)

@@ -182,6 +182,19 @@ export interface ISnapshotTaken {
 }
 
 /**
+ * Where a rank is: the user's `line` of `filename`, in `function`. `waiting`:
+ * for the other ranks.
+ */
+export interface IStanding {
+  type: 'standing';
+  rank: number;
+  filename: string;
+  line: number;
+  function: string;
+  waiting: boolean;
+}
+
+/**
  * One line for the user about what was done with the cell (a loader that was
  * not split, and why).
  */
@@ -366,6 +379,7 @@ export type EngineEvent =
   | ITimeSplit
   | IScalars
   | ISnapshotTaken
+  | IStanding
   | INotice;
 
 /**

@@ -82,6 +82,7 @@ ENGINE_ORDER = [
     "program",
     "results",
     "snapshots",
+    "standing",
     "worker",
 ]
 

@@ -1,0 +1,25 @@
+"""Where a rank is in the user's code, told while it is busy: what waiting for ever looks like from inside."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+
+from ..protocol import Standing
+from .cell import is_users
+
+_WAITING = ("distributed_c10d.py", "engine/exchange.py", "engine/gradients.py", "engine/control.py")
+
+
+def standing(rank: int) -> Standing | None:
+    """Return the user's line that the main thread is in; ``None`` where it is in none. Called on another thread."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    waiting = False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            return Standing(rank=rank, filename=name, line=frame.f_lineno, function=frame.f_code.co_name, waiting=waiting)
+        waiting |= name.replace("\\", "/").endswith(_WAITING)
+        frame = frame.f_back
+    return None
