@@ -153,7 +153,7 @@ class SnapshotTaken(Message):
     """A rank has written its part of snapshot `number`, after `step` steps, at `place` in the cell.
 
     It took `seconds` and `num_bytes`; `keys` are the buffers that it refers to. The snapshot counts when all ranks have written theirs
-    at one step and place.
+    at one step and place; an empty `place` says that it could not be written.
     """
 
     rank: int

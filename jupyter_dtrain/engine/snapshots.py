@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,6 +26,7 @@ from ..transport.wire import Parcel, from_parcel, to_parcel
 from .control import Control
 from .emit import Emitter
 from .loops import Loops
+from .notes import Notes
 from .observe import Observer
 from .positions import Position
 from .results import Home
@@ -56,6 +57,13 @@ class Snapshot:
     streams: Any
     surroundings: Surroundings
     shown: Count
+
+
+class Written(NamedTuple):
+    """What was written: the buffers that it refers to, and bytes in all."""
+
+    keys: list[str]
+    num_bytes: int
 
 
 def snapshot_file(folder: Path, number: int, rank: int) -> Path:
@@ -90,12 +98,13 @@ class Snapshots:
         shown: Shown,
         skip: Mapping[str, object],
         emitter: Emitter,
+        notes: Notes,
     ) -> None:
         self._folder, self._rank = folder, rank
         self._home, self._loops, self._training = home, loops, training
         self._control, self._observer, self._shown = control, observer, shown
         self._skip = skip
-        self._emitter = emitter
+        self._emitter, self._notes = emitter, notes
         self._blobs = BlobFolder(folder / "blobs")
 
     def at_boundary(self) -> None:
@@ -108,25 +117,33 @@ class Snapshots:
         if position is None:
             return  # it can at an outer loop
         self._control.snapshot_done(number)
-        snapshot = self._take(position)
-        target = snapshot_file(self._folder, number, self._rank)
-        part = target.with_suffix(".part")
-        data = pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
-        part.write_bytes(data)
-        part.rename(target)
+        written: Written | None = None
+        try:
+            written = self._write(number, self._take(position))
+        except Exception as error:  # the cell goes on: it would only lose more if an engine died
+            self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
         sys.stdout.flush()
         self._emitter.emit(
             SnapshotTaken(
                 rank=self._rank,
                 number=number,
-                step=snapshot.step,
-                place=position.describe(),
+                step=self._observer.step,
+                place=position.describe() if written is not None else "",
                 seconds=time.perf_counter() - began,
-                num_bytes=len(data) + sum(map(bytes_of, snapshot.parcel.keys)),
-                keys=snapshot.parcel.keys,
+                num_bytes=written.num_bytes if written is not None else 0,
+                keys=written.keys if written is not None else [],
             )
         )
         self._emitter.flush()
+
+    def _write(self, number: int, snapshot: Snapshot) -> Written:
+        target = snapshot_file(self._folder, number, self._rank)
+        part = target.with_suffix(".part")
+        data = pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+        part.write_bytes(data)
+        part.rename(target)
+        keys = snapshot.parcel.keys
+        return Written(keys, len(data) + sum(map(bytes_of, keys)))
 
     def _take(self, position: Position) -> Snapshot:
         random_state = RandomState.now()

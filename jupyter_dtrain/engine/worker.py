@@ -271,6 +271,7 @@ def _run_cell(
             shown=shown,
             skip=shared_out,
             emitter=emitter,
+            notes=notes,
         )
         if task.resume is not None and task.resume.number is not None:
             connect_schedulers(snapshots.resume(task.resume.number, of_rank=rank % task.resume.world_size, device=device))

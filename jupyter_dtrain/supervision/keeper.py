@@ -129,8 +129,8 @@ class SnapshotKeeper:
         cost = max(part.seconds for part in parts.values())
         self._next = self._clock() + max(SHORTEST.total_seconds(), cost / SHARE)
         first = parts[0]
-        if any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
-            self._remove(number)  # the ranks were not at one place: code that only one of them runs
+        if not first.place or any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
+            self._remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
             return
         before = self.newest
         self.newest = Whole(

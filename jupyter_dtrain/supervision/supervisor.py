@@ -19,7 +19,7 @@ from ..cluster.cluster import EngineCluster
 from ..engine.worker import Resume, Task
 from ..errors import ClusterError
 from ..execution import Execution, Group, Output, RankEnd
-from ..protocol import Message, SnapshotTaken, Standing
+from ..protocol import Message, Notice, SnapshotTaken, Standing
 from ..transport.blobs import BlobFolder
 from .keeper import SnapshotKeeper, Whole
 from .stall import Stall
@@ -102,7 +102,7 @@ class Supervisor:
                 self._execution = execution = Execution(
                     self._group, task, on_event=self._take, on_output=self._note_output, output=self._output
                 )
-                self._stall = Stall(task.world_size, ask=execution.ask_where, say=self._output.say)
+                self._stall = Stall(task.world_size, ask=execution.ask_where, say=self._tell)
                 if self._stopping:
                     execution.stop()
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
@@ -145,6 +145,11 @@ class Supervisor:
         if keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
 
+    def _tell(self, text: str) -> None:
+        """Show a line in the cell and in the sidebar."""
+        self._output.say(text)
+        self._on_event(Notice(rank=0, text=text))
+
     def _end_stuck(self, execution: Execution) -> None:
         """End engines that neither tell anything nor compute: a stopped process never leaves by itself."""
         silent = {rank: self.cluster.cpu_time(rank) for rank in execution.silent_ranks(SILENCE)}
@@ -163,9 +168,9 @@ class Supervisor:
         ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
         what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
         if self._attempts[place] >= MAX_ATTEMPTS:
-            self._output.say(f"{what}, for the third time at the same place: giving up.")
+            self._tell(f"{what}, for the third time at the same place: giving up.")
             return False
-        self._output.say(f"{what}: going on from {_begin(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
+        self._tell(f"{what}: going on from {_begin(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
         for attempt in range(MAX_ATTEMPTS):
             try:
                 if cluster.controller_alive:
@@ -176,7 +181,7 @@ class Supervisor:
             except ClusterError as error:
                 cluster = self.cluster
                 if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # not because one more has died meanwhile
-                    self._output.say(str(error))
+                    self._tell(str(error))
                     return False
             else:
                 break

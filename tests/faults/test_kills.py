@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from tests.notebook.conftest import IMPORTS
-from tests.notebook.kernel import SESSION, Notebook
+from tests.notebook.kernel import SESSION, Notebook, difference
 
 SETUP = """
 import os, random
@@ -231,3 +232,73 @@ def test_the_kernel_killed_and_the_run_resumed_in_another(new_notebook, two):
     second.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
     assert second.value(STATE) == two.expected
     assert second.value(f"{SESSION}.snapshot().run.phase") == "finished"
+
+
+ELSEWHERE = """
+for epoch in range(8):
+    for batch, (x, y, index) in enumerate(loader):
+        loss = F.cross_entropy(net(x), y) + 0.01 * torch.randn(())
+        momentum.zero_grad()
+        loss.backward()
+        momentum.step()
+        losses.append(loss.item())
+        used.append(index.tolist())
+        pace()
+"""
+OTHERS = """
+torch.manual_seed(3)
+net = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 2))
+momentum = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+loader, losses, used = DataLoader(Digits(396), batch_size=16, shuffle=True), [], []
+"""
+
+
+@pytest.fixture(scope="module")
+def stopped(new_notebook):
+    """A notebook with the folder of a run of two engines that was stopped behind a checkpoint, and what it would have come to."""
+    notebook = new_notebook()
+    notebook.run(IMPORTS + SETUP + OTHERS)
+    notebook.run("pace = lambda: None\n" + ELSEWHERE)
+    expected = notebook.value("([p.detach() for p in net.parameters()], losses, used)")
+    notebook.run(SETUP + OTHERS)
+    cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every 60 --name stopped{ELSEWHERE}")
+    checkpoint = lambda: list(notebook.folder.glob("dtrain-runs/*/checkpoints/step-000060"))  # noqa: E731
+    notebook.wait(lambda: checkpoint() or not cell.running, "a checkpoint", cell)
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert "Interrupted" in cell.stderr
+    return notebook.folder, expected
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engines):
+    folder, expected = stopped
+    shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
+    notebook = new_notebook(tmp_path)
+    notebook.run("%load_ext jupyter_dtrain")
+    assert "stopped: going on from step 60." in notebook.run(f"%distribute resume stopped -n {engines}").stderr
+    found = notebook.value("([p.detach() for p in net.parameters()], losses, used)")
+    assert difference(found, expected) is None
+
+
+@pytest.mark.parametrize("spoilt", ["0", "manifest.json"])
+def test_a_damaged_checkpoint_is_never_used(new_notebook, stopped, tmp_path, spoilt):
+    folder, _ = stopped
+    shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
+    for path in tmp_path.glob(f"dtrain-runs/*/checkpoints/*/{spoilt}"):
+        path.write_bytes(path.read_bytes()[:-1])
+    notebook = new_notebook(tmp_path)
+    notebook.run("%load_ext jupyter_dtrain")
+    cell = notebook.fail("%distribute resume stopped")
+    assert cell.error[0] == "CheckpointError"
+    assert "run its cell again" in cell.error[1]
+    assert "is damaged" in cell.stderr
+    assert notebook.run("%%distribute --engines 2 --device cpu\n1 + 1").result == "2"
+
+
+def test_there_is_nothing_to_resume(new_notebook):
+    notebook = new_notebook()
+    notebook.run("%load_ext jupyter_dtrain")
+    cell = notebook.fail("%distribute resume")
+    assert cell.error == ("CheckpointError", "There is no run here that has not finished and has a checkpoint: run the cell.")
+    assert notebook.fail("%distribute resume nobody").error == ("CheckpointError", "There is no run 'nobody' here.")

@@ -100,7 +100,7 @@ def test_the_one_before_goes_with_the_buffers_that_only_it_had(keeper, clock, ra
     assert ranks.blobs() == {shared[0], own}
 
 
-@pytest.mark.parametrize("other", [{"step": 11}, {"place": "line 4"}])
+@pytest.mark.parametrize("other", [{"step": 11}, {"place": "line 4"}, {"place": ""}])
 def test_ranks_that_were_at_different_places_do_not_make_one(keeper, clock, ranks, other):
     ranks.train(1)
     (asked,) = asked_after(keeper, clock, 2)
