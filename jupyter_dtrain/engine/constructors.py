@@ -39,18 +39,16 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
 
         return constructor
 
-    def copied(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Any:
-        if not isinstance(data, GlobalTensor):
-            return tensor(data, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory)
-        return data.detach().clone().to(dtype=dtype or data.dtype, device=device or data.device).requires_grad_(requires_grad)
-
-    def converted(original: Callable[..., Any]) -> Callable[..., Any]:
+    def of_first(original: Callable[..., Any], *, copy: bool) -> Callable[..., Any]:
         @wraps(original)
-        def constructor(data: Any, *args: Any, **kwargs: Any) -> Any:
+        def constructor(*args: Any, **kwargs: Any) -> Any:
+            data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
             if not isinstance(data, GlobalTensor):
-                return original(data, *args, **kwargs)
-            given = {**dict(zip(("dtype", "device"), args, strict=False)), **kwargs}
-            return data.to(dtype=given.get("dtype") or data.dtype, device=given.get("device") or data.device, copy=bool(given.get("copy")))
+                return original(*args, **kwargs)
+            made = data.detach() if copy else data
+            dtype, device = kwargs.get("dtype") or data.dtype, kwargs.get("device") or data.device
+            made = made.to(dtype=dtype, device=device, copy=copy or bool(kwargs.get("copy")))
+            return made.requires_grad_() if kwargs.get("requires_grad") else made
 
         return constructor
 
@@ -70,12 +68,11 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
     def parameter(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return new_parameter(cls, *whole(args), **whole(kwargs))
 
-    tensor = torch.tensor
     with ExitStack() as stack:
         for target, name, replacement in (
-            (torch, "tensor", wraps(tensor)(copied)),
-            (torch, "as_tensor", converted(torch.as_tensor)),
-            (torch, "asarray", converted(torch.asarray)),
+            (torch, "tensor", of_first(torch.tensor, copy=True)),
+            (torch, "as_tensor", of_first(torch.as_tensor, copy=False)),
+            (torch, "asarray", of_first(torch.asarray, copy=False)),
             (VariableMeta, "__call__", variable),
             (torch.Tensor, "__init__", init),
             (nn.Parameter, "__new__", parameter),
