@@ -29,8 +29,8 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
 
+from .originals import original_code
 from .reduction import ModuleName, is_dynamic, reduced
-from .resumable import original_code
 
 Buffer = memoryview
 Reference = tuple[str, Any]

@@ -14,18 +14,17 @@ import copy
 import linecache
 import os
 import sysconfig
-import weakref
-from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Iterable
+from types import FunctionType
 from typing import TypeVar
 
+from .numbering import Numbers
 from .places import (
     FUNCTIONS,
     SIMPLE,
     CallPlace,
     Header,
     LoopPlace,
-    Numbers,
     Unit,
     assigned_in,
     bound_by,
@@ -43,7 +42,6 @@ RUNTIME = "__dtrain__"
 """The name, among Python's own, by which rewritten text reaches the run."""
 
 _Node = TypeVar("_Node", bound=ast.AST)
-_FUTURE_FLAGS = 0x1FF0000  # of a code object: what its file imports from __future__
 # Who calls the first ones needs what they make; a model's `forward` is called by PyTorch, unless somebody calls it by name.
 _NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__", "forward"})
 
@@ -357,42 +355,6 @@ def _at(place: ast.AST, node: _Node, *, whole: bool = False) -> _Node:
 def mentioned(tree: ast.AST) -> set[str]:
     """Return the names and attributes in a text."""
     return {part.id if isinstance(part, ast.Name) else part.attr for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)}
-
-
-# -- code ------------------------------------------------------------------------------------------------------------
-
-
-def definitions(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of every function and class in a text's code."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from definitions(constant)
-
-
-def key_of(code: CodeType) -> tuple[str, int]:
-    """Return what tells the functions of one text apart."""
-    return code.co_name, code.co_firstlineno
-
-
-_originals: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
-
-
-def remember_original(code: CodeType, original: CodeType) -> None:
-    """Remember what `code` was before it was rewritten, as long as it is there."""
-    key = id(code)
-    _originals[key] = weakref.ref(code, lambda _: _originals.pop(key, None)), original
-
-
-def original_code(code: CodeType) -> CodeType | None:
-    """Return what `code` was before it was rewritten; ``None`` if it was not."""
-    found = _originals.get(id(code))
-    return found[1] if found is not None and found[0]() is code else None
-
-
-def future_flags(code: CodeType) -> int:
-    """Return what the text of `code` imports from ``__future__``, as :func:`compile` wants it."""
-    return code.co_flags & _FUTURE_FLAGS
 
 
 # -- on the notebook's side ------------------------------------------------------------------------------------------

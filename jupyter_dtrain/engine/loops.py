@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dis
 import gc
 import inspect
 import os
@@ -20,22 +19,18 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from ..capture.bundle import RandomState
-from ..capture.places import CallPlace, LoopPlace, Unit
+from ..capture.places import LoopPlace
 from ..capture.resumable import RUNTIME
 from .cursors import Cursor, Moment
-from .frames import made_inside, read_variables
-from .iteration import Loop, WatchedLoop, WhileLoop, has_begun, is_plain, may_draw_first, under_way
-from .jump import DEFINED_AGAIN, LIVE, Jump
-from .positions import FramePosition, LoopPosition, Position
+from .iteration import Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
+from .jump import LIVE, Jump
+from .positions import Position
 from .texts import Texts
-
-_CALLS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW"})
-_TRANSPARENT = {("decorate_context", "torch/utils/_contextlib.py"), ("inner", "contextlib.py")}
+from .whereabouts import NoPlace, Whereabouts, whereabouts
 
 
 class Loops:
@@ -102,64 +97,26 @@ class Loops:
     def position(self) -> Position | None:
         """Return where the run is, at a boundary; ``None`` if it cannot be resumed there (`why_not` says why)."""
         try:
-            return Position(tuple(_frame_position(*item) for item in self._walk()))
-        except _NoPlace as error:
+            return Position(tuple(place.position() for place in self._places()))
+        except NoPlace as error:
             self.why_not = str(error)
             return None
 
     def values(self) -> list[dict[str, Any]]:
         """Return what the frames of `position` need beside the cell's names: functions' variables, and states of loops."""
-        found = []
-        for frame, unit, _, loops in self._walk():
-            values: dict[str, Any] = {}
-            if not unit.is_cell:
-                values = read_variables(frame)
-                defined = [name for name, value in values.items() if made_inside(frame, value)]
-                for name in defined:
-                    del values[name]
-                values[DEFINED_AGAIN] = defined
-            for loop in loops:
-                values |= loop.state(unit.first_number)
-            found.append(values)
-        return found
+        return [place.values() for place in self._places()]
 
-    def _walk(self) -> list[tuple[FrameType, Unit, CallPlace | None, list[Loop | WhileLoop]]]:
-        """Return the frames from the cell to the running loop, each with its places, its call and its loops."""
-        running = self._running
+    def _places(self) -> list[Whereabouts]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code not in _BOUNDARIES:
             frame = frame.f_back
-        if frame is None or running is None:
-            raise _NoPlace("no loop is about to begin an iteration")
-        frame = frame.f_back
-        found: list[tuple[FrameType, Unit, CallPlace | None, list[Loop | WhileLoop]]] = []
-        while frame is not None:
-            unit = self._texts.unit_of(frame.f_code)
-            if unit is None:
-                if _is_transparent(frame.f_code):
-                    frame = frame.f_back
-                    continue
-                raise _NoPlace(_outside(frame))
-            call = _call_of(frame, unit) if found else None
-            numbers = running.place.loops if call is None else call.loops
-            loops = [self._loop_of(frame, number) for number in numbers]
-            for loop in loops:
-                why_not = loop.why_not(is_running=loop is running)
-                if why_not:
-                    raise _NoPlace(f"line {loop.place.line}: {why_not}")
-            _check_variables(frame, unit, loops, running.place.number if call is None else call.number)
-            found.append((frame, unit, call, loops))
-            if unit.is_cell:
-                return found[::-1]
-            frame = frame.f_back
-        raise _NoPlace("not called by the cell itself")
+        if frame is None or self._running is None:
+            raise NoPlace("no loop is about to begin an iteration")
+        return whereabouts(frame.f_back, self._running, self._texts, self._loop_of, through=_call_without.__code__)
 
-    def _loop_of(self, frame: FrameType, number: int) -> Loop | WhileLoop:
+    def _loop_of(self, frame: FrameType, number: int) -> Loop | WhileLoop | None:
         entry = self._active.get((id(frame), number))
-        loop = entry() if isinstance(entry, weakref.ref) else entry
-        if loop is None:
-            raise _NoPlace(f"line {frame.f_lineno}: a loop around it was not seen to begin")
-        return loop
+        return entry() if isinstance(entry, weakref.ref) else entry
 
     # -- what rewritten code calls while it is live ------------------------------------------------------------------
 
@@ -362,10 +319,6 @@ class Loops:
         return self._jump
 
 
-class _NoPlace(Exception):
-    """The run cannot be resumed from here; says why."""
-
-
 def _call_without(function: Callable[..., Any], *_: Any, **__: Any) -> Any:
     needed = [
         parameter
@@ -411,48 +364,3 @@ def _be_quiet() -> None:
 
 
 os.register_at_fork(after_in_child=_be_quiet)
-
-
-def _is_transparent(code: CodeType) -> bool:
-    return code is _call_without.__code__ or any(code.co_name == name and code.co_filename.endswith(file) for name, file in _TRANSPARENT)
-
-
-def _call_of(frame: FrameType, unit: Unit) -> CallPlace:
-    """Return the call that a frame is in."""
-    code = frame.f_code
-    offset = frame.f_lasti
-    while offset > 0 and code.co_code[offset] == 0:  # what stands behind an instruction
-        offset -= 2
-    span = list(code.co_positions())[offset // 2]
-    place = unit.calls.get(span) if None not in span else None  # type: ignore[arg-type]
-    if place is None or dis.opname[code.co_code[offset]] not in _CALLS:
-        raise _NoPlace(f"line {frame.f_lineno}: not by a plain call")
-    if place.why_not is not None:
-        raise _NoPlace(f"line {place.line}: {place.why_not}")
-    return place
-
-
-def _frame_position(_: FrameType, unit: Unit, call: CallPlace | None, loops: list[Loop | WhileLoop]) -> FramePosition:
-    base = unit.first_number
-    counts = tuple(LoopPosition(loop.place.number - base, loop.place.line, loop.count) for loop in loops)
-    number, line = (loops[-1].place.number, loops[-1].place.line) if call is None else (call.number, call.line)
-    return FramePosition(unit.filename, unit.key[0], unit.key[1], number - base, line, counts)
-
-
-def _check_variables(frame: FrameType, unit: Unit, loops: list[Loop | WhileLoop], number: int) -> None:
-    """Raise where the names of a frame hold what cannot be made again as it is."""
-    used = {id(loop.items) for loop in loops if isinstance(loop, Loop)}
-    variables = frame.f_locals if unit.is_cell else read_variables(frame)
-    for name, value in variables.items():
-        if has_begun(value) and id(value) not in used:
-            raise _NoPlace(f"line {frame.f_lineno}: `{name}` is a generator that has begun to give its items")
-        if made_inside(frame, value) and not unit.binds_again(name, number):
-            raise _NoPlace(f"line {frame.f_lineno}: `{name}` uses variables of {frame.f_code.co_name}() and is not made on the way")
-
-
-def _outside(frame: FrameType) -> str:
-    name = frame.f_code.co_name
-    where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
-    if name.startswith("<") and name.endswith(">"):
-        return f"{where}: inside a {name[1:-1]}"
-    return f"{where}: called by {name}(), which cannot be entered again"

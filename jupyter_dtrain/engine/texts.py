@@ -10,8 +10,9 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from ..capture.originals import definitions, future_flags, key_of, original_code, remember_original
 from ..capture.places import LoopPlace, Unit, shared_names
-from ..capture.resumable import Rewriting, definitions, future_flags, key_of, mentioned, original_code, remember_original
+from ..capture.resumable import Rewriting, mentioned
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 

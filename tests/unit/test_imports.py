@@ -59,6 +59,7 @@ ENGINE_ORDER = [
     "texts",
     "iteration",
     "jump",
+    "whereabouts",
     "loops",
     "event_loop",
     "cell",

@@ -1,0 +1,42 @@
+"""Code objects that were rewritten for a run, and what they were: only that leaves the process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import CodeType
+
+_FUTURE_FLAGS = 0x1FF0000  # of a code object: what its file imports from __future__
+
+
+def definitions(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of every function and class in a text's code."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from definitions(constant)
+
+
+def key_of(code: CodeType) -> tuple[str, int]:
+    """Return what tells the functions of one text apart."""
+    return code.co_name, code.co_firstlineno
+
+
+_originals: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
+
+
+def remember_original(code: CodeType, original: CodeType) -> None:
+    """Remember what `code` was before it was rewritten, as long as it is there."""
+    key = id(code)
+    _originals[key] = weakref.ref(code, lambda _: _originals.pop(key, None)), original
+
+
+def original_code(code: CodeType) -> CodeType | None:
+    """Return what `code` was before it was rewritten; ``None`` if it was not."""
+    found = _originals.get(id(code))
+    return found[1] if found is not None and found[0]() is code else None
+
+
+def future_flags(code: CodeType) -> int:
+    """Return what the text of `code` imports from ``__future__``, as :func:`compile` wants it."""
+    return code.co_flags & _FUTURE_FLAGS
