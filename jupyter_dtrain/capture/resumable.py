@@ -14,7 +14,7 @@ import copy
 import linecache
 import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from types import FunctionType
 from typing import TypeVar
 
@@ -42,7 +42,7 @@ RUNTIME = "__dtrain__"
 """The name, among Python's own, by which rewritten text reaches the run."""
 
 _Node = TypeVar("_Node", bound=ast.AST)
-# Who calls the first ones needs what they make; a model's `forward` is called by PyTorch, unless somebody calls it by name.
+# Who calls the first ones needs what they make; a model's `forward` is called by PyTorch.
 _NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__", "forward"})
 
 
@@ -60,6 +60,8 @@ class Rewriting:
         Whether the text itself is run, and not its functions alone.
     shared : set of str
         Names that functions of other texts assign with ``global``.
+    skip : set of str
+        Functions of these names are left as they are.
 
     Attributes
     ----------
@@ -71,7 +73,14 @@ class Rewriting:
     """
 
     def __init__(
-        self, tree: ast.Module, filename: str, *, first_number: int = 0, is_cell: bool = False, shared: frozenset[str] = frozenset()
+        self,
+        tree: ast.Module,
+        filename: str,
+        *,
+        first_number: int = 0,
+        is_cell: bool = False,
+        shared: frozenset[str] = frozenset(),
+        skip: Set[str] = frozenset(),
     ) -> None:
         self.filename = filename
         self.tree = copy.deepcopy(tree)
@@ -80,11 +89,10 @@ class Rewriting:
         self.first_number = first_number
         self.units: list[Unit] = []
         functions = [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS) and not is_generator(node)]
-        skipped = _NOT_RESUMED - (mentioned(tree) & {"forward"})
         if is_cell:
             self._unit("<module>", 1, self.tree, is_cell=True)
         for node in functions:
-            if node.name not in skipped:
+            if node.name not in _NOT_RESUMED and node.name not in skip:
                 self._unit(node.name, min([node.lineno, *(part.lineno for part in node.decorator_list)]), node, is_cell=False)
 
         self.end = self.numbers.next + len(self.units)
@@ -273,6 +281,8 @@ class _Body:
             case ast.Try():
                 body_end = self.numbers.end_of(node.body)
                 node.body = self._block(node.body, (self.numbers.first(node.body[0]), body_end))
+                if any(self._holds.get(id(statement)) for statement in node.orelse):
+                    node.body = [_at(node.body[0], ast.If(_at_compare(ast.LtE, body_end), node.body, []))]  # the way to the `else`
                 if node.orelse:
                     node.orelse = self._block(node.orelse, (self.numbers.first(node.orelse[0]), self.numbers.end_of(node.orelse)))
             case _:
@@ -352,9 +362,22 @@ def _at(place: ast.AST, node: _Node, *, whole: bool = False) -> _Node:
     return node
 
 
-def mentioned(tree: ast.AST) -> set[str]:
-    """Return the names and attributes in a text."""
-    return {part.id if isinstance(part, ast.Name) else part.attr for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)}
+def mentioned(*nodes: ast.AST) -> set[str]:
+    """Return the names and attributes in a text, or in parts of it."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts if isinstance(part, ast.Name | ast.Attribute)}
+
+
+def compiled_by_torch(tree: ast.AST) -> set[str]:
+    """Return the names of what a text gives to ``torch.compile``, which knows no run that rewritten code could ask."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="compile")):
+                found |= mentioned(node)
+            case ast.FunctionDef() | ast.ClassDef() if "compile" in mentioned(*node.decorator_list):
+                found.add(node.name)
+    return found
 
 
 # -- on the notebook's side ------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class LoaderIterator:
             present = Moment(cursor.loader)
             self._batches = _go_on(cursor)
             present.set()
-        elif cursor.first is None:
+        if cursor.first is None:
             cursor.first = Moment(cursor.loader)
         try:
             with Counted(DATA):
@@ -164,7 +164,7 @@ class LoaderIterator:
 
 
 class Skipping:
-    """A sampler that leaves out the first of what another gives. Serves one iteration.
+    """A sampler that leaves out the first of what another gives.
 
     Parameters
     ----------
@@ -175,37 +175,55 @@ class Skipping:
 
     def __init__(self, sampler: Any, num: int) -> None:
         self._sampler = sampler
-        self._left = num
-        self._items: Iterator[Any] | None = None
-        self._ahead: list[Any] = []
+        self._num = num
+        self._next: _Rest | None = None  # the iteration that begins
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._items is None:
-            self._items = iter(self._sampler)
-        return self
-
-    def __next__(self) -> Any:
-        self._skip()
-        return self._ahead.pop() if self._ahead else next(self._items)  # type: ignore[arg-type]  # made in `_skip`
+    def __iter__(self) -> _Rest:
+        rest = self._next
+        if rest is None or rest.is_taken:
+            rest = self._next = _Rest(self._sampler, self._num)
+        rest.is_taken = True
+        return rest
 
     def draw(self) -> None:
-        """Draw the order now, and not when the first of them is asked for."""
-        any_left_out = self._left > 0
-        self._skip()
-        if not any_left_out:
-            self._ahead += islice(self._items, 1)  # type: ignore[arg-type]
-
-    def _skip(self) -> None:
-        iter(self)
-        while self._left:
-            self._left -= 1
-            next(self._items, None)  # type: ignore[arg-type]
+        """Draw the order of the iteration that begins now, and not when its first item is asked for."""
+        if self._next is None or self._next.has_begun:
+            self._next = _Rest(self._sampler, self._num)
+        self._next.draw()
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)
+
+
+class _Rest:
+    """What is left of an iteration over a sampler."""
+
+    def __init__(self, sampler: Any, num: int) -> None:
+        self._items = iter(sampler)
+        self._left_out, self._left = num, num
+        self._ahead: list[Any] = []
+        self.is_taken = self.has_begun = False
+
+    def __iter__(self) -> _Rest:
+        return self
+
+    def __next__(self) -> Any:
+        self.has_begun = True
+        self._skip()
+        return self._ahead.pop() if self._ahead else next(self._items)
+
+    def draw(self) -> None:
+        self._skip()
+        if not self._left_out:
+            self._ahead += islice(self._items, 1)
+
+    def _skip(self) -> None:
+        while self._left:
+            self._left -= 1
+            next(self._items, None)
 
 
 def skipping(loader: DataLoader[Any], num: int) -> tuple[DataLoader[Any], Skipping | None]:
@@ -221,6 +239,9 @@ def skipping(loader: DataLoader[Any], num: int) -> tuple[DataLoader[Any], Skippi
     return short, sampler
 
 
+Begin = Callable[[Callable[[], Any]], Any]
+
+
 class Batches(Protocol):
     """Batches of a loader as a run gives them to the cell."""
 
@@ -230,9 +251,6 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """Return how many there are from the beginning."""
 
-    def skip(self) -> None:
-        """Load one for nobody."""
-
 
 class Loaders(Protocol):
     """What a run makes of loaders."""
@@ -240,8 +258,11 @@ class Loaders(Protocol):
     together: int
     """How many batches of a loader make one of the run's."""
 
-    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any]) -> Batches:
-        """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out."""
+    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> Batches:
+        """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out.
+
+        What makes their iterator is given to `begin`, which calls it while random streams are as they were.
+        """
 
 
 class CursorLog(Protocol):
@@ -263,16 +284,23 @@ current: Loaders | None = None
 
 def _go_on(cursor: Cursor) -> Any:
     """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
-    cursor.start.set()
-    loader, sampler = skipping(cursor.loader, cursor.taken * (1 if current is None else current.together))
-    batches: Any = _iterate(loader) if current is None else current.go_on(_iterate, cursor, loader)
+    together = 1 if current is None else current.together
+    loader, sampler = skipping(cursor.loader, cursor.taken * together)
+
+    def begin(make: Callable[[], Any]) -> Any:
+        cursor.start.set()
+        made = make()
+        if sampler is not None and cursor.first is not None and not loader.num_workers:  # workers are told at once what to load
+            cursor.first.set()
+            sampler.draw()
+        return made
+
+    if current is not None:
+        return current.go_on(_iterate, cursor, loader, begin)
+    batches = begin(lambda: _iterate(loader))
     if sampler is None:
         for _ in range(cursor.taken):
-            next(batches) if current is None else batches.skip()
-    elif cursor.first is not None:
-        if not loader.num_workers:  # those ask at once for what they are to load
-            cursor.first.set()
-        sampler.draw()
+            next(batches)
     return batches
 
 

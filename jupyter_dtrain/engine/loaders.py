@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader
 from ..capture.bundle import RandomState
 from .batches import Layout, UnknownBatch, cut, length_of
 from .collation import Agree, Collation, CutAfterLoading, is_default
-from .cursors import Cursor, CursorLog, LoaderIterator, Moment
+from .cursors import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
 from .shares import Share
@@ -109,11 +110,23 @@ class SharedLoaders:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, training=training, split=cursor.split))
 
-    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any]) -> _SplitIterator | _Watched:
-        """Return the batches of `loader`, which lacks those that were given out where its sampler can leave them out."""
-        batches = self._batches(original, loader, training=cursor.training, split=cursor.split)
+    def go_on(
+        self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any], begin: Begin
+    ) -> _SplitIterator | _Watched:
+        """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
+        batches: _SplitIterator | _Watched = begin(lambda: self._batches(original, loader, training=cursor.training, split=cursor.split))
+        to_load = cursor.taken if isinstance(loader.dataset, torch.utils.data.IterableDataset) else 0
+
+        def begin_again(start: Callable[[], None]) -> None:
+            present = Moment(cursor.loader)
+            begin(start)
+            batches.skip(to_load)
+            present.set()
+
         if isinstance(batches, _SplitIterator):
             batches.count = cursor.taken
+            batches.begin_again = begin_again
+        batches.skip(to_load)
         return batches
 
     def _batches(
@@ -285,9 +298,10 @@ class _Watched:
         self._on_batch()
         return next(self._batches)
 
-    def skip(self) -> None:
-        """Load a batch for nobody."""
-        next(self._batches)
+    def skip(self, num: int) -> None:
+        """Load batches for nobody."""
+        for _ in range(num):
+            next(self._batches)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -314,6 +328,7 @@ class _SplitIterator:
         self._on_batch = on_batch
         self._first = first
         self.count = 0
+        self.begin_again: Callable[[Callable[[], None]], None] = lambda start: start()
 
     def __iter__(self) -> _SplitIterator:
         return self
@@ -324,8 +339,7 @@ class _SplitIterator:
         except (UnknownBatch, CutAfterLoading) as error:
             if self._first is None:
                 raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
-            self._source = self._first(error)
-            self._source.start()
+            self.begin_again(partial(self._start_over, error))
             batch, share = self._placed()
         else:
             if self._first is not None:
@@ -335,9 +349,15 @@ class _SplitIterator:
         self._on_batch(share, self.count, self._length)
         return batch
 
-    def skip(self) -> None:
-        """Load a batch for nobody."""
-        next(self._source)
+    def _start_over(self, error: UnknownBatch | CutAfterLoading) -> None:
+        assert self._first is not None
+        self._source = self._first(error)
+        self._source.start()
+
+    def skip(self, num: int) -> None:
+        """Load batches for nobody."""
+        for _ in range(num):
+            next(self._source)
 
     def _placed(self) -> tuple[Any, Share | None]:
         batch, share, layout = next(self._source)

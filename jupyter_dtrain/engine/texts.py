@@ -12,7 +12,7 @@ from typing import Any
 
 from ..capture.originals import definitions, future_flags, key_of, original_code, remember_original
 from ..capture.places import LoopPlace, Unit, shared_names
-from ..capture.resumable import Rewriting, mentioned
+from ..capture.resumable import Rewriting, compiled_by_torch, mentioned
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
@@ -31,6 +31,7 @@ class Texts:
         self._sources: dict[str, str] = {}
         self._cell = ""
         self._shared: frozenset[str] = frozenset()
+        self._skip: set[str] = set()
         self._waiting: dict[str, list[FunctionType]] = {}  # by the names that they are called by
         self._adopted: list[tuple[weakref.ref[FunctionType], CodeType]] = []
 
@@ -46,7 +47,7 @@ class Texts:
     def rewrite(self, tree: ast.Module, filename: str, *, is_cell: bool) -> Rewriting:
         """Return `tree` rewritten, with numbers that no other text has."""
         self._shared |= shared_names(tree)
-        rewriting = Rewriting(tree, filename, first_number=self._next_number, is_cell=is_cell, shared=self._shared)
+        rewriting = Rewriting(tree, filename, first_number=self._next_number, is_cell=is_cell, shared=self._shared, skip=self._skip)
         Texts._next_number = rewriting.end
         for unit in rewriting.units:
             self.loops.update(unit.loops)
@@ -97,6 +98,7 @@ class Texts:
         Others could not be on the way to a place, and what is called by a library alone (a model's ``forward``) stays as it was.
         """
         self._cell = filename
+        self._skip = self._inside_models(tree)
         functions = self._callable_from(mentioned(tree), namespace)
         self._waiting.clear()
         for function in functions:  # what they share with the cell decides on its places
@@ -105,6 +107,21 @@ class Texts:
         for function in functions:
             self._adopt(function)
         return code
+
+    def _inside_models(self, tree: ast.Module) -> set[str]:
+        """Return the names of functions that models use: PyTorch calls those, and may compile them."""
+        own: dict[str, list[ast.AST]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                own.setdefault(node.name, []).append(node)
+        pending = ["forward", *compiled_by_torch(tree)]
+        seen = set(pending)
+        while pending:
+            name = pending.pop()
+            inside = mentioned(*own.get(name, ())).union(*(_names_in(function.__code__) for function in self._waiting.get(name, ())))
+            pending += inside - seen
+            seen |= inside
+        return seen
 
     def _callable_from(self, names: Iterable[str], namespace: Mapping[str, Any]) -> list[FunctionType]:
         pending = [*names, "__call__"]

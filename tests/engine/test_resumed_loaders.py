@@ -18,6 +18,7 @@ from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
+from tests.engine.ranks import Ranks, models_in
 from tests.unit.resuming import plain, resumed, watched
 
 SETUP = """
@@ -88,32 +89,31 @@ LOOPS = {
 }
 
 
-def training(loops: Loops, namespace: dict[str, Any]) -> AbstractContextManager[Any]:
-    """Return what an engine does around a cell, with one rank."""
+def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size: int = 1) -> AbstractContextManager[Any]:
+    """Return what an engine does around a cell."""
     return Training(
-        rank=0,
-        world_size=1,
-        objects=list(namespace.values()),
+        rank=rank,
+        world_size=world_size,
+        objects=models_in(namespace),
         global_numbers=True,
         control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)),  # type: ignore[attr-defined]
-        observer=Observer(0),
+        observer=Observer(rank),
         timing=Timing(0, torch.device("cpu")),
         notes=Notes(lambda _: None, rank=0),
         cursor_log=loops,
     ).installed()
 
 
-def check(setup: str, program: str) -> None:
+def check(setup: str, program: str, step: int = 1) -> None:
     expected = plain(setup, program).namespace["trace"]
     seen = watched(setup, program, around=training)
     assert seen.namespace["trace"] == expected
     assert not [place for place in seen.places if place.startswith("no: ")]
-    for index in range(len(seen.places)):
+    for index in range(0, len(seen.places), step):
         killed = watched(setup, program, index, training)
         assert killed.snapshot is not None
         again = resumed(setup, program, killed.snapshot, training)
         assert again.namespace["trace"] == expected, f"after {killed.places[index]}"
-        assert torch.rand(1).item() >= 0
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -124,7 +124,7 @@ def test_at_every_batch(loader, loop):
 
 @pytest.mark.parametrize("loop", ["epochs", "bar"])
 def test_with_workers(loop):
-    check(f"{SETUP}loader = {LOADERS['with workers']}\n", LOOPS[loop])
+    check(f"{SETUP}loader = {LOADERS['with workers']}\n", LOOPS[loop], step=4)
 
 
 @pytest.mark.parametrize("loop", ["for i, x in enumerate(loader): show(x)", "for x in Bar(loader): show(x)"])
@@ -138,3 +138,58 @@ def test_no_sample_is_loaded_twice(loop):
     assert time.perf_counter() - begun < 5  # seconds, most of which is the run itself
     assert before == 19_980
     assert sorted(again.namespace["loaded"]) == list(range(20_000))
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+def on_a_rank(run: Any, setup: str, program: str, index: int | None) -> Any:
+    """Do what `check` does on one of several ranks; return what the program saw, where it was ended, and what it loaded."""
+
+    def around(loops: Loops, namespace: dict[str, Any]) -> AbstractContextManager[Any]:
+        return training(loops, namespace, run.rank, run.world_size)
+
+    if index is None:
+        seen = watched(setup, program, around=around)
+        return seen.namespace["trace"], seen.places, len(seen.namespace["loaded"])
+    killed = watched(setup, program, index, around)
+    assert killed.snapshot is not None
+    again = resumed(setup, program, killed.snapshot, around)
+    return again.namespace["trace"], killed.snapshot.position, len(again.namespace["loaded"])
+
+
+MODEL = """
+from torch import nn
+model = nn.Linear(1, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(x):
+    loss = (model(x.double()) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    trace.append((x.flatten().tolist(), round(loss.item(), 9), random.random(), torch.rand(1).item()))
+"""
+
+
+@pytest.mark.parametrize(
+    "collate", ["", ", collate_fn=lambda items: torch.stack(items)", ", collate_fn=lambda items: torch.stack(items).flip(0)"]
+)
+@pytest.mark.parametrize(
+    "loop", ["for e in range(2):\n    for i, x in enumerate(loader): step(x)", "for e in range(2):\n    for x in Bar(loader): step(x)"]
+)
+def test_on_two_ranks(ranks, loop, collate):
+    setup = f"{SETUP}{MODEL}loader = DataLoader(Data(7), batch_size=3, shuffle=True{collate})\n"
+    expected = plain(setup, loop).namespace["trace"]
+    whole = ranks.call(2, on_a_rank, setup, loop, None)
+    assert [trace for trace, *_ in whole] == [expected, expected]
+    places = whole[0][1]
+    assert len(places) == 11 and whole[1][1] == places
+    for index in (1, 3, 4, 7):
+        (trace, position, loaded), (other, other_position, other_loaded) = ranks.call(2, on_a_rank, setup, loop, index)
+        assert position == other_position
+        assert trace == other == expected, f"after {places[index]}"
+        if not collate:
+            assert loaded + other_loaded == sum(num_loaded for *_, num_loaded in whole)  # no batch was loaded again

@@ -507,3 +507,28 @@ def test_a_loop_costs_less_than_a_microsecond_for_an_iteration():
 
     more = seconds(watch) - seconds(lambda program, namespace: run_cell(program, "program", namespace))
     assert more / 100_000 < 1e-6
+
+
+def test_functions_for_torch_compile_are_left_alone():
+    program = """
+import torch
+def helper(layer, x):
+    for i in range(2): x = layer(x)
+    return x
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3)])
+    def forward(self, x):
+        for layer in self.layers: x = helper(layer, x)
+        return x
+def shift(x):
+    for i in range(2): x = x + i
+    return x
+net = torch.compile(Net(), backend="eager", fullgraph=True)
+compiled = torch.compile(shift, backend="eager", fullgraph=True)
+for i in range(2): y = net(torch.ones(2, 3)), compiled(torch.ones(2))
+"""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    watch(program, namespace)
+    assert namespace["y"][1].tolist() == [2.0, 2.0]
