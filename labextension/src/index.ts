@@ -7,11 +7,16 @@ import {
 } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { addCommands, CommandIDs } from './commands';
 import { followCurrentKernel } from './model/currentKernel';
 import { TrainingModel } from './model/training';
+import { addNotifications } from './notifications';
 import { Sidebar, SIDEBAR_ID } from './panels/sidebar';
+import { StatusItem } from './panels/statusItem';
+import { Settings } from './settings';
 import { ITrainingModel } from './tokens';
 
 const modelPlugin: JupyterFrontEndPlugin<ITrainingModel> = {
@@ -22,38 +27,63 @@ const modelPlugin: JupyterFrontEndPlugin<ITrainingModel> = {
   requires: [INotebookTracker],
   activate: (_: JupyterFrontEnd, tracker: INotebookTracker) => {
     const model = new TrainingModel();
-    followCurrentKernel(tracker, kernel => {
-      model.follow(kernel);
+    followCurrentKernel(tracker, (kernel, absence) => {
+      model.follow(kernel, absence);
     });
     return model;
   }
 };
 
+const SIDEBAR_PLUGIN = 'jupyter-dtrain:sidebar';
+
 const sidebarPlugin: JupyterFrontEndPlugin<void> = {
-  id: 'jupyter-dtrain:sidebar',
+  id: SIDEBAR_PLUGIN,
   description: 'Shows the cluster, the run and its curves in the sidebar.',
   autoStart: true,
   requires: [ITrainingModel],
-  optional: [ITranslator, IThemeManager, ILayoutRestorer, ICommandPalette],
+  optional: [
+    ITranslator,
+    IThemeManager,
+    ILayoutRestorer,
+    ICommandPalette,
+    ISettingRegistry,
+    IStatusBar
+  ],
   activate: (
     app: JupyterFrontEnd,
     model: ITrainingModel,
     translator: ITranslator | null,
     themes: IThemeManager | null,
     restorer: ILayoutRestorer | null,
-    palette: ICommandPalette | null
+    palette: ICommandPalette | null,
+    registry: ISettingRegistry | null,
+    statusBar: IStatusBar | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_dtrain');
     const sidebar = new Sidebar(model, trans, themes);
     app.shell.add(sidebar, 'right', { rank: 900, type: 'Training' });
     restorer?.add(sidebar, SIDEBAR_ID);
-    addCommands({
-      commands: app.commands,
+    const show = (): void => {
+      app.shell.activateById(sidebar.id);
+    };
+    addCommands({ commands: app.commands, model, trans, show });
+    const settings = new Settings();
+    if (registry !== null) {
+      void settings.follow(registry, SIDEBAR_PLUGIN, model.plot);
+    }
+    addNotifications({
       model,
       trans,
-      show: () => {
-        app.shell.activateById(sidebar.id);
-      }
+      show,
+      minSeconds: () => settings.notifyAfter
+    });
+    const item = new StatusItem(model, trans, show);
+    statusBar?.registerStatusItem(SIDEBAR_PLUGIN, {
+      item,
+      align: 'left',
+      rank: 100,
+      isActive: () => (model.current?.connection.state.run ?? null) !== null,
+      activeStateChanged: model.changed
     });
     for (const command of Object.values(CommandIDs)) {
       palette?.addItem({ command, category: trans.__('Distributed Training') });

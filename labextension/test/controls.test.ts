@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { INotebookTracker } from '@jupyterlab/notebook';
+import { Signal } from '@lumino/signaling';
+import { followCurrentKernel } from '../src/model/currentKernel';
 import { TrainingModel, type ITraining } from '../src/model/training';
 import { COMMAND_TARGET, TELEMETRY_TARGET } from '../src/protocol';
 import { FakeKernel, recorded, settle } from './fakes';
@@ -86,6 +89,92 @@ describe('the engines', () => {
     const [, { controls }] = await training('digits-two-engines');
     assert.equal(controls.obstacle('stop_cluster'), null);
     assert.equal(controls.obstacle('start_cluster'), 'cluster-running');
+  });
+});
+
+describe('the current notebook', () => {
+  function notebook(): {
+    tracker: INotebookTracker;
+    session: {
+      session: { kernel: unknown } | null;
+      isReady: boolean;
+      hasNoKernel: boolean;
+      kernelChanged: Signal<object, void>;
+      ready: Promise<void>;
+      become: () => void;
+    };
+    open: () => void;
+  } {
+    const tracker = {
+      currentWidget: null as unknown,
+      currentChanged: new Signal<object, void>({})
+    };
+    const session = {
+      session: null as { kernel: unknown } | null,
+      isReady: false,
+      hasNoKernel: false,
+      kernelChanged: new Signal<object, void>({}),
+      statusChanged: new Signal<object, void>({}),
+      ready: Promise.resolve(),
+      become(): void {
+        session.kernelChanged.emit();
+      }
+    };
+    return {
+      tracker: tracker as unknown as INotebookTracker,
+      session,
+      open: () => {
+        tracker.currentWidget = { sessionContext: session };
+        tracker.currentChanged.emit();
+      }
+    };
+  }
+
+  it('is not said to be missing while its kernel starts', async () => {
+    const { tracker, session, open } = notebook();
+    const told: string[] = [];
+    followCurrentKernel(tracker, (kernel, absence) => {
+      told.push(kernel === null ? absence : 'kernel');
+    });
+    open();
+    await settle();
+    session.session = { kernel: {} };
+    session.isReady = true;
+    session.become();
+    assert.deepEqual(told, ['starting', 'starting', 'kernel']);
+  });
+
+  it('may have no kernel', async () => {
+    const { tracker, session, open } = notebook();
+    let last = '';
+    followCurrentKernel(tracker, (_, absence) => {
+      last = absence;
+    });
+    open();
+    session.isReady = session.hasNoKernel = true;
+    await settle();
+    assert.equal(last, 'no-kernel');
+  });
+});
+
+describe('the end of a run', () => {
+  it('is told once, and not of runs that had ended before', async () => {
+    const [kernel, , model] = await training('reload-mid-run', 4);
+    const told: string[] = [];
+    model.runEnds.ended.connect((_, run) => told.push(run.phase));
+    const rest = recorded('reload-mid-run').slice(4);
+    kernel.comm(TELEMETRY_TARGET).receive(...rest);
+    kernel.comm(TELEMETRY_TARGET).receive(...rest);
+    kernel.become('restarting');
+    assert.deepEqual(told, ['stopped']);
+  });
+
+  it('is told of a run that its kernel took along', async () => {
+    const [kernel, , model] = await training('reload-mid-run', 4);
+    const told: string[] = [];
+    model.runEnds.ended.connect((_, run) => told.push(run.phase));
+    kernel.become('autorestarting');
+    assert.deepEqual(told, ['lost']);
   });
 });
 

@@ -11,6 +11,8 @@ import nbformat
 from playwright.sync_api import Locator, Page, expect
 
 SIDEBAR = "jp-dtrain-sidebar"
+CELLS = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-NotebookPanel-notebook .jp-CodeCell"  # of the notebook in front
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Lab:
@@ -39,14 +41,14 @@ class Lab:
 
     def wait_until_ready(self) -> None:
         """Wait until the notebook is there, its kernel connected and the keyboard served: a cell that is run earlier may hang."""
-        expect(self.page.locator(".jp-NotebookPanel-notebook .jp-CodeCell").first).to_be_visible()
+        expect(self.page.locator(CELLS).first).to_be_visible()
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
         self.page.wait_for_function(READY)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
     def cell(self, index: int) -> Locator:
-        return self.page.locator(".jp-NotebookPanel-notebook .jp-CodeCell").nth(index)
+        return self.page.locator(CELLS).nth(index)
 
     def start(self, index: int) -> Locator:
         """Run a cell with Shift+Enter, and do not wait for its end."""
@@ -141,6 +143,13 @@ class Lab:
         self.page.mouse.up()
         self.page.wait_for_function("([id, width]) => Math.abs(document.getElementById(id).clientWidth - width) <= 2", arg=[SIDEBAR, width])
 
+    def faults(self) -> list[str]:
+        """Return what axe finds wrong with the sidebar for those who do not see it or use no mouse, if it is serious."""
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found: list[str] = self.sidebar.evaluate(SERIOUS)
+        return found
+
     def cut_off(self) -> list[str]:
         """Return the texts of the sidebar that do not fit in it. What is shortened and has its whole in a tooltip fits."""
         found: list[str] = self.sidebar.evaluate(CUT_OFF)
@@ -157,6 +166,15 @@ READY = """
     ['idle', 'busy'].includes(session.session.kernel.status) &&
     commands.keyBindings.some(binding => binding.command === 'notebook:run-cell-and-select-next')
   );
+}
+"""
+
+SERIOUS = """
+async sidebar => {
+  const { violations } = await window.axe.run(sidebar, { resultTypes: ['violations'] });
+  return violations
+    .filter(({ impact }) => ['serious', 'critical'].includes(impact))
+    .flatMap(({ id, nodes }) => nodes.map(node => `${id}: ${node.html.slice(0, 200)} ${node.failureSummary}`));
 }
 """
 

@@ -33,7 +33,8 @@ class Server:
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir()
         self.log = folder / "log.txt"
-        settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
+        self.settings = folder / "settings"
+        settings = self.settings / "@jupyterlab" / "apputils-extension"
         settings.mkdir(parents=True)
         quiet = {"fetchNews": "false", "checkForUpdates": False}  # a question in the corner covers what it lies on
         (settings / "notification.jupyterlab-settings").write_text(json.dumps(quiet))

@@ -127,6 +127,12 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     comparison.scroll_into_view_if_needed()
     screenshot(lab, "runs", cell=second)
 
+    # For those who do not see it or use no mouse, in every theme.
+    for theme in ("JupyterLab Dark", "JupyterLab Dark High Contrast", "JupyterLab Light"):
+        lab.execute("apputils:change-theme", theme=theme)
+        expect(lab.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        assert lab.faults() == []
+
     # Deleted, after a question, with its files and its curve.
     store = RunStore(lab.path.parent / "dtrain-runs")
     folder = next(run.folder for run in store.list_runs() if run.name == "first")

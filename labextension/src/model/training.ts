@@ -11,8 +11,10 @@ import { Archive } from './archive';
 import type { KernelLink } from './comm';
 import { Connection } from './connection';
 import { Controls } from './controls';
+import type { Absence } from './currentKernel';
 import type { ICurveRun } from './lines';
 import { PlotOptions } from './plotOptions';
+import { RunEnds } from './runEnds';
 
 /** What is known of one kernel's training, and what can be done to it. */
 export interface ITraining {
@@ -26,6 +28,8 @@ export interface ITraining {
 export class TrainingModel implements IDisposable {
   /** How curves are drawn, whichever notebook is current. */
   readonly plot = new PlotOptions();
+  /** Tells of runs that end, in all notebooks. */
+  readonly runEnds = new RunEnds();
 
   /** Emitted after any change to what is to be shown. */
   get changed(): ISignal<this, void> {
@@ -53,11 +57,17 @@ export class TrainingModel implements IDisposable {
     }
   }
 
+  /** Why there is no kernel, where there is none. */
+  get absence(): Absence {
+    return this._absence;
+  }
+
   /** Show the training of another kernel. */
-  follow(kernel: KernelLink | null): void {
+  follow(kernel: KernelLink | null, absence: Absence = 'no-kernel'): void {
     if (this._isDisposed) {
       return;
     }
+    this._absence = absence;
     if (this._current !== null) {
       this._current.connection.eager = false;
     }
@@ -109,6 +119,7 @@ export class TrainingModel implements IDisposable {
       }
     };
     connection.changed.connect(onChanged);
+    this.runEnds.watch(connection);
     training.controls.changed.connect(onChanged);
     archive.changed.connect(onChanged);
     kernel.disposed.connect(() => {
@@ -121,6 +132,7 @@ export class TrainingModel implements IDisposable {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _trainings = new Map<KernelLink, ITraining>();
   private _current: ITraining | null = null;
+  private _absence: Absence = 'no-notebook';
   private _watched = false;
   private _isDisposed = false;
 }

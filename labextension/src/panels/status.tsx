@@ -1,7 +1,7 @@
 /** What to do when there is nothing to show: no kernel, no extension, … */
 
 import * as React from 'react';
-import { mismatchText } from './texts';
+import { absenceText, mismatchText } from './texts';
 import { View } from './view';
 
 export class StatusView extends View {
@@ -15,7 +15,7 @@ export class StatusView extends View {
       <div
         className="jp-dtrain-status"
         data-testid="jp-dtrain-status"
-        data-status={connection?.status ?? 'no-kernel'}
+        data-status={connection?.status ?? this.model.absence}
         role="status"
       >
         {text}
@@ -28,11 +28,7 @@ export class StatusView extends View {
     const connection = this.model.current?.connection;
     switch (connection?.status) {
       case undefined:
-        return (
-          <p>
-            {trans.__('Open a notebook with a Python kernel to see its runs.')}
-          </p>
-        );
+        return <p>{absenceText(this.model.absence, trans)}</p>;
       case 'connected':
         return null;
       case 'waiting':

@@ -1,6 +1,7 @@
 /** The sentences for what the model says in codes. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Absence } from '../model/currentKernel';
 import type { IFailure, Obstacle } from '../model/controls';
 import type { ShownPhase } from '../model/state';
 import { PROTOCOL_VERSION, type ClusterPhase } from '../protocol';
@@ -94,6 +95,23 @@ export function failureText(
     case 'closed':
       return trans.__(
         'The connection to the kernel was closed before it answered. Try again when it is back.'
+      );
+  }
+}
+
+/** What to do where there is no kernel. */
+export function absenceText(
+  absence: Absence,
+  trans: TranslationBundle
+): string {
+  switch (absence) {
+    case 'no-notebook':
+      return trans.__('Open a notebook with a Python kernel to see its runs.');
+    case 'starting':
+      return trans.__('Waiting for the kernel…');
+    case 'no-kernel':
+      return trans.__(
+        'This notebook has no kernel. Choose one with its name at the top right of the notebook.'
       );
   }
 }

@@ -1,0 +1,79 @@
+/** Notices in the corner of the page when a run that took its time ends. */
+
+import { Notification } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Run } from './model/state';
+import type { TrainingModel } from './model/training';
+import { formatCount, formatDuration, formatValue } from './panels/format';
+
+export interface INotificationOptions {
+  model: TrainingModel;
+  trans: TranslationBundle;
+  /** Runs that took fewer seconds are not told of. */
+  minSeconds: () => number;
+  /** Bring the sidebar to the front. */
+  show: () => void;
+}
+
+/** Tell of runs that end, also those of notebooks that are not current. */
+export function addNotifications(options: INotificationOptions): void {
+  const { model, trans, minSeconds, show } = options;
+  const actions = [
+    {
+      label: trans.__('Show'),
+      caption: trans.__('Show the sidebar for distributed training'),
+      callback: show
+    }
+  ];
+  model.runEnds.ended.connect((_, run) => {
+    if (run.elapsed < minSeconds()) {
+      return;
+    }
+    const text = runEndText(run, trans);
+    switch (run.phase) {
+      case 'finished':
+        Notification.success(text, { actions, autoClose: 10_000 });
+        break;
+      case 'failed':
+      case 'lost':
+        Notification.error(text, { actions, autoClose: false });
+        break;
+      default:
+        Notification.info(text, { actions, autoClose: 10_000 });
+    }
+  });
+}
+
+function runEndText(run: Run, trans: TranslationBundle): string {
+  const after = trans.__(
+    '%1 steps in %2',
+    formatCount(run.step),
+    formatDuration(run.elapsed)
+  );
+  switch (run.phase) {
+    case 'finished':
+      return run.loss === null
+        ? trans.__('Run %1 has finished: %2.', run.name, after)
+        : trans.__(
+            'Run %1 has finished: %2, loss %3.',
+            run.name,
+            after,
+            formatValue(run.loss)
+          );
+    case 'failed':
+      return trans.__(
+        'Run %1 has failed after %2: %3',
+        run.name,
+        after,
+        run.error ?? ''
+      );
+    case 'lost':
+      return trans.__(
+        'Run %1 has ended with its kernel, after %2.',
+        run.name,
+        after
+      );
+    default:
+      return trans.__('Run %1 was stopped after %2.', run.name, after);
+  }
+}
