@@ -112,7 +112,7 @@ def test_a_kernel_that_is_killed_and_an_extension_that_is_unloaded(open_lab):
     lab = open_lab(SETUP, TRAIN.format(name="long", steps=2000), "%unload_ext jupyter_dtrain", "%load_ext jupyter_dtrain")
     lab.open_sidebar()
     lab.resize_sidebar(300)
-    kernel = psutil.Process(int(re.search(r"process (\d+)", lab.run(setup))[1]))
+    kernel = psutil.Process(int(lab.run(setup).split()[-1]))
     lab.start(train)
     lab.wait_for_points(20)
     engines = [psutil.Process(int(number)) for number in re.findall(r"process (\d+)", lab.sidebar.inner_html())]

@@ -1,0 +1,149 @@
+"""Measure the sidebar under load: 512 ranks, 10 curves of a million points, news ten times a second.
+
+A real JupyterLab in Chromium; its kernel makes the news up, so that nothing but the page is busy. What counts is the time between
+two frames while it goes on: 16 ms is a screen's own pace. Chromium draws without a GPU here, so a machine with one does better.
+Run it with ``python -m bench.sidebar``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import expect, sync_playwright
+
+from tests.browser.conftest import ARGUMENTS, NAMES
+from tests.browser.lab import Lab
+from tests.browser.server import LIMIT, Server
+
+SOURCE = """
+import math, random, threading, time
+from jupyter_dtrain.notebook.comm import Telemetry
+from jupyter_dtrain.protocol import *
+from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.recorder import MAX_VIEW_POINTS
+
+RANKS, CURVES, POINTS, HERTZ = {ranks}, {curves}, {points}, 10
+started = time.time() - POINTS / 100
+
+class Load:
+    '''A run with that many ranks and curves, that goes on when it is asked for news.'''
+
+    def __init__(self):
+        self.step = POINTS
+        steps = range(POINTS)
+        values = [math.sin(s / 9000) + random.random() for s in steps]
+        whole = Curve(step=list(steps), time=[started + s / 100 for s in steps], value=values)
+        self.thin = whole.thinned(MAX_VIEW_POINTS)
+
+    def run(self):
+        return RunUpdate(run_id="r", name="load", phase="running", world_size=RANKS, started=started, elapsed=1.0, step=self.step, loss=0.5)
+
+    def devices(self):
+        return [
+            DeviceUse(rank=r, time=time.time(), utilization=50 + 50 * math.sin(r + self.step), memory_used=2**35, memory_total=2**36,
+                      temperature=60.0, power=300.0)
+            for r in range(RANKS)
+        ]
+
+    def times(self):
+        s = self.step / 100
+        return [
+            TimeSplit(rank=r, step=self.step, data=s * 0.1, forward=s * 0.3, backward=s * 0.4, communication=s * 0.1, optimizer=s * 0.05,
+                      other=s * 0.05, num_workers=4)
+            for r in range(RANKS)
+        ]
+
+    def snapshot(self):
+        engines = [EngineInfo(rank=r, host=f"node-{{r // 8}}", pid=r, device=f"cuda:{{r % 8}}", device_name="H100") for r in range(RANKS)]
+        thin = self.thin
+        points = [
+            Points(run_id="r", name=f"curve {{c}}", step=thin.step, time=thin.time, value=[c + v for v in thin.value], thinned=True)
+            for c in range(CURVES)
+        ]
+        return Snapshot(version=PROTOCOL_VERSION, cluster=ClusterUpdate(phase="running", engines=engines), run=self.run(), points=points,
+                        devices=self.devices(), times=self.times())
+
+    def drain(self):
+        steps = list(range(self.step, self.step + 10))
+        self.step += 10
+        stamps = [started + s / 100 for s in steps]
+        fresh = [
+            Points(run_id="r", name=f"curve {{c}}", step=steps, time=stamps, value=[c + random.random() for _ in steps])
+            for c in range(CURVES)
+        ]
+        return [*fresh, *self.devices(), *self.times(), self.run()]
+
+    def command(self, command):
+        return Reply(id=command.id, ok=True, message="")
+
+telemetry = Telemetry(Load(), interval=1 / HERTZ)
+telemetry.start()
+
+def go_on():
+    while True:
+        time.sleep(1 / HERTZ)
+        telemetry.notify()
+
+threading.Thread(target=go_on, daemon=True).start()
+import jupyter_dtrain  # which the sidebar takes for a reason to look
+"""
+
+FRAMES = """
+seconds => new Promise(resolve => {
+  const times = [];
+  const end = performance.now() + 1000 * seconds;
+  const frame = now => {
+    times.push(now);
+    performance.now() < end ? requestAnimationFrame(frame) : resolve(times.slice(1).map((time, i) => time - times[i]));
+  };
+  requestAnimationFrame(frame);
+})
+"""
+
+
+def main() -> None:
+    """Print the times between frames, and the page's memory before and after."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=512)
+    parser.add_argument("--curves", type=int, default=10)
+    parser.add_argument("--points", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--picture", type=Path, help="where to save a picture of the page")
+    options = parser.parse_args()
+    source = SOURCE.format(ranks=options.ranks, curves=options.curves, points=options.points)
+    expect.set_options(timeout=LIMIT * 1000)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        server = Server(Path(folder), checkout=Path(__file__).parents[1])
+        try:
+            executable = next(filter(None, map(shutil.which, NAMES)), None)
+            browser = playwright.chromium.launch(executable_path=executable, args=[*ARGUMENTS, "--enable-precise-memory-info"])
+            page = browser.new_page(viewport={"width": 1280, "height": 1400})
+            page.set_default_timeout(LIMIT * 1000)
+            (server.notebooks / "load").mkdir()
+            lab = Lab(page, server.url, server.token, server.notebooks / "load" / "load.ipynb", [source])
+            idle = page.evaluate(FRAMES, 3)
+            lab.open_sidebar()
+            lab.run(0)
+            lab.wait_for_points(10_000, "curve 0")
+            before = page.evaluate("performance.memory.usedJSHeapSize")
+            frames = page.evaluate(FRAMES, options.seconds)
+            after = page.evaluate("performance.memory.usedJSHeapSize")
+            if options.picture is not None:
+                page.screenshot(path=options.picture)
+            browser.close()
+        finally:
+            server.shut_down_kernels()
+            server.stop()
+    print(f"{options.ranks} ranks, {options.curves} curves of {options.points:,} points, news 10 times a second, {options.seconds:.0f} s")
+    for name, times in (("without the sidebar", idle), ("with it", frames)):
+        worst = sorted(times)[int(0.95 * len(times))]
+        print(f"  frames {name}: median {statistics.median(times):.1f} ms, 95 % under {worst:.1f} ms, {len(times)} frames")
+    print(f"  JavaScript memory: {before / 2**20:.0f} MiB, {after / 2**20:.0f} MiB after {len(frames)} frames")
+
+
+if __name__ == "__main__":
+    main()
