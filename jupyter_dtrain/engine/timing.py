@@ -60,8 +60,8 @@ class Timing:
 
     def drain(self, step: int) -> list[Message]:
         """Return the sums so far as a message; `step` is the number of steps finished."""
-        # A switch that is half done lacks a little, which comes with the next report: the sums are never taken back.
-        now = [max(pair) for pair in zip(self._reported, self._clock.read(), strict=False)]
+        # Of a switch that the other thread is in the middle of, a little may be in the wrong part; the next report has it right.
+        now = self._clock.read()[:OUTSIDE]
         if now == self._reported:
             return []
         self._reported = now
@@ -109,15 +109,16 @@ class _HostClock:
         """End `part` now; `following` begins."""
         now = perf_counter()
         since = self._open[1]
-        # In this order, and read in the other one: no time is ever counted twice.
+        # In this order, and read in the other one: what is between lacks in a report rather than being there twice.
         self._open = following, now
         self._seconds[part] += now - since
 
     def read(self) -> list[float]:
         """Return the sums, with what has passed of the part that goes on."""
+        now = perf_counter()
         seconds = list(self._seconds)
         part, since = self._open
-        seconds[part] += perf_counter() - since
+        seconds[part] += max(0.0, now - since)
         return seconds
 
 

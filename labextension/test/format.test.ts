@@ -4,6 +4,8 @@ import {
   formatDuration,
   formatMemory,
   formatPercent,
+  formatSeconds,
+  formatTick,
   formatValue
 } from '../src/panels/format';
 
@@ -12,6 +14,18 @@ describe('numbers for a person', () => {
     assert.equal(formatValue(0.312849), '0.3128');
     assert.equal(formatValue(0.0000001), '1e-7');
     assert.equal(formatValue(null), '–');
+  });
+
+  it('are short on an axis', () => {
+    assert.equal(formatTick(9500), '9500');
+    assert.equal(formatTick(50_000), '50K');
+    assert.equal(formatTick(1_250_000), '1.25M');
+  });
+
+  it('have a unit where they are seconds', () => {
+    assert.equal(formatSeconds(0.254), '0.25 s');
+    assert.equal(formatSeconds(42.4), '42 s');
+    assert.equal(formatSeconds(125), '2:05');
   });
 
   it('name the unit of memory once', () => {

@@ -43,11 +43,11 @@ export function advise(ranks: readonly RankTimes[]): Advice {
     return { kind: 'too-early' };
   }
   const worst = largest(ready, 'data');
-  if (share(worst, 'data') >= MUCH.data) {
+  if (worst.share('data') >= MUCH.data) {
     return {
       kind: 'data',
       rank: worst.rank,
-      share: share(worst, 'data'),
+      share: worst.share('data'),
       workers: moreWorkers(worst.numWorkers ?? 0)
     };
   }
@@ -86,23 +86,16 @@ export function straggler(
   return slower >= SLOWER ? { rank: last.rank, slower } : null;
 }
 
-/** The part of a rank's recent time that `part` took. */
-export function share(rank: RankTimes, part: Part): number {
-  const { recent } = rank;
-  const all = total(recent);
-  return all > 0 ? recent[part] / all : 0;
-}
-
 function largest(ranks: readonly RankTimes[], part: Part): RankTimes {
   return ranks.reduce((worst, rank) =>
-    share(rank, part) > share(worst, part) ? rank : worst
+    rank.share(part) > worst.share(part) ? rank : worst
   );
 }
 
 function meanShares(ranks: readonly RankTimes[]): Record<Part, number> {
   const means = PARTS.map(part => [
     part,
-    ranks.reduce((sum, rank) => sum + share(rank, part), 0) / ranks.length
+    ranks.reduce((sum, rank) => sum + rank.share(part), 0) / ranks.length
   ]);
   return Object.fromEntries(means) as Record<Part, number>;
 }

@@ -30,6 +30,7 @@ export class RankTimes {
   /** Take a newer report. */
   add(split: TimeSplit): void {
     this._now = split;
+    this._recent = null;
     if (total(split) - total(this._middle) > RECENT_S) {
       this._before = this._middle;
       this._middle = split;
@@ -57,17 +58,32 @@ export class RankTimes {
 
   /** Seconds of the last while; of the whole run while that is short. */
   get recent(): Parts {
+    this._recent ??= this._difference();
+    return this._recent;
+  }
+
+  /** The part of the recent time that each part took. */
+  share(part: Part): number {
+    const all = total(this.recent);
+    return all > 0 ? this.recent[part] / all : 0;
+  }
+
+  private _difference(): Parts {
     const { _now: now, _before: before } = this;
     if (before === null) {
       return now;
     }
-    const parts = PARTS.map(part => [part, now[part] - before[part]]);
+    const parts = PARTS.map(part => [
+      part,
+      Math.max(0, now[part] - before[part])
+    ]);
     return Object.fromEntries(parts) as Parts;
   }
 
   private _now: TimeSplit;
   private _middle: TimeSplit;
   private _before: TimeSplit | null;
+  private _recent: Parts | null = null;
 }
 
 /** All of the time that is split, in seconds. */

@@ -23,7 +23,7 @@ import type { PlotOptions } from '../model/plotOptions';
 import type { ITraining, TrainingModel } from '../model/training';
 import { CurveTools } from './curveTools';
 import { exportButtons } from './curveExport';
-import { formatCount, formatDuration, formatValue } from './format';
+import { formatCount, formatDuration, formatTick, formatValue } from './format';
 
 const HEIGHT = 170;
 const SMALL_HEIGHT = 110;
@@ -185,7 +185,7 @@ export class CurvesView extends Widget {
       case 'step':
         return {
           whole: true,
-          formatX: formatValue,
+          formatX: formatTick,
           describeX: x => trans.__('step %1', formatCount(Math.round(x)))
         };
       case 'epoch':

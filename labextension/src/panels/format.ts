@@ -7,6 +7,16 @@ export function formatValue(value: number | null): string {
   return value === null ? '–' : String(Number(value.toPrecision(4)));
 }
 
+/** A number on an axis, short from ten thousand on: `50K`, `1.25M`. */
+export function formatTick(value: number): string {
+  return Math.abs(value) < 10_000
+    ? formatValue(value)
+    : value.toLocaleString(undefined, {
+        notation: 'compact',
+        maximumFractionDigits: 3
+      });
+}
+
 /** A count with the locale's grouping, whole from ten on. */
 export function formatCount(value: number | null): string {
   return value === null

@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { advise, share, type Advice } from '../model/advice';
+import { advise, type Advice } from '../model/advice';
 import { PARTS, total, type Part, type RankTimes } from '../model/times';
 import { formatPercent, formatSeconds } from './format';
 import { View } from './view';
@@ -67,7 +67,7 @@ interface IBarProps {
 }
 
 function Bar({ rank, names, trans }: IBarProps): React.ReactElement {
-  const shares = PARTS.map(part => ({ part, of: share(rank, part) }));
+  const shares = PARTS.map(part => ({ part, of: rank.share(part) }));
   const label = trans.__('Rank %1', String(rank.rank));
   const told = shares
     .map(({ part, of }) => `${names[part]} ${formatPercent(100 * of)}`)
@@ -109,16 +109,19 @@ function mostUnlike(ranks: RankTimes[], limit: number): RankTimes[] {
   }
   const means = PARTS.map(
     part =>
-      ranks.reduce((sum, rank) => sum + share(rank, part), 0) / ranks.length
+      ranks.reduce((sum, rank) => sum + rank.share(part), 0) / ranks.length
   );
-  const distance = (rank: RankTimes): number =>
-    PARTS.reduce(
-      (sum, part, i) => sum + Math.abs(share(rank, part) - (means[i] ?? 0)),
+  const unlike = ranks.map(rank => ({
+    rank,
+    distance: PARTS.reduce(
+      (sum, part, i) => sum + Math.abs(rank.share(part) - (means[i] ?? 0)),
       0
-    );
-  return [...ranks]
-    .sort((a, b) => distance(b) - distance(a))
+    )
+  }));
+  unlike.sort((a, b) => b.distance - a.distance);
+  return unlike
     .slice(0, limit)
+    .map(({ rank }) => rank)
     .sort((a, b) => a.rank - b.rank);
 }
 
