@@ -79,8 +79,7 @@ def screenshot():
         lab.execute("application:toggle-left-area")
         lab.page.mouse.move(0, 0)  # no tooltip, no value under the pointer
         for shade, theme in (("dark", "JupyterLab Dark"), ("light", "JupyterLab Light")):
-            lab.execute("apputils:change-theme", theme=theme)
-            expect(lab.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+            lab.change_theme(theme)
             lab.cell(cell).evaluate("node => node.scrollIntoView({ block: 'start' })")
             lab.page.screenshot(path=IMAGES / f"{name}-{shade}.png")
         lab.execute("application:toggle-left-area")

@@ -89,6 +89,12 @@ class Lab:
         """Execute one of JupyterLab's commands, as its menu does."""
         self.page.evaluate("([id, args]) => window.jupyterapp.commands.execute(id, args)", [command, arguments])
 
+    def change_theme(self, theme: str) -> None:
+        """Change JupyterLab's theme, and wait until it is in place."""
+        self.execute("apputils:change-theme", theme=theme)
+        expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
+
     # -- the sidebar -------------------------------------------------------------------------------------------------
 
     @property

@@ -129,8 +129,7 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
 
     # For those who do not see it or use no mouse, in every theme.
     for theme in ("JupyterLab Dark", "JupyterLab Dark High Contrast", "JupyterLab Light"):
-        lab.execute("apputils:change-theme", theme=theme)
-        expect(lab.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        lab.change_theme(theme)
         assert lab.faults() == []
 
     # Deleted, after a question, with its files and its curve.

@@ -201,7 +201,7 @@ export class LineChart {
       width: 1.5,
       dash: line.dashed ? [6, 3] : undefined,
       spanGaps: false,
-      points: { show: line.x.length < FEW, size: 4, fill: stroke }
+      points: { show: hasFew, size: 4, fill: stroke }
     };
     return line.raw === null
       ? [style]
@@ -284,8 +284,19 @@ const LOGARITHMIC: uPlot.Scale = {
   ]
 };
 
-/** Fewer points than this are drawn as dots too. */
-const FEW = 3;
+/** So few points are drawn as dots too: those of a curve over epochs, say. */
+const FEW = 15;
+
+function hasFew(plot: uPlot, series: number): boolean {
+  let count = 0;
+  for (const value of plot.data[series] ?? []) {
+    count += typeof value === 'number' ? 1 : 0;
+    if (count > FEW) {
+      return false;
+    }
+  }
+  return true;
+}
 
 /** Steps are whole numbers: no tick in between. */
 const WHOLE_INCREMENTS: readonly number[] = Array.from({ length: 10 }, (_, i) =>

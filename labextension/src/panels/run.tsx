@@ -165,11 +165,14 @@ function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
         </pre>
       )}
       {run.phase === 'lost' && (
-        <p className="jp-dtrain-hint">
-          {trans.__(
-            'The kernel ended while this run was going on. What it had recorded until then is in the folder of runs.'
-          )}
-        </p>
+        <>
+          <p className="jp-dtrain-hint">
+            {trans.__(
+              'The kernel ended while this run was going on. To finish it from its last snapshot, run these lines:'
+            )}
+          </p>
+          <pre>{'%load_ext jupyter_dtrain\n%distribute resume'}</pre>
+        </>
       )}
       <div className="jp-dtrain-controls">
         <Control
