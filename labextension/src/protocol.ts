@@ -168,7 +168,8 @@ export interface IScalars {
  * `place` in the cell.
  *
  * It took `seconds` and `num_bytes`; `keys` are the buffers that it refers to.
- * The snapshot counts when all ranks have written theirs at one step and place.
+ * The snapshot counts when all ranks have written theirs at one step and place;
+ * an empty `place` says that it could not be written.
  */
 export interface ISnapshotTaken {
   type: 'snapshot_taken';

@@ -13,7 +13,8 @@ const MAX_BARS = 16;
 export class TimesView extends View {
   protected render(): React.ReactElement | null {
     const { trans } = this;
-    const times = this.model.current?.connection.state.times;
+    const state = this.model.current?.connection.state;
+    const times = state?.times;
     const ranks = [...(times?.values() ?? [])];
     ranks.sort((a, b) => a.rank - b.rank);
     if (ranks.length === 0) {
@@ -32,7 +33,9 @@ export class TimesView extends View {
         <header>
           <h2 id="jp-dtrain-times-title">{trans.__('Where the time goes')}</h2>
         </header>
-        <p data-testid="jp-dtrain-advice">{adviceText(advice, trans)}</p>
+        <p data-testid="jp-dtrain-advice">
+          {adviceText(advice, state?.running === true, trans)}
+        </p>
         <ul className="jp-dtrain-times">
           {shown.map(rank => (
             <Bar key={rank.rank} rank={rank} names={names} trans={trans} />
@@ -136,11 +139,17 @@ function partNames(trans: TranslationBundle): Record<Part, string> {
   };
 }
 
-function adviceText(advice: Advice, trans: TranslationBundle): string {
+function adviceText(
+  advice: Advice,
+  running: boolean,
+  trans: TranslationBundle
+): string {
   const percent = 'share' in advice ? formatPercent(100 * advice.share) : '';
   switch (advice.kind) {
     case 'too-early':
-      return trans.__('After a few steps, this says what would help.');
+      return running
+        ? trans.__('After a few steps, this says what would help.')
+        : trans.__('The run was too short to say what would help.');
     case 'data':
       return trans.__(
         'Rank %1 waits %2 of its time for data: try num_workers=%3 in the DataLoader.',
