@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from .batches import placed
 from .control import Control
 from .cursors import CursorLog
 from .exchange import Exchange
+from .files import OwnFiles
 from .global_view import GlobalView
 from .gradients import GradientSync
 from .instrument import instrumented
@@ -116,6 +119,7 @@ class Training:
         try:
             with (
                 self._view.installed() if self._view is not None else nullcontext(),
+                self._files(),
                 instrumented(
                     models=self._models,
                     loaders=self._loaders,
@@ -138,6 +142,13 @@ class Training:
                 )
             if self._gradients is not None:
                 self._gradients.close()
+
+    def _files(self) -> AbstractContextManager[None]:
+        """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
+        if self._world_size == 1:
+            return nullcontext()
+        started = max(Exchange.objects(time.time_ns()))
+        return OwnFiles(Path.cwd(), started=started).installed() if self.rank else nullcontext()
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""

@@ -63,6 +63,7 @@ ENGINE_ORDER = [
     "loops",
     "event_loop",
     "cell",
+    "files",
     "optimizers",
     "placements",
     "constructors",

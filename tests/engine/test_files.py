@@ -1,0 +1,102 @@
+"""What a cell writes is written once, and each rank reads what it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+
+CELLS = {
+    "a log that grows": """
+for number in range(3):
+    with open("log.txt", "a") as log:
+        log.write(f"{number}\\n")
+found = open("log.txt").read()
+""",
+    "a checkpoint and back": """
+for number in range(5):
+    torch.save({"number": number, "weights": torch.arange(50_000.0)}, "best.pt")
+    assert os.path.exists("best.pt")
+    found = torch.load("best.pt", weights_only=False)["number"]
+""",
+    "folders and paths": """
+os.makedirs("runs/first", exist_ok=True)
+if not os.path.exists("plots"):
+    os.mkdir("plots")
+path = pathlib.Path("runs/first/metrics.json")
+path.write_text(json.dumps({"loss": 0.5}))
+pathlib.Path("runs/second").mkdir(parents=True)
+found = json.loads(path.read_text()), os.path.isfile(path)
+""",
+    "written, read, renamed and removed": """
+with open("before.txt", "a") as file:
+    file.write("new")
+np.save("array.npy", np.arange(3))
+os.remove("gone.txt")
+shutil.rmtree("old")
+found = np.load("array.npy").tolist()
+with open("left.txt", "w") as file:
+    file.write("left")
+os.replace("left.txt", "kept.txt")
+found = found, open("kept.txt").read(), os.path.exists("kept.txt")
+""",
+    "a table and a figure": """
+import pandas as pd
+pd.DataFrame({"a": [1, 2]}).to_csv("table.csv", index=False)
+found = pd.read_csv("table.csv").a.tolist()
+""",
+}
+SETUP = """
+import json, os, pathlib, shutil
+import numpy as np
+import torch
+os.chdir({folder!r})
+os.makedirs("old/deep", exist_ok=True)
+pathlib.Path("before.txt").write_text("old ")
+pathlib.Path("gone.txt").write_text("")
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_files_are_written_once(name, ranks, tmp_path):
+    folders = []
+    for kind in ("plain", "shared"):
+        (tmp_path / kind).mkdir()
+        folders.append(tmp_path / kind)
+    plain, shared = folders
+    # Set up once: the ranks' own setup only goes there.
+    (expected,) = ranks.call(1, run_plain, SETUP.format(folder=str(plain)), CELLS[name], "found")
+    ranks.call(1, run_plain, SETUP.format(folder=str(shared)), "", "0")
+    setup = SETUP.partition("os.makedirs")[0].format(folder=str(shared))
+    for rank in ranks.call(3, run_notebook, setup, CELLS[name], "found"):
+        assert rank["compared"] == expected["compared"]
+    left = [{str(path.relative_to(folder)): path.is_dir() or path.read_bytes() for path in folder.rglob("*")} for folder in folders]
+    assert left[0] == left[1]
+
+
+def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
+    (tmp_path / "there").mkdir()
+    cell = "try:\n    os.mkdir('there')\n    found = 'made'\nexcept FileExistsError:\n    found = 'there'"
+    setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))
+    assert ranks.call(2, run_notebook, setup, cell, "found")[0]["compared"] == "there"
+
+
+def test_outside_of_the_folder_only_what_torch_saves_is_the_ranks_own(ranks, tmp_path):
+    (tmp_path / "notebook").mkdir()
+    cell = f"""
+with open({str(tmp_path / "log")!r}, "a") as log:
+    log.write("x")
+torch.save(1, {str(tmp_path / "saved.pt")!r})
+found = torch.load({str(tmp_path / "saved.pt")!r})
+"""
+    setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path / "notebook"))
+    assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [1, 1]
+    assert (tmp_path / "log").read_text() == "xx"
