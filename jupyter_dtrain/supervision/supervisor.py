@@ -27,7 +27,7 @@ from .writer import CheckpointWriter
 
 MAX_ATTEMPTS = 3
 """Generations that may be lost at the same place."""
-SPARE_AFTER = timedelta(seconds=5)
+SPARE_AFTER = timedelta(seconds=2)
 """Training that is worth an engine in reserve."""
 SILENCE = timedelta(seconds=5)
 """Time in which a living engine tells something."""
