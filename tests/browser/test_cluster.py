@@ -1,0 +1,40 @@
+"""More ranks than this machine could run, made up by the kernel: what the sidebar shows of them."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from bench.sidebar import SOURCE
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_many_ranks_are_a_heat_map_and_rows_in_sight(open_lab):
+    lab = open_lab(SOURCE.format(ranks=64, curves=2, points=1000))
+    lab.open_sidebar()
+    lab.resize_sidebar(300)
+    lab.run(0)
+    lab.expect_cluster("running")
+    heat_map = lab.part("heat-map")
+    expect(heat_map).to_have_attribute("aria-label", re.compile(r"Utilization of 64 ranks: \d+ % on average, least \d+ % on rank \d+"))
+    rows = lab.part("rank")
+    expect(rows.first).to_contain_text("Rank 0")
+    expect(rows.first).to_contain_text(re.compile(r"cuda:0 · node-0.*step [\d,]+ · H100.*32 / 64 GiB · 60 °C · 300 W"))
+    assert 6 <= rows.count() <= 12
+    assert lab.cut_off() == []
+
+    # The last square leads to the last rank, and only the rows in sight are there.
+    heat_map.scroll_into_view_if_needed()
+    box = heat_map.bounding_box()
+    columns = int((box["width"] + 2) // 20)  # squares of 18 pixels, with 2 between
+    heat_map.click(position={"x": ((63 % columns) + 0.5) * 20, "y": box["height"] - 5})
+    expect(lab.sidebar.locator('[data-rank="63"][data-testid="jp-dtrain-rank"]')).to_be_visible()
+    expect(lab.sidebar.locator('[data-rank="0"][data-testid="jp-dtrain-rank"]')).to_have_count(0)
+    assert rows.count() <= 12
+
+    # As many bars of times as tell something.
+    expect(lab.part("rank-times")).to_have_count(16)
+    expect(lab.part("times")).to_contain_text("16 of 64 ranks")
+    assert lab.cut_off() == []
+    assert lab.faults() == []
