@@ -41,12 +41,16 @@ Span = tuple[int, int, int, int]  # line, end line, column, end column
 
 @dataclass(frozen=True)
 class CallPlace:
-    """A call: its number, its line, and the loops around it, outermost first. `why_not` says what keeps a run from being resumed inside."""
+    """A call: its number and line, the loops around it, outermost first, and by which name it is made.
+
+    `why_not` says what keeps a run from being resumed inside.
+    """
 
     number: int
     line: int
     loops: tuple[int, ...]
     why_not: str | None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,12 @@ def may_lead_to_loop(call: ast.Call) -> bool:
     return not (isinstance(call.func, ast.Name) and call.func.id in _BUILTINS)
 
 
+def name_of(call: ast.Call) -> str:
+    """Return the name by which a function or method is called, empty if there is none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+
+
 def has_calls(node: ast.AST) -> bool:
     """Return whether there are calls in an expression."""
     return any(isinstance(part, ast.Call) for part in ast.walk(node))
@@ -225,7 +235,7 @@ def may_draw(node: ast.AST) -> bool:
     """Return whether evaluating an expression may draw random numbers."""
     for part in ast.walk(node):
         if isinstance(part, ast.Call):
-            name = part.func.attr if isinstance(part.func, ast.Attribute) else part.func.id if isinstance(part.func, ast.Name) else ""
+            name = name_of(part)
             if name not in _DRAW_NOTHING and name not in _BUILTINS:
                 return True
     return False

@@ -54,6 +54,9 @@ def reduced(obj: Any, words: Container[str]) -> Any:
             return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
         case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
             return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
+        case _ if type(obj).__module__.startswith("tqdm."):
+            # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
+            raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
     return NotImplemented
 
 

@@ -33,6 +33,7 @@ from .places import (
     is_read_at_once,
     may_draw,
     may_lead_to_loop,
+    name_of,
     shape_of,
     shared_names,
     spans_of,
@@ -185,7 +186,7 @@ class _Body:
         for call, reason in header.found:
             if not may_lead_to_loop(call):
                 continue
-            place = CallPlace(self.numbers.first(call), call.lineno, loops, reason)
+            place = CallPlace(self.numbers.first(call), call.lineno, loops, reason, name_of(call))
             for span in spans_of(call):
                 self.unit.calls[span] = place
             if reason is None:

@@ -9,13 +9,15 @@ from typing import Any, NoReturn, Protocol
 
 from ..capture.places import Unit
 from .cursors import Cursor, Moment
-from .frames import write_variables
-from .iteration import EnteredLoop, Loop, ResumedLoop, Run, key
+from .frames import read_variables, write_variables
+from .iteration import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
 from .positions import Position
 from .texts import Texts
 
 LIVE = -1
-DEFINED_AGAIN = "functions that are defined again"  # a key that no variable has
+# Keys that no variable has.
+DEFINED_AGAIN = "functions that are defined again"
+PROGRESS = "how far progress bars are"
 
 
 class JumpFailed(BaseException):
@@ -215,7 +217,13 @@ class Jump:
                 self._namespace[name] = value
         for frame, values, missing in zip(self._frames, self._values[1:], self._missing[1:], strict=True):
             write_variables(frame, values, keep=missing)
+        names = [self._namespace, *(read_variables(frame) for frame in self._frames)]
         self._frames.clear()
+        for variables, values in zip(names, self._values, strict=True):
+            for name, done in values.get(PROGRESS, {}).items():
+                bar: Any = variables.get(name)
+                if is_progress_bar(bar):
+                    bar.n = bar.initial = bar.last_print_n = done
         for name in sorted(self._missing[0] - self._namespace.keys()):
             self._say(f"`{name}` could not be saved, and no statement on the way binds it again: the cell goes on without it.")
         for moment in reversed(self.moments):

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..capture.places import CallPlace, Unit
 from .frames import made_inside, read_variables
-from .iteration import Loop, WhileLoop, has_begun
-from .jump import DEFINED_AGAIN
+from .iteration import Loop, WhileLoop, has_begun, is_progress_bar
+from .jump import DEFINED_AGAIN, PROGRESS
 from .positions import FramePosition, LoopPosition
 from .texts import Texts
 
@@ -51,13 +51,13 @@ class Whereabouts:
 
     def values(self) -> dict[str, Any]:
         """Return the function's variables and the states of the loops; the cell's variables are its names."""
-        values: dict[str, Any] = {}
+        variables = self.frame.f_locals if self.unit.is_cell else read_variables(self.frame)
+        walked = {name for loop in self.loops for name in loop.place.sources}
+        bars = {name: value.n for name, value in variables.items() if is_progress_bar(value) and name not in walked and hasattr(value, "n")}
+        values: dict[str, Any] = {PROGRESS: bars} if bars else {}
         if not self.unit.is_cell:
-            values = read_variables(self.frame)
-            defined = [name for name, value in values.items() if made_inside(self.frame, value)]
-            for name in defined:
-                del values[name]
-            values[DEFINED_AGAIN] = defined
+            values[DEFINED_AGAIN] = [name for name, value in variables.items() if made_inside(self.frame, value)]
+            values |= {name: value for name, value in variables.items() if name not in values[DEFINED_AGAIN]}
         for loop in self.loops:
             values |= loop.state(self.unit.first_number)
         return values

@@ -59,6 +59,7 @@ class DistributeMagics(Magics):
             _show(asked)
             return None
         from ..capture.bundle import pack
+        from ..capture.loop_table import loop_rows, loop_table
         from ..capture.names import find_names
         from ..capture.preview import preview, table
 
@@ -67,9 +68,11 @@ class DistributeMagics(Magics):
         source = "\n" + shell.transform_cell(cell)  # the first line is the magic's
         filename = shell.compile.cache(source, _number(shell))
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        names = find_names(_parsed(source, filename, shell))
+        tree = _parsed(source, filename, shell)
+        names = find_names(tree)
         if options.preview:
-            _show(table(preview(names, shell.user_ns)))
+            tables = [table(preview(names, shell.user_ns)), loop_table(loop_rows(tree, shell.user_ns))]
+            _show("\n\n".join(part for part in tables if part))
             return None
         _check_split(options.split, names, shell.user_ns)
         bundle = pack(names, shell.user_ns)

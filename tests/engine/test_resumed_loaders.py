@@ -140,6 +140,19 @@ def test_no_sample_is_loaded_twice(loop):
     assert sorted(again.namespace["loaded"]) == list(range(20_000))
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for e in range(2):\n    for i, x in enumerate(tqdm(loader, file=sink)): show(x)",
+        "bar = tqdm(loader, file=sink)\nfor x in bar:\n    show(x)\n    bar.set_postfix(a=1)",
+        "def fit():\n    with tqdm(total=4, file=sink) as bar:\n        for x in loader:\n            show(x)\n            bar.update()\n    trace.append(bar.n)\nfit()",
+    ],
+)
+def test_progress_bars(loop):
+    pytest.importorskip("tqdm")
+    check(f"{SETUP}import io\nfrom tqdm import tqdm\nsink = io.StringIO()\nloader = {LOADERS['shuffled']}\n", loop)
+
+
 @pytest.fixture(scope="module")
 def ranks():
     with Ranks(2) as ranks:
