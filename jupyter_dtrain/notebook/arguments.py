@@ -113,7 +113,9 @@ def _line_parser() -> argparse.ArgumentParser:
     start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
-    resume = actions.add_parser("resume", help="go on with a run whose kernel has died or that was stopped", allow_abbrev=False)
+    resume = actions.add_parser(
+        "resume", help="go on with a run whose kernel has died, or that ended behind a checkpoint", allow_abbrev=False
+    )
     resume.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one that can go on)")
     _add_cluster(resume, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)

@@ -82,6 +82,10 @@ class CheckpointFolder:
         self._folder = run_folder / "checkpoints"
         self._blobs = run_folder / "blobs"
 
+    def free(self) -> int:
+        """Return the free bytes of the disk."""
+        return shutil.disk_usage(self._run_folder).free
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def write_task(self, data: bytes, blobs: BlobFolder, keys: Sequence[str]) -> None:
@@ -143,7 +147,7 @@ class CheckpointFolder:
 
     def _check_room(self, sizes: Iterable[int]) -> None:
         needed = sum(sizes) * ROOM
-        free = shutil.disk_usage(self._run_folder).free
+        free = self.free()
         if needed > free:
             raise CheckpointError(
                 f"There is no room for a checkpoint in {self._run_folder}: it takes {needed / 2**30:.2f} GiB, "

@@ -205,7 +205,8 @@ class Supervisor:
 
 
 def _is_through(end: RankEnd) -> bool:
-    return end.outcome is not None and end.outcome.failure is None and not end.outcome.stopped
+    """Return whether a rank has come to an end of its own: what it had reached is in the notebook."""
+    return end.outcome is not None
 
 
 def _begin(snapshot: Whole | None) -> str:

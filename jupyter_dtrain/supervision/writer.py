@@ -10,12 +10,14 @@ from datetime import timedelta
 
 from ..engine.worker import Task
 from ..errors import CheckpointError, StoreError
-from ..transport.blobs import BlobFolder
+from ..transport.blobs import BlobFolder, bytes_of
 from .checkpoints import Checkpoint, CheckpointFolder
 from .keeper import SnapshotKeeper, Whole
 
 FIRST = timedelta(seconds=10)
 """Training that is worth a checkpoint."""
+PART = 0.25
+"""Part of the free disk that checkpoints may take which nobody has asked for."""
 SHARE = 0.05
 """Part of the time in which the disk may be busy with checkpoints, unless the user says how often."""
 
@@ -66,13 +68,22 @@ class CheckpointWriter:
         self._thread.start()
 
     def finish(self, keeper: SnapshotKeeper, *, through: bool) -> None:
-        """Wait until nothing is being written. `through`: the run has finished, and only checkpoints that were asked for stay."""
+        """Wait until nothing is being written. `through`: the run has ended, and only checkpoints that were asked for stay."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
             keeper.release()
         if through and self._every is None:
             self._folder.remove()
+
+    def _check_size(self, snapshot: Whole) -> None:
+        """Raise a `CheckpointError` where nobody has asked for checkpoints and they would take a large part of the disk."""
+        needed = sum(map(bytes_of, {*self._task.parcel.keys, *snapshot.keys}))
+        if self._every is None and needed > PART * self._folder.free():
+            raise CheckpointError(
+                f"The cell's values ({needed / 2**30:.1f} GiB) are not kept on disk, of which they would take a large part: "
+                "if the kernel dies, this run is lost. `--checkpoint-every 10min` keeps them all the same."
+            )
 
     def _is_time(self, keeper: SnapshotKeeper, snapshot: Whole) -> bool:
         if isinstance(self._every, int):
@@ -84,6 +95,7 @@ class CheckpointWriter:
     def _write(self, keeper: SnapshotKeeper, snapshot: Whole, blobs: BlobFolder) -> None:
         began = time.monotonic()
         try:
+            self._check_size(snapshot)
             if not self._wrote_task:
                 self._folder.write_task(pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
                 self._wrote_task = True

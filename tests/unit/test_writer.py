@@ -1,0 +1,117 @@
+"""Snapshots on their way to disk: those that are due, on a thread of their own, and never a large part of the disk unasked."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from jupyter_dtrain.engine.snapshots import snapshot_file
+from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
+from jupyter_dtrain.supervision.keeper import SnapshotKeeper, Whole
+from jupyter_dtrain.supervision.writer import FIRST, CheckpointWriter
+from jupyter_dtrain.transport.blobs import BlobFolder
+
+Usage = namedtuple("Usage", "total used free")
+Parcel = namedtuple("Parcel", "keys")
+Given = namedtuple("Given", "checkpoints parcel")
+
+
+class Run:
+    """A run of one rank whose snapshots the test takes."""
+
+    def __init__(self, folder, every=None, keep=2) -> None:
+        self.memory = BlobFolder(folder / "memory")
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        self.keeper = SnapshotKeeper(folder / "snapshots", 1)
+        self.keeper.folder.mkdir()
+        self.said: list[str] = []
+        data = self.memory.put(memoryview(b"data" * 1000))
+        task = Given((every, keep), Parcel([data]))
+        self.checkpoints = CheckpointFolder(self.folder)
+        self.writer = CheckpointWriter(self.checkpoints, task, say=self.said.append)  # type: ignore[arg-type]
+
+    def snapshot(self, number: int, step: int) -> None:
+        key = BlobFolder(self.keeper.folder / "blobs").put(memoryview(b"weights %d" % step))
+        snapshot_file(self.keeper.folder, number, 0).write_bytes(b"state")
+        self.keeper.newest = Whole(number, 1, step, "line 3", frozenset([key]))
+
+    def offer(self) -> list[int]:
+        """Offer the snapshot, wait until it is written if it is, and return the steps on disk."""
+        self.writer.offer(self.keeper, self.memory)
+        if self.writer._thread is not None:
+            self.writer._thread.join(30)
+        return [found.step for found in self.checkpoints.newest_first()]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("jupyter_dtrain.supervision.writer.time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_by_default_from_some_training_on_and_seldom(tmp_path, clock):
+    run = Run(tmp_path)
+    run.snapshot(1, 10)
+    assert run.offer() == [], "nothing is trained yet"
+    run.keeper.training_since = clock.now
+    clock.now += FIRST.total_seconds() - 1
+    assert run.offer() == []
+    clock.now += 2
+    assert run.offer() == [10]
+    run.snapshot(2, 20)
+    clock.now += 1
+    assert run.offer() == [10]
+    clock.now += FIRST.total_seconds()
+    assert run.offer() == [20, 10]
+
+
+def test_every_so_many_steps(tmp_path):
+    run = Run(tmp_path, every=50)
+    for number, step in enumerate((30, 50, 70, 100, 150), 1):
+        run.snapshot(number, step)
+        run.offer()
+    assert [found.step for found in run.checkpoints.newest_first()] == [150, 100]
+
+
+@pytest.mark.parametrize(("every", "through", "left"), [(None, True, []), (None, False, [10]), (timedelta(seconds=1), True, [10])])
+def test_what_is_left_at_the_end(tmp_path, clock, every, through, left):
+    run = Run(tmp_path, every=every)
+    run.keeper.training_since = clock.now
+    clock.now += 60
+    run.snapshot(1, 10)
+    assert run.offer() == [10]
+    run.writer.finish(run.keeper, through=through)
+    assert [found.step for found in run.checkpoints.newest_first()] == left
+    assert bool(list(run.folder.iterdir())) == bool(left)
+
+
+@pytest.mark.parametrize(("every", "written"), [(None, []), (timedelta(seconds=1), [10])])
+def test_a_large_part_of_the_disk_is_taken_only_when_asked(tmp_path, clock, monkeypatch, every, written):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10_000, 0, 8_000))
+    run = Run(tmp_path, every=every)
+    run.keeper.training_since = clock.now
+    clock.now += 60
+    run.snapshot(1, 10)
+    assert run.offer() == written
+    assert [("--checkpoint-every" in text, "goes on" in text) for text in run.said] == ([] if written else [(True, True)])
+    run.snapshot(2, 20)
+    clock.now += 60
+    run.offer()
+    assert len(run.said) == (0 if written else 1), "said once"
+
+
+def test_the_snapshot_that_is_being_written_stays_until_it_is(tmp_path, clock):
+    run = Run(tmp_path)
+    run.keeper.training_since = clock.now
+    clock.now += 60
+    run.snapshot(1, 10)
+    run.writer.offer(run.keeper, run.memory)
+    assert run.keeper.held is not None
+    run.writer.finish(run.keeper, through=False)
+    assert run.keeper.held is None
