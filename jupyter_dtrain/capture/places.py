@@ -286,9 +286,11 @@ def bound_by(statement: ast.stmt) -> frozenset[str]:
     return frozenset()
 
 
-def shared_names(tree: ast.AST) -> frozenset[str]:
+def shared_names(*nodes: ast.AST) -> frozenset[str]:
     """Return the names that functions assign in a scope around them."""
-    return frozenset(name for part in ast.walk(tree) if isinstance(part, ast.Global | ast.Nonlocal) for name in part.names)
+    return frozenset(
+        name for node in nodes for part in ast.walk(node) if isinstance(part, ast.Global | ast.Nonlocal) for name in part.names
+    )
 
 
 def is_generator(function: ast.AST) -> bool:

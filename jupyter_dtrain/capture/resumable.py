@@ -14,7 +14,7 @@ import copy
 import linecache
 import os
 import sysconfig
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from types import FunctionType
 from typing import TypeVar
 
@@ -113,8 +113,11 @@ class _Body:
         self.unit, self.numbers, self.shared = unit, numbers, shared
         self._holds: dict[int, bool] = {}  # whether there is a place in a statement
         self._candidates: dict[int, ast.Call] = {}  # calls that a run may be resumed in
+        self._of_others: frozenset[str] = frozenset()  # names that are another's variables
 
     def rewrite(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        if not self.unit.is_cell:
+            self._of_others = shared_names(*_own_parts(node))
         self._look(node.body, (), None)
         self.unit.has_places = any(self._holds.get(id(statement)) for statement in node.body)
         if not self.unit.has_places:
@@ -200,6 +203,7 @@ class _Body:
         if isinstance(node, ast.While):
             return LoopPlace(number, node.lineno, end_of_test, end_of_body, loops)
         shape, plain = shape_of(node.target)
+        plain = plain and not self._of_others & assigned_in(node.target)
         sources = tuple(dict.fromkeys(part.id for part in ast.walk(node.iter) if isinstance(part, ast.Name)))
         rebound = (assigned_in(node.body) | assigned_in(node.target)).intersection(sources)
         is_name = isinstance(node.iter, ast.Name | ast.Attribute | ast.Subscript)
@@ -321,6 +325,14 @@ class _Body:
             again = _call("filled", again)
         if again is not function:
             call.func = only_live(function, again)
+
+
+def _own_parts(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the syntax nodes of a function, those of functions inside it left out."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            yield node
+            yield from _own_parts(node)
 
 
 def _is_super(node: ast.expr) -> bool:

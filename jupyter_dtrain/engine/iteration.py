@@ -105,7 +105,7 @@ class Loop:
     def why_not(self, *, is_running: bool) -> str:
         """Return what keeps a run from being resumed inside this loop; empty if nothing does."""
         if not is_running and not self.place.plain_targets:
-            return "the loop assigns to other targets than names"
+            return "the loop assigns to other targets than names of its own"
         if self._has_state():
             return ""
         if self.stale:

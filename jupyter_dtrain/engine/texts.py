@@ -66,10 +66,9 @@ class Texts:
             key = key_of(part)
             if key in units and key in originals:
                 self._know(part, units[key])
+            if key in originals and part != originals[key]:  # also where only functions inside have places
                 remember_original(part, originals[key])
                 pairs[key] = originals[key], part
-            elif key in originals and part.co_name.isidentifier():
-                remember_original(part, originals[key])
         if is_cell:
             self._know(code, next(unit for unit in rewriting.units if unit.is_cell))
         return code

@@ -338,7 +338,12 @@ FALLING_BACK = {
     "targets that are no names": (
         "x = {}\n",
         "for e in range(2):\n    for x[0] in range(2):\n        for j in range(2): t((dict(x), j))",
-        "line 2: the loop assigns to other targets than names",
+        "line 2: the loop assigns to other targets than names of its own",
+    ),
+    "a variable of a function that is over": (
+        "def make():\n    i = 5\n    def f():\n        nonlocal i\n        for i in range(2):\n            for j in range(2): t((i, j))\n        return i\n    return f\n",
+        "f = make()\nfor e in range(2):\n    t(f())",
+        "line 10: the loop assigns to other targets than names of its own",
     ),
     "generator under way": (
         "def numbers():\n    for i in range(9): yield i\n",
