@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import queue
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from .engine.link import CONTROL_MESSAGE
 from .engine.program import free_port
 from .engine.shown import Count
 from .errors import ClusterError, ProtocolError
+from .interrupts import Interrupts
 from .protocol import Message, Notice, parse
 from .rank_lines import RankLines
 
@@ -100,36 +100,6 @@ class Group:
     def disband(self) -> None:
         """Meet anew the next time: somebody has left."""
         self._rendezvous = None
-
-
-class Interrupts:
-    """Counts keyboard interrupts, which are no exceptions while it is entered.
-
-    One that came at the wrong moment would leave engines running with nobody to wait for them.
-
-    Parameters
-    ----------
-    wake : callable
-        Called at each.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.count = 0
-        self._wake = wake
-        self._previous: Any = None
-
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # no other gets them
-            self._previous = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _note(self, _number: int, _frame: object) -> None:
-        self.count += 1
-        self._wake()
 
 
 class Execution:

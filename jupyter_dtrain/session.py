@@ -7,64 +7,22 @@ while it starts or stops.
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-from .capture.bundle import Bundle, RandomState
+from .capture.bundle import Bundle
 from .capture.pickling import Packed
-from .capture.resumable import sources_of
-from .capture.surroundings import Surroundings
 from .cluster.cluster import EngineCluster
-from .engine.worker import Outcome, Resume, Task
+from .engine.worker import Task
 from .engines import Engines
-from .errors import CheckpointError, ClusterError, UsageError
-from .execution import Group, Output, RankEnd, lost_engines
+from .errors import UsageError
+from .execution import Output
 from .options import ClusterOptions, RunOptions
-from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
-from .runs.record import RunRecord
+from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunUpdate, Snapshot
+from .runner import Runner, RunResult
 from .runs.recorder import RunRecorder
-from .runs.recording import Recording
 from .runs.store import RunStore
-from .supervision.checkpoints import CheckpointFolder
-from .supervision.keeper import SnapshotKeeper
-from .supervision.supervisor import Supervisor
-from .supervision.writer import CheckpointWriter
-from .transport.blobs import BlobFolder
-from .transport.wire import from_parcel, to_parcel
-
-GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run left.
-
-    Attributes
-    ----------
-    ends : list of RankEnd
-        How each rank ended, in rank order.
-    returned : Packed, optional
-        What rank 0 sent back.
-    lost : ClusterError, optional
-        To be raised where an engine was lost.
-    interrupted : bool
-        Whether there was a keyboard interrupt.
-    """
-
-    ends: list[RankEnd]
-    returned: Packed | None
-    lost: ClusterError | None
-    interrupted: bool
-
-    @property
-    def first(self) -> Outcome | None:
-        """The outcome of rank 0, which holds the results."""
-        return self.ends[0].outcome
 
 
 class Session:
@@ -83,9 +41,9 @@ class Session:
         self._lock = threading.Lock()
         self._engines = Engines(self._note_cluster)
         self._recorder: RunRecorder | None = None
-        self._supervisor: Supervisor | None = None
         self._news: list[Message] = []
         self.on_news: Callable[[], None] = lambda: None
+        self._runner = Runner(self._engines, self._store, on_begin=self._begin, on_news=lambda: self.on_news())
 
     @property
     def runs_folder(self) -> Path:
@@ -102,7 +60,7 @@ class Session:
     @property
     def running(self) -> bool:
         """Whether a cell is running on the engines."""
-        return self._supervisor is not None
+        return self._runner.running
 
     def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
@@ -120,197 +78,26 @@ class Session:
     # -- runs --------------------------------------------------------------------------------------------------------
 
     def run(self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, filename: str, output: Output) -> RunResult:
-        """Run a cell on the engines and return how it ended.
-
-        Parameters
-        ----------
-        source : str
-            Plain Python, its line numbers those of the cell.
-        bundle : Bundle
-            The notebook's values that it needs.
-        cell : str
-            The cell as it was typed, for the record.
-        filename : str
-            What tracebacks call the cell.
-        """
-        self._check_idle()
-        random_state = RandomState.now()
-        group = self._group(options.cluster, options.cluster.num_engines, output)
-        blobs = BlobFolder(group.cluster.blob_dir)
-        parcel = to_parcel(bundle.packed, blobs)
-        blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + blobs.limit)
-        recording = Recording(
-            self._store, name=options.name, cell=cell, world_size=group.num_ranks, arguments=_arguments(options), say=output.say
-        )
-        is_program = options.strategy == "none"
-        with recording.failing("broken off"):
-            task = Task(
-                run_id=recording.run_id,
-                rank=0,
-                world_size=group.num_ranks,
-                rendezvous=None if is_program else group.rendezvous(),
-                program_port=group.program_port() if is_program else None,
-                source=source,
-                filename=filename,
-                sources=sources_of(bundle.tracked),
-                parcel=parcel,
-                random_state=random_state,
-                surroundings=Surroundings.now(),
-                blob_folder=blobs.path,
-                device=group.cluster.device_plans[0].device,
-                numbers=options.numbers,
-                split=options.split,
-                per_rank_batches=options.batch == "per-rank",
-                split_evaluation=options.split_eval,
-                output=options.output,
-                timeout=GROUP_TIMEOUT,
-                snapshot_folder=blobs.path / f".{recording.run_id}",
-                checkpoints=(options.checkpoint_every, options.keep),
-            )
-            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
-            writer = None if is_program else self._writer(recording, task, output)
-        return self._carry_out(group, task, keeper, writer, recording, output)
+        """Run a cell on the engines and return how it ended: see :meth:`Runner.run`."""
+        return self._runner.run(source, bundle, options, cell=cell, filename=filename, output=output)
 
     def resume(self, run_id: str | None, options: ClusterOptions, *, output: Output) -> tuple[RunResult, Task, Packed]:
-        """Let a run go on whose kernel has died, or that was stopped, from its newest checkpoint.
-
-        Parameters
-        ----------
-        run_id : str, optional
-            By default the last run that has one and has not finished.
-        options : ClusterOptions
-            Its engines; by default as many as it had.
-
-        Returns
-        -------
-        result : RunResult
-        task : Task
-            What the ranks were given.
-        values : Packed
-            What the cell began with: its values by name, and the objects that the results refer to.
-
-        Raises
-        ------
-        CheckpointError
-            There is no checkpoint to go on from.
-        """
-        self._check_idle()
-        record = self._resumable(run_id)
-        folder = CheckpointFolder(record.folder)
-        checkpoint, complaints = folder.newest_intact()
-        for complaint in complaints:
-            output.say(f"{complaint} The one before it is used.")
-        if checkpoint is None:
-            raise CheckpointError(f"{record.run_id} has no checkpoint that is intact: run its cell again.")
-        group = self._group(options, options.num_engines or record.world_size, output)
-        blobs = BlobFolder(group.cluster.blob_dir)
-        kept: Task = pickle.loads(folder.read_task(blobs))
-        snapshot_folder = blobs.path / f".{record.run_id}"
-        newest = folder.read(checkpoint, snapshot_folder, number=1)
-        recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
-        output.say(f"{record.name}: going on from step {checkpoint.step}.")
-        with recording.failing("broken off"):
-            task = replace(
-                kept,
-                world_size=group.num_ranks,
-                rendezvous=group.rendezvous(),
-                device=group.cluster.device_plans[0].device,
-                blob_folder=blobs.path,
-                snapshot_folder=snapshot_folder,
-                resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
-            )
-            keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
-            writer = self._writer(recording, task, output)
-            values = from_parcel(task.parcel, blobs)
-        return self._carry_out(group, task, keeper, writer, recording, output), task, values
-
-    def _carry_out(
-        self,
-        group: Group,
-        task: Task,
-        keeper: SnapshotKeeper,
-        writer: CheckpointWriter | None,
-        recording: Recording,
-        output: Output,
-    ) -> RunResult:
-        recorder = recording.recorder
-        interrupted = False
-
-        def on_event(event: Message) -> None:
-            recorder.apply(event)
-            self.on_news()
-
-        def on_interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
-            recorder.set_phase("stopping")
-            output.say("Interrupted: stopping at the end of this step. Interrupt again to break it off.")
-
-        def renew(lost: EngineCluster) -> Group:
-            return self._engines.group(self._engines.renew(lost, on_progress=output.progress), task.world_size)
-
-        supervisor = Supervisor(
-            group, keeper=keeper, writer=writer, output=output, on_event=on_event, on_replaced=self._engines.show, renew=renew
-        )
-        with self._lock:
-            self._news.extend(() if self._recorder is None else self._recorder.drain())
-            self._recorder, self._supervisor = recorder, supervisor
-        try:
-            with recording.failing("broken off"):
-                ends = supervisor.run(task, on_tick=recording.tick, on_interrupt=on_interrupt)
-            recording.finish(*_phase_of(ends))
-        finally:
-            self._supervisor = None
-            self.on_news()
-        first, cluster = ends[0].outcome, supervisor.cluster
-        # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
-        returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
-        lost = lost_engines(ends, cluster)
-        if lost is not None:
-            self.stop_cluster()
-        return RunResult(ends, returned, lost, interrupted)
+        """Let a run go on from its newest checkpoint: see :meth:`Runner.resume`."""
+        return self._runner.resume(run_id, options, output=output)
 
     def stop_run(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
-        with self._lock:
-            supervisor, recorder = self._supervisor, self._recorder
-        if supervisor is None or recorder is None:
+        recorder = self._recorder
+        if recorder is None or not self._runner.stop():
             return False
-        supervisor.stop()
         recorder.set_phase("stopping")
         self.on_news()
         return True
 
-    def _check_idle(self) -> None:
-        if self.running:
-            raise UsageError("a %%distribute cell is running on the engines: wait for its end, or stop it in the sidebar.")
-
-    def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
-        """Return the engines of a run, started and with torch imported."""
-        cluster = self.start_cluster(replace(options, num_engines=num_ranks), on_progress=output.progress)
-        if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
-            output.progress("the engines import torch")
-            cluster.wait_warm(options.start_timeout)
-            output.progress(f"{len(cluster.engine_ids)} engines ready")
-        return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
-
-    @staticmethod
-    def _writer(recording: Recording, task: Task, output: Output) -> CheckpointWriter | None:
-        """Return what writes checkpoints into the run's folder, if it has one."""
-        folder = recording.folder
-        return None if folder is None else CheckpointWriter(CheckpointFolder(folder), task, say=output.say)
-
-    def _resumable(self, run_id: str | None) -> RunRecord:
-        runs = self._store.list_runs()
-        if run_id is not None:
-            found = next((run for run in runs if run_id in (run.run_id, run.name)), None)
-            if found is None:
-                raise CheckpointError(f"There is no run {run_id!r} here.")
-            return found
-        for run in reversed(runs):
-            if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
-                return run
-        raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
+    def _begin(self, recorder: RunRecorder) -> None:
+        with self._lock:
+            self._news.extend(() if self._recorder is None else self._recorder.drain())
+            self._recorder = recorder
 
     # -- views -------------------------------------------------------------------------------------------------------
 
@@ -360,33 +147,6 @@ class Session:
         """Stop the cluster and let go of the record."""
         self.stop_cluster()
         self._store.close()
-
-
-def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
-    outcomes = [end.outcome for end in ends if end.outcome is not None]
-    if len(outcomes) < len(ends):
-        return "failed", "an engine was lost"
-    failures = [o.failure for o in outcomes if o.failure is not None]
-    if failures:
-        primary = next((f for f in failures if not f.secondary), failures[0])
-        if primary.name == "KeyboardInterrupt":
-            return "stopped", None
-        return "failed", f"{primary.name}: {primary.message}".partition("\n")[0]
-    return ("stopped" if any(o.stopped for o in outcomes) else "finished"), None
-
-
-def _arguments(options: RunOptions) -> dict[str, Any]:
-    return {
-        "engines": options.cluster.num_engines,
-        "device": options.cluster.device,
-        "strategy": options.strategy,
-        "numbers": options.numbers,
-        "batch": options.batch,
-    }
-
-
-def _steps(every: timedelta | int | None) -> int | None:
-    return every if isinstance(every, int) else None
 
 
 def _in_background(action: Callable[[], object]) -> None:

@@ -29,30 +29,18 @@ import psutil
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
+from .commands import CONTROLLER, controller_command, engine_command, engine_name, id_of
 from .devices import DevicePlan, plan_devices
 from .environment import process_environment
 from .processes import GuardedProcesses
+from .registration import unregister
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
 
-CONTROLLER = "controller"
 STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
 TELL = 1.0  # seconds between sentences about a start that is under way
 WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
-CONTROLLER_ARGUMENTS = (
-    "--IPController.ip=127.0.0.1",
-    "--IPController.location=127.0.0.1",  # or every client would ask DNS for this host's name
-    "--IPController.use_threads=True",  # one process and not seven; the relays are C threads either way
-    "--IPController.db_class=NoDB",  # or the controller would keep every task and result in memory
-    "--HeartMonitor.period=150",  # milliseconds; an engine is registered at its first heartbeat
-    "--HeartMonitor.max_heartmonitor_misses=400",  # a minute: deaths are noticed by the guard, and a busy host is no death
-)
-ENGINE_ARGUMENTS = (
-    "--IPEngine.enable_nanny=False",
-    "--IPEngine.max_heartbeat_misses=0",  # the guard ends engines whose controller or kernel is gone
-    "--InteractiveShellApp.exec_PYTHONSTARTUP=False",
-)
 SPARE_MEMORY = 2 << 30  # bytes that have to be free for an engine that only waits
 NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
 Progress = Callable[[str], None]
@@ -82,7 +70,7 @@ class EngineCluster:
         self.device_plans = list(device_plans)
         self.engine_ids: list[int] = []
         self._next_id = len(self.device_plans)
-        self._names = [_engine(plan.rank) for plan in self.device_plans]  # of the ranks' processes
+        self._names = [engine_name(plan.rank) for plan in self.device_plans]  # of the ranks' processes
         self.engines: list[EngineInfo] = []
         self.client = None
         self._kernel = os.getpid()
@@ -225,7 +213,7 @@ class EngineCluster:
             else:
                 self._names[rank] = self._start_engine(self.device_plans[rank], self._next_id)
                 self._next_id += 1
-            self.engine_ids[rank] = _id_of(self._names[rank])
+            self.engine_ids[rank] = id_of(self._names[rank])
         self._wait_for_engines(self.engine_ids, tell, deadline)
         from .warm import take_place
 
@@ -249,9 +237,9 @@ class EngineCluster:
                 return
             self._spare = _Spare(self._start_engine(self.device_plans[0], self._next_id))
             self._next_id += 1
-        elif not spare.asked and _id_of(spare.name) in self.client.ids:
+        elif not spare.asked and id_of(spare.name) in self.client.ids:
             spare.asked = True
-            self._warm_up([_id_of(spare.name)])
+            self._warm_up([id_of(spare.name)])
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""
@@ -277,9 +265,8 @@ class EngineCluster:
         security = folders.profile / "security"
         files = [security / f"ipcontroller-{kind}.json" for kind in ("client", "engine")]
         environment = process_environment(folders, marker=self._marker, connection_file=files[1])
-        module = [sys.executable, "-m", f"{__package__}.controller_app", *CONTROLLER_ARGUMENTS]
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
-        self._processes.start(CONTROLLER, module, env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
+        self._processes.start(CONTROLLER, controller_command(), env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
         self._environment = environment
         for plan in self.device_plans:
             self._start_engine(plan, plan.rank)
@@ -299,10 +286,10 @@ class EngineCluster:
         tell(f"{num_engines} of {num_engines} engines up")
 
     def _start_engine(self, plan: DevicePlan, engine_id: int) -> str:
-        name = _engine(engine_id)
+        name = engine_name(engine_id)
         self._processes.start(
             name,
-            [sys.executable, "-m", f"{__package__}.engine_app", f"--IPEngine.id={engine_id}", *ENGINE_ARGUMENTS],
+            engine_command(engine_id),
             env={**self._environment, **plan.environment()},
             cwd=Path.cwd(),
             log=self._folders.log_of(name),
@@ -364,7 +351,7 @@ class EngineCluster:
 
     def _late(self) -> ClusterError:
         up = self.client.ids if self.client is not None else []
-        missing = [name for name in self._names if _id_of(name) not in up]
+        missing = [name for name in self._names if id_of(name) not in up]
         tail = self._folders.log_tail(missing[0] if self.client is not None and missing else CONTROLLER)
         return ClusterError(
             f"Only {len(up)} of {len(self.device_plans)} engines came up in time.{_logged(tail)}\n"
@@ -378,7 +365,7 @@ class EngineCluster:
         if self._stopped or self.client is None or not name.startswith("engine-"):
             return
         with contextlib.suppress(Exception):
-            _unregister(self.client, _id_of(name))
+            unregister(self.client, id_of(name))
 
 
 @dataclass
@@ -393,14 +380,6 @@ class _PortTaken(ClusterError):
     """Worth a second attempt."""
 
 
-def _engine(engine_id: int) -> str:
-    return f"engine-{engine_id}"
-
-
-def _id_of(name: str) -> int:
-    return int(name.removeprefix("engine-"))
-
-
 def _left(deadline: float) -> float:
     return max(1.0, deadline - time.monotonic())
 
@@ -411,14 +390,3 @@ def _ended(status: int) -> str:
 
 def _logged(tail: str) -> str:
     return f" The end of its log:\n{tail}" if tail else ""
-
-
-def _unregister(client: Any, engine_id: int) -> None:
-    """Send the controller what an engine's nanny sends when the engine has died."""
-    import zmq
-
-    link: Any = zmq.Context.instance().socket(zmq.DEALER)  # the client's own sockets belong to its thread
-    link.linger = 3000  # milliseconds
-    with link:
-        link.connect(client._config["registration"])
-        client.session.clone().send(link, "unregistration_request", content={"id": engine_id})

@@ -18,7 +18,7 @@ from .status import describe
 
 if TYPE_CHECKING:
     from ..engine.worker import Outcome
-    from ..session import RunResult
+    from ..runner import RunResult
     from .arguments import LineCommand
 
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.cluster import cluster as cluster_module
-from jupyter_dtrain.cluster import folders
+from jupyter_dtrain.cluster import commands, folders
 from jupyter_dtrain.cluster.cluster import EngineCluster
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
@@ -243,7 +243,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(culprit, mark, monkeypat
         monkeypatch.setenv("PYTHONHOME", "/nonexistent")  # nothing but the guard starts
         expected = "status 1 while the cluster was starting(.|\n)*No module named 'encodings'"
     else:
-        monkeypatch.setattr(cluster_module, "ENGINE_ARGUMENTS", ("--IPEngine.timeout=soon",))
+        monkeypatch.setattr(commands, "ENGINE_ARGUMENTS", ("--IPEngine.timeout=soon",))
         expected = "engine-[01] ended with status 1(.|\n)*'soon'(.|\n)*Run `python"
     with pytest.raises(ClusterError, match=expected):
         EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))

@@ -23,6 +23,7 @@ LEVELS = {
     "protocol": 1,
     "options": 1,
     "in_cell": 1,
+    "interrupts": 1,
     "rank_lines": 1,
     "capture": 2,
     "transport": 2,
@@ -33,9 +34,10 @@ LEVELS = {
     "execution": 3,
     "engines": 4,
     "supervision": 4,
-    "session": 5,
-    "notebook": 6,
-    "__init__": 7,  # the package's own names, each imported when it is first used
+    "runner": 5,
+    "session": 6,
+    "notebook": 7,
+    "__init__": 8,  # the package's own names, each imported when it is first used
 }
 
 # Neighbours on one level, along the way of the data: what is captured is shipped, and what was shipped is unpacked on the engine.
