@@ -15,6 +15,7 @@ from ..capture.copy_restore import Baseline, Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
 from .placements import GlobalTensor
 
+Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _HIDDEN = frozenset({"__builtins__", "__name__"})
 
@@ -102,30 +103,47 @@ class Home:
 
     # -- on the way --------------------------------------------------------------------------------------------------
 
-    def save(self, extra: Sequence[Mapping[str, Any]], *, whole: Callable[[Any], Any], skip: Mapping[str, object]) -> Saved:
+    def save(self, extra: Sequence[Mapping[str, Any]], *, gather: Gather, skip: Mapping[str, object]) -> Saved | None:
         """Return the state of the cell's values, for :meth:`load` in another process.
 
         Parameters
         ----------
         extra : sequence of dict
             Other values by name, such as a function's variables.
-        whole : callable
-            Returns a tensor that spans the ranks as a whole. A collective, so all ranks save at the same place.
+        gather : callable
+            Returns tensors that span the ranks as wholes, ``None`` where the ranks do not have the same. A collective, so all ranks save
+            at the same place.
         skip : dict
             Names that are not saved as long as they have these values.
+
+        Returns
+        -------
+        Saved, optional
+            ``None`` where the ranks do not hold the same.
         """
         bound = {name: obj for name, obj in self._bound().items() if name not in skip or skip[name] is not obj}
         changes = self._changes()
         everything = [bound, *map(dict, extra)]
         missing: list[frozenset[str]] = [frozenset()] * len(everything)
+        spanning = _Spanning()
         try:
-            packed = self._packed_for_later(changes, everything, whole)
+            packed = self._packed_for_later(changes, everything, spanning.note)
         except Exception:
-            missing = [frozenset(name for name, obj in part.items() if self._why_not(obj, whole) is not None) for part in everything]
+            missing = [
+                frozenset(name for name, obj in part.items() if self._why_not(obj, spanning.note) is not None) for part in everything
+            ]
             everything = [
                 {name: obj for name, obj in part.items() if name not in names} for part, names in zip(everything, missing, strict=True)
             ]
-            packed = self._packed_for_later(self._what_can_be_sent(changes, {}, whole), everything, whole)
+            changes = self._what_can_be_sent(changes, {}, spanning.note)
+            spanning = _Spanning()
+            packed = self._packed_for_later(changes, everything, spanning.note)
+        # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
+        wholes = gather(spanning.tensors)
+        if wholes is None:
+            return None
+        if wholes:
+            packed = self._packed_for_later(changes, everything, spanning.filled(wholes))
         return Saved(packed, missing[0], missing[1:])
 
     def load(
@@ -239,6 +257,23 @@ def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.Untype
             storage = obj.untyped_storage()
             found.setdefault(storage._cdata, (index, storage))
     return found
+
+
+class _Spanning:
+    """The tensors that span the ranks in what is packed, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+    def note(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note one; return what stands for it."""
+        self.tensors.append(tensor)
+        return torch.empty(0, dtype=tensor.dtype)
+
+    def filled(self, wholes: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return what gives each of them as a whole."""
+        found = {id(tensor): whole for tensor, whole in zip(self.tensors, wholes, strict=True)}
+        return lambda tensor: found[id(tensor)]
 
 
 class _WholePacker(Packer):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,7 +119,9 @@ class Snapshots:
         self._control.snapshot_done(number)
         written: Written | None = None
         try:
-            written = self._write(number, self._take(position))
+            snapshot = self._take(number, position)
+            if snapshot is not None:
+                written = self._write(number, snapshot)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
             self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
         sys.stdout.flush()
@@ -145,12 +147,19 @@ class Snapshots:
         keys = snapshot.parcel.keys
         return Written(keys, len(data) + sum(map(bytes_of, keys)))
 
-    def _take(self, position: Position) -> Snapshot:
+    def _take(self, number: int, position: Position) -> Snapshot | None:
+        """Return the state of the rank, ``None`` where the ranks are not at one place or do not hold the same."""
+
+        def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+            kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+            same = self._control.all_say(f"state/{number}", repr((self._observer.step, position.describe(), kinds)))
+            return self._training.wholes(tensors) if same else None
+
         random_state = RandomState.now()
         self._emitter.flush()  # what is told after this is told again
-        saved = self._home.save(
-            [*self._loops.values(), self._observer.state(), self._training.state()], whole=self._training.whole, skip=self._skip
-        )
+        saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
+        if saved is None:
+            return None
         return Snapshot(
             step=self._observer.step,
             position=position,

@@ -175,9 +175,9 @@ class Training:
         """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
         return self._models.graph_open
 
-    def whole(self, value: Any) -> Any:
-        """Return a tensor that spans the ranks as a whole. A collective."""
-        return value if self._view is None else self._view.whole(value)
+    def wholes(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors that span the ranks as wholes. A collective."""
+        return list(tensors) if self._view is None else [self._view.whole(tensor) for tensor in tensors]
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
