@@ -90,10 +90,14 @@ class Control:
 
     def all_say(self, topic: str, text: str) -> bool:
         """Return whether all ranks say the same on `topic`; waits for them. No collective: the ranks may be at different places."""
-        self._store.set(f"{topic}/{self._rank}", text)
+        self.tell(topic, text)
         keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
         self._wait(keys)
         return all(self._store.get(key).decode() == text for key in keys)
+
+    def tell(self, topic: str, text: str) -> None:
+        """Say something on `topic`, without waiting for the others."""
+        self._store.set(f"{topic}/{self._rank}", text)
 
     def _target(self, command: str) -> int:
         """Return the step at which all ranks act; waits until all of them have the command."""

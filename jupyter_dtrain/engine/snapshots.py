@@ -123,6 +123,7 @@ class Snapshots:
             if snapshot is not None:
                 written = self._write(number, snapshot)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
+            self._control.tell(f"state/{number}", "")  # the others wait for a word
             self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
         sys.stdout.flush()
         self._emitter.emit(

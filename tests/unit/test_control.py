@@ -159,6 +159,35 @@ def test_who_has_run_to_the_end_takes_the_others_along():
         behind.boundary(step)
 
 
+@pytest.mark.parametrize(("words", "same"), [(("a", "a"), True), (("a", "b"), False), (("a", ""), False)])
+def test_ranks_that_say_the_same_and_those_that_do_not(words, same):
+    store = HashStore()
+    first, second = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    second.tell("place", words[1])
+    assert first.all_say("place", words[0]) is same
+
+
+def asked_at(control: Control, finished: int) -> int | None:
+    control.boundary(finished)
+    return control.snapshot_due(finished)
+
+
+def test_a_snapshot_is_due_after_the_same_step_on_all_ranks():
+    store = HashStore()
+    ahead, behind = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    assert (asked_at(ahead, 4), asked_at(behind, 3)) == (None, None)
+    for control in (ahead, behind):
+        control.command("snapshot", number=1)
+        control.command("snapshot", number=2, at=7)
+    assert asked_at(ahead, 5) == 1
+    assert asked_at(behind, 4) is None
+    assert asked_at(behind, 5) == 1
+    for control in (ahead, behind):
+        assert control.snapshot_due(5) == 1, "until it is taken"
+        control.snapshot_done(1)
+        assert [asked_at(control, step) for step in (5, 6, 7)] == [None, None, 2]
+
+
 def test_runs_of_one_store_do_not_see_each_other():
     store = HashStore()
     for run in ("run-1", "run-2"):
