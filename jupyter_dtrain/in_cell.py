@@ -54,7 +54,10 @@ def _total(values: list[Any]) -> Any:
 
 
 def is_main() -> bool:
-    """Return whether this is rank 0, or a plain cell: where a file is to be written once."""
+    """Return whether this is rank 0, or a plain cell: for what is to leave the notebook once, a message that is sent for example.
+
+    Values over a batch are read before the branch: reading them (``loss.item()``) takes all ranks.
+    """
     return current is None or current.rank == 0
 
 
