@@ -24,7 +24,15 @@ def no_browser() -> str | None:
     return "no Chromium: tests/browser/chromium.sh installs it where apt-get can"
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=4, help="moments at which tests/faults kills an engine")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "long" not in (config.option.markexpr or ""):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
         for marker, missing in (("gpu", no_gpu), ("browser", no_browser)):
             if item.get_closest_marker(marker) and (reason := missing()):

@@ -150,7 +150,11 @@ def moments(number: int) -> list[tuple[int, int]]:
     return [(draw.randrange(2, STEPS - 10), seed) for seed in range(number)]
 
 
-@pytest.mark.parametrize(("step", "seed"), moments(6))
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize(("step", "seed"), moments(metafunc.config.getoption("--kills")))
+
+
 def test_an_engine_killed_at_any_moment(two, step, seed):
     cell = two.start()
     two.wait_for_step(step, cell)

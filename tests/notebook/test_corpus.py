@@ -55,7 +55,7 @@ def test_there_are_enough():
 
 EXACT = [cell for cell in CELLS if cell.exact]
 MANY = {cell.name: 3 + index % 2 for index, cell in enumerate(EXACT)}
-"""Each cell has its number of engines beside 1 and 2; `slow` has the other one."""
+"""Each cell has its number of engines beside 1 and 2; `pytest -m long` tries the other one."""
 
 
 @pytest.mark.parametrize("cell", EXACT, ids=lambda cell: cell.name)
@@ -63,7 +63,7 @@ def test_a_cell_comes_to_the_same(notebook, cell):
     assert_same(notebook, cell, [1, 2, MANY[cell.name]])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("cell", EXACT, ids=lambda cell: cell.name)
 def test_a_cell_comes_to_the_same_on_the_number_of_engines_that_is_left(notebook, cell):
     assert_same(notebook, cell, [7 - MANY[cell.name]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 
 import pytest
@@ -18,8 +19,8 @@ loader = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 rates, num_epochs, limit = [], 100_000, 10**9
-for path in pathlib.Path().glob("step-*"):
-    path.unlink()
+places = pathlib.Path(f"{pathlib.Path.cwd()}-steps")  # not the notebook's folder, where rank 0 alone writes
+places.mkdir(exist_ok=True)
 """
 TRAIN = """
 import torch.distributed as dist
@@ -33,7 +34,7 @@ for epoch in range(num_epochs):
         optimizer.step()
         step += 1
         rates.append(step / 2)
-        pathlib.Path(f"step-{rank}").write_text(str(step))
+        (places / f"step-{rank}").write_text(str(step))
         if step == 3:
             print("three steps")
 print("the end")
@@ -47,7 +48,7 @@ while step < limit:
     optimizer.step()
     step += 1
     rates.append(step / 2)
-    pathlib.Path(f"step-{rank}").write_text(str(step))
+    (places / f"step-{rank}").write_text(str(step))
     if step == 3:
         print("three steps")
 print("the end")
@@ -84,7 +85,7 @@ def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
     assert (reply["ok"], reply["message"]) == (True, "Stopping at the end of this step.")
     assert notebook.finish(running).ok
     assert "the end" not in running.stdout
-    steps = [int((notebook.folder / f"step-{rank}").read_text()) for rank in (0, 1)]
+    steps = [int(pathlib.Path(f"{notebook.folder}-steps", f"step-{rank}").read_text()) for rank in (0, 1)]
     assert running.stderr.splitlines()[-1] == f"Stopped after step {steps[0]}; the notebook holds what was trained so far."
     assert assert_same_as_that_many_steps(notebook, cell) == steps[0] == steps[1]
     assert_usable(notebook, engines)
