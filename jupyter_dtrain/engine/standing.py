@@ -9,7 +9,8 @@ from types import FrameType
 from ..protocol import Standing
 from .cell import is_users
 
-_WAITING = ("distributed_c10d.py", "engine/exchange.py", "engine/gradients.py", "engine/control.py")
+_WAITING = ("distributed_c10d.py", "engine/exchange.py", "engine/gradients.py")
+_WAITS_IN_CONTROL = ("engine/control.py", "_wait")  # all else in there is done at once
 
 
 def standing(rank: int) -> Standing | None:
@@ -20,6 +21,7 @@ def standing(rank: int) -> Standing | None:
         name = frame.f_code.co_filename
         if is_users(name):
             return Standing(rank=rank, filename=name, line=frame.f_lineno, function=frame.f_code.co_name, waiting=waiting)
-        waiting |= name.replace("\\", "/").endswith(_WAITING)
+        path = name.replace("\\", "/")
+        waiting |= path.endswith(_WAITING) or (path.endswith(_WAITS_IN_CONTROL[0]) and frame.f_code.co_name == _WAITS_IN_CONTROL[1])
         frame = frame.f_back
     return None

@@ -57,9 +57,14 @@ def ink(lab, name):
 
 def pointer_at(lab, name, x):
     """Move the pointer to `x`, a part of the width of a chart's plot."""
-    over = figure(lab, name).locator(".u-over")
-    over.scroll_into_view_if_needed()
-    box = over.bounding_box()
+    # In one go: a chart whose axis has just been changed draws itself anew.
+    box = figure(lab, name).evaluate(
+        """node => {
+            node.scrollIntoView({ block: 'nearest' });
+            const { x, y, width, height } = node.querySelector('.u-over').getBoundingClientRect();
+            return { x, y, width, height };
+        }"""
+    )
     lab.page.mouse.move(box["x"] + x * box["width"], box["y"] + box["height"] / 2)
     return box
 
