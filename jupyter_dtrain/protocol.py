@@ -152,7 +152,7 @@ class Scalars(Message):
 class SnapshotTaken(Message):
     """A rank has written its part of snapshot `number`, after `step` steps, at `place` in the cell.
 
-    It took `seconds` and `num_bytes`; `keys` are the buffers that it refers to. The snapshot counts when all ranks have written theirs
+    It took `seconds`; `keys` are the buffers that it refers to. The snapshot counts when all ranks have written theirs
     at one step and place; an empty `place` says that it could not be written.
     """
 
@@ -161,7 +161,6 @@ class SnapshotTaken(Message):
     step: int
     place: str
     seconds: float
-    num_bytes: int
     keys: list[str]
 
 

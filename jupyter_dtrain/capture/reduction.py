@@ -39,7 +39,7 @@ def reduced(obj: Any, words: Container[str]) -> Any:
         case torch.Tensor():
             return _tensor(obj)
         case DistributedDataParallel():
-            return _itself, (obj.module,)  # it is nothing without its process group, which stays where it is
+            return itself, (obj.module,)  # it is nothing without its process group, which stays where it is
         case Optimizer() | DataLoader():
             return _without(obj, foreign_attributes(obj))
         case nn.Module():
@@ -199,7 +199,8 @@ class ModuleName(str):
     __slots__ = ()
 
 
-def _itself(obj: Any) -> Any:
+def itself(obj: Any) -> Any:
+    """Return `obj`: what is written in place of another object stands for itself."""
     return obj
 
 
@@ -214,7 +215,7 @@ def _module(module: ModuleType, words: Container[str]) -> Any:
     name = module.__name__
     if is_dynamic(module):
         state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
-        return _itself, (ModuleName(name),), state, None, None, _update_module
+        return itself, (ModuleName(name),), state, None, None, _update_module
     parts = ((other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + "."))
     return _import, (name, [other for other, path in parts if all(part in words for part in path)])
 

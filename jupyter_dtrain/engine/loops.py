@@ -247,11 +247,6 @@ class Loops:
         missing = [set(namespace_unsaved), *(set(names) for names in unsaved[1:])]
         self._jump = Jump(self, self._texts, position, values, missing, self._say, on_resumed)
 
-    @property
-    def is_jumping(self) -> bool:
-        """Whether the run has not come to where it is to go on."""
-        return self._jump is not None
-
     def run(self, tree: ast.Module, filename: str, namespace: dict[str, Any]) -> Any:
         """Run the cell, from where it is to go on, and return the value of its last line if that is an expression."""
         self.value = None

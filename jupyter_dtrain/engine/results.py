@@ -13,6 +13,7 @@ import torch
 
 from ..capture.copy_restore import Baseline, Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
+from ..capture.reduction import itself
 from .placements import GlobalTensor
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
@@ -286,9 +287,5 @@ class _WholePacker(Packer):
     def reducer_override(self, obj: Any) -> Any:
         if self._whole is not None and isinstance(obj, GlobalTensor):
             tensor = self._whole(obj).detach().requires_grad_(obj.requires_grad and obj.dtype.is_floating_point)
-            return _itself, (tensor,)
+            return itself, (tensor,)
         return super().reducer_override(obj)
-
-
-def _itself(obj: Any) -> Any:
-    return obj

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..capture.bundle import RandomState
 from ..capture.surroundings import Surroundings
 from ..protocol import SnapshotTaken
-from ..transport.blobs import BlobFolder, bytes_of
+from ..transport.blobs import BlobFolder, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 from .control import Control
 from .emit import Emitter
@@ -57,13 +57,6 @@ class Snapshot:
     streams: Any
     surroundings: Surroundings
     shown: Count
-
-
-class Written(NamedTuple):
-    """What was written: the buffers that it refers to, and bytes in all."""
-
-    keys: list[str]
-    num_bytes: int
 
 
 def snapshot_file(folder: Path, number: int, rank: int) -> Path:
@@ -117,11 +110,11 @@ class Snapshots:
         if position is None:
             return  # it can at an outer loop
         self._control.snapshot_done(number)
-        written: Written | None = None
+        keys: list[str] | None = None
         try:
             snapshot = self._take(number, position)
             if snapshot is not None:
-                written = self._write(number, snapshot)
+                keys = self._write(number, snapshot)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
             self._control.tell(f"state/{number}", "")  # the others wait for a word
             self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
@@ -131,22 +124,17 @@ class Snapshots:
                 rank=self._rank,
                 number=number,
                 step=self._observer.step,
-                place=position.describe() if written is not None else "",
+                place=position.describe() if keys is not None else "",
                 seconds=time.perf_counter() - began,
-                num_bytes=written.num_bytes if written is not None else 0,
-                keys=written.keys if written is not None else [],
+                keys=keys or [],
             )
         )
         self._emitter.flush()
 
-    def _write(self, number: int, snapshot: Snapshot) -> Written:
-        target = snapshot_file(self._folder, number, self._rank)
-        part = target.with_suffix(".part")
-        data = pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
-        part.write_bytes(data)
-        part.rename(target)
-        keys = snapshot.parcel.keys
-        return Written(keys, len(data) + sum(map(bytes_of, keys)))
+    def _write(self, number: int, snapshot: Snapshot) -> list[str]:
+        """Write the rank's part and return the buffers that it refers to."""
+        write_whole(snapshot_file(self._folder, number, self._rank), pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
+        return snapshot.parcel.keys
 
     def _take(self, number: int, position: Position) -> Snapshot | None:
         """Return the state of the rank, ``None`` where the ranks are not at one place or do not hold the same."""

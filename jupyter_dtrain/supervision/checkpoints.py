@@ -18,6 +18,7 @@ beside them: a new kernel needs nothing else to go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from typing import Any
 
 from ..engine.snapshots import snapshot_file
 from ..errors import CheckpointError
-from ..transport.blobs import BlobFolder, bytes_of, key_of
+from ..transport.blobs import BlobFolder, bytes_of, key_of, write_whole
 from .keeper import Whole
 
 FORMAT = 1
@@ -92,8 +93,9 @@ class CheckpointFolder:
         """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
         self._copy_blobs(blobs, keys)
-        _publish(self._run_folder / TASK, json.dumps({"format": FORMAT, "blobs": list(keys), "key": key_of(memoryview(data))}).encode())
-        _publish(self._run_folder / f"{TASK}.pickle", data)
+        manifest = {"format": FORMAT, "blobs": list(keys), "key": key_of(memoryview(data))}
+        write_whole(self._run_folder / TASK, json.dumps(manifest).encode(), durable=True)
+        write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
     def write(self, parts: Sequence[Path], blobs: BlobFolder, keys: Iterable[str], *, step: int, place: str) -> Checkpoint:
         """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`.
@@ -135,9 +137,9 @@ class CheckpointFolder:
         }
         for rank, part in enumerate(parts):
             data = part.read_bytes()
-            _publish(folder / str(rank), data)
+            write_whole(folder / str(rank), data, durable=True)
             manifest["parts"].append(key_of(memoryview(data)))
-        _publish(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode(), durable=True)
         return manifest
 
     def _copy_blobs(self, blobs: BlobFolder, keys: Iterable[str]) -> None:
@@ -170,19 +172,15 @@ class CheckpointFolder:
     def newest_first(self) -> list[Checkpoint]:
         """Return the checkpoints that can be read, the newest first."""
         found = []
-        for folder in self._folder.glob("step-*") if self._folder.is_dir() else ():
-            if re.fullmatch(r"step-\d+", folder.name):
-                try:
-                    found.append(self._checkpoint(folder, _read_manifest(folder)))
-                except CheckpointError:
-                    continue
-        return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+        for folder in self._folders():
+            with contextlib.suppress(CheckpointError):
+                found.append(self._checkpoint(folder, _read_manifest(folder)))
+        return found
 
     def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest checkpoint whose files are all as they were written, and what is wrong with newer ones."""
         complaints: list[str] = []
-        folders = sorted(self._folder.glob("step-*") if self._folder.is_dir() else (), key=_step_of, reverse=True)
-        for folder in folders:
+        for folder in self._folders():
             try:
                 manifest = _read_manifest(folder)
                 self._verify(folder, manifest)
@@ -190,6 +188,11 @@ class CheckpointFolder:
             except CheckpointError as error:
                 complaints.append(str(error))
         return None, complaints
+
+    def _folders(self) -> list[Path]:
+        """Return the folders of checkpoints, the newest first."""
+        steps = {int(match[1]): folder for folder in self._folder.glob("step-*") if (match := re.fullmatch(r"step-(\d+)", folder.name))}
+        return [steps[step] for step in sorted(steps, reverse=True)]
 
     def read_task(self, blobs: BlobFolder) -> bytes:
         """Return what the run began with, its buffers copied to `blobs`.
@@ -208,7 +211,9 @@ class CheckpointFolder:
             raise CheckpointError(f"{self._run_folder.name} has no checkpoint: run its cell again.")
         if key_of(memoryview(data)) != manifest["key"]:
             raise CheckpointError(f"What {self._run_folder.name} began with has been changed on disk: run its cell again.")
-        self._copy_out(blobs, manifest["blobs"], self._run_folder)
+        own = BlobFolder(self._blobs)
+        for key in manifest["blobs"]:
+            blobs.write(key, self._intact_blob(own, key, self._run_folder))
         return data
 
     def remove(self) -> None:
@@ -219,17 +224,14 @@ class CheckpointFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def read(self, checkpoint: Checkpoint, folder: Path, *, number: int) -> Whole:
-        """Copy a checkpoint to where ranks look for snapshot `number`."""
+        """Copy a checkpoint, which is intact, to where ranks look for snapshot `number`."""
         manifest = _read_manifest(checkpoint.folder)
-        self._copy_out(BlobFolder(folder / "blobs"), manifest["blobs"], checkpoint.folder)
+        own, blobs = BlobFolder(self._blobs), BlobFolder(folder / "blobs")
+        for key in manifest["blobs"]:
+            blobs.write(key, own.open(key))
         for rank in range(checkpoint.world_size):
             shutil.copyfile(checkpoint.folder / str(rank), snapshot_file(folder, number, rank))
         return Whole(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(manifest["blobs"]))
-
-    def _copy_out(self, blobs: BlobFolder, keys: Iterable[str], what: Path) -> None:
-        own = BlobFolder(self._blobs)
-        for key in keys:
-            blobs.write(key, self._intact_blob(own, key, what))
 
     def _verify(self, folder: Path, manifest: dict[str, Any]) -> None:
         for rank, key in enumerate(manifest["parts"]):
@@ -271,10 +273,6 @@ class CheckpointFolder:
         )
 
 
-def _step_of(folder: Path) -> int:
-    return int("".join(filter(str.isdigit, folder.name)) or 0)
-
-
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
@@ -287,16 +285,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             "update jupyter_dtrain to use it."
         )
     return manifest
-
-
-def _publish(path: Path, data: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all, also after a crash of the machine."""
-    part = path.with_name(f".part-{path.name}")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
 
 
 def _sync(folder: Path) -> None:

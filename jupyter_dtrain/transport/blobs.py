@@ -35,6 +35,21 @@ def bytes_of(key: str) -> int:
     return int(key.rpartition("-")[2], 16)
 
 
+def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
+    """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(name).rename(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 class BlobFolder:
     """A folder of buffers by content.
 
@@ -101,17 +116,7 @@ class BlobFolder:
             pass
         else:
             return
-        handle, name = tempfile.mkstemp(dir=self.path, prefix=".part-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(buffer)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            Path(name).rename(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(target, buffer, durable=durable)
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that are not stored."""

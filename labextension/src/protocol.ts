@@ -167,9 +167,9 @@ export interface IScalars {
  * A rank has written its part of snapshot `number`, after `step` steps, at
  * `place` in the cell.
  *
- * It took `seconds` and `num_bytes`; `keys` are the buffers that it refers to.
- * The snapshot counts when all ranks have written theirs at one step and place;
- * an empty `place` says that it could not be written.
+ * It took `seconds`; `keys` are the buffers that it refers to. The snapshot
+ * counts when all ranks have written theirs at one step and place; an empty
+ * `place` says that it could not be written.
  */
 export interface ISnapshotTaken {
   type: 'snapshot_taken';
@@ -178,7 +178,6 @@ export interface ISnapshotTaken {
   step: number;
   place: string;
   seconds: number;
-  num_bytes: number;
   keys: string[];
 }
 

@@ -128,14 +128,14 @@ def test_without_room_nothing_is_written_and_nothing_lost(run, monkeypatch):
 
 def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch):
     run.write(10)
-    publish = module._publish
+    write_whole = module.write_whole
 
-    def fail(path, data):
+    def fail(path, data, **options):
         if path.name == module.MANIFEST:
             raise OSError(errno.ENOSPC, "No space left on device")
-        publish(path, data)
+        write_whole(path, data, **options)
 
-    monkeypatch.setattr(module, "_publish", fail)
+    monkeypatch.setattr(module, "write_whole", fail)
     with pytest.raises(CheckpointError, match="No space left"):
         run.write(20)
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000010"]

@@ -31,7 +31,7 @@ class Ranks:
     def write(self, rank: int, number: int, *, step: int = 10, place: str = "line 3", seconds: float = 0.001, data: bytes = b"") -> str:
         key = BlobFolder(self.keeper.folder / "blobs").put(memoryview(data or f"{rank} {number}".encode()))
         snapshot_file(self.keeper.folder, number, rank).write_bytes(b"state")
-        self.keeper.note(SnapshotTaken(rank=rank, number=number, step=step, place=place, seconds=seconds, num_bytes=5, keys=[key]))
+        self.keeper.note(SnapshotTaken(rank=rank, number=number, step=step, place=place, seconds=seconds, keys=[key]))
         return key
 
     def files(self) -> set[str]:
