@@ -40,8 +40,8 @@ format: install ## format all sources and mend what can be mended
 	$(BIN)/ruff check --fix && $(BIN)/ruff format
 	$(BIN)/jlpm lint
 
-bench: install ## measure engines against one process
-	$(BIN)/python -m bench
+bench: install ## compare with torchrun and other ways to train, in turns; OPTIONS=--quick for small jobs
+	$(BIN)/python -m bench $(OPTIONS)
 
 watch: install ## rebuild the front end at every change
 	$(BIN)/jlpm watch
