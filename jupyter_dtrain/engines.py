@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from .cluster.cluster import EngineCluster
 from .cluster.devices import plan_devices
-from .execution import Group
+from .group import Group
 from .options import ClusterOptions
 from .protocol import ClusterUpdate
 

@@ -10,27 +10,25 @@ import pickle
 import queue
 import signal
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .cluster.channel import EngineChannel, Task
+from .cluster.channel import Task
 from .cluster.cluster import EngineCluster
 from .engine import worker
 from .engine.link import CONTROL_MESSAGE
-from .engine.program import free_port
 from .engine.shown import Count
 from .errors import ClusterError, ProtocolError
+from .group import Group
 from .interrupts import Interrupts
-from .protocol import Message, Notice, parse
+from .protocol import Message, Notice, RankStarted, parse
 from .rank_lines import RankLines
 
 GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
 FAILED_GRACE = timedelta(seconds=1)  # for the others to leave by themselves when a rank has failed
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
-RENDEZVOUS_TIMEOUT = timedelta(seconds=60)
 
 
 class Output(Protocol):
@@ -60,46 +58,6 @@ class RankEnd:
     outcome: worker.Outcome | None
     reason: str = ""
     killed: bool = False  # by us, because it did not leave when another rank had failed or the user had asked
-
-
-class Group:
-    """The ranks that share a process group, and where they meet. Kept between cells while the group is whole."""
-
-    def __init__(self, cluster: EngineCluster, num_ranks: int) -> None:
-        self.cluster = cluster
-        self.channel = EngineChannel(cluster.client)
-        self.num_ranks = num_ranks
-        self._rendezvous: Any = None
-
-    @property
-    def engine_ids(self) -> list[int]:
-        """Ipyparallel's ids of the ranks' engines, in rank order."""
-        return self.cluster.engine_ids[: self.num_ranks]
-
-    def rendezvous(self) -> Any:
-        """Return where the ranks meet (``None`` for one rank); opens a store on rank 0 if there is none yet."""
-        if len(self.engine_ids) == 1:
-            return None
-        if self._rendezvous is None:
-            task = self.channel.call(self.engine_ids[0], worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
-            try:
-                self._rendezvous = task.result()
-            except Exception as error:
-                raise ClusterError(
-                    f"Rank 0 cannot open a meeting place for the others ({type(error).__name__}: {error}).\n"
-                    "`%distribute stop`, then run the cell again: a new cluster starts by itself."
-                ) from error
-        return self._rendezvous
-
-    def program_port(self) -> int:
-        """Return a free port on rank 0, for the process group of a cell that distributes itself. The ranks' own group is gone then."""
-        self.disband()
-        port: int = self.channel.call(self.engine_ids[0], free_port).result()
-        return port
-
-    def disband(self) -> None:
-        """Meet anew the next time: somebody has left."""
-        self._rendezvous = None
 
 
 class Execution:
@@ -137,6 +95,7 @@ class Execution:
         self._ends: dict[int, RankEnd] = {}
         self._killed: set[int] = set()
         self._heard: dict[int, float] = {}
+        self._standing: dict[str, dict[str, Any]] = {}  # orders that a rank gets too which begins later
         self.interrupted = False
 
     def run(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
@@ -153,7 +112,7 @@ class Execution:
             self._submit()
             self._wait(interrupts, on_tick, on_interrupt)
             self._show_rest()
-            self.interrupted = interrupts.count > 0
+            self.interrupted |= interrupts.count > 0
         ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
         if any(end.outcome is None or end.outcome.failure is not None for end in ends):
             self._group.disband()
@@ -177,6 +136,7 @@ class Execution:
                 deadline = time.monotonic() + FAILED_GRACE.total_seconds()
             if interrupts.count > handled:
                 if handled == 0:
+                    self.interrupted = True
                     self.stop()
                     on_interrupt()
                 else:
@@ -189,7 +149,21 @@ class Execution:
 
     def stop(self) -> None:
         """Ask all ranks to stop at the end of a step. Any thread may call this."""
-        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "stop"})
+        self._standing["stop"] = {"name": "stop"}
+        self._tell_all(self._standing["stop"])
+
+    def pause(self, number: int) -> None:
+        """Ask all ranks to wait at the end of a step, until :meth:`resume`. Any thread may call these. `number` counts a run's pauses."""
+        self._standing["pause"] = {"name": "pause", "number": number}
+        self._tell_all(self._standing["pause"])
+
+    def resume(self, number: int) -> None:
+        """End a pause."""
+        self._standing["pause"] = {"name": "resume", "number": number}
+        self._tell_all(self._standing["pause"])
+
+    def _tell_all(self, order: dict[str, Any]) -> None:
+        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, order)
 
     @property
     def seen(self) -> tuple[Count, ...]:
@@ -203,11 +177,11 @@ class Execution:
 
     def ask_where(self) -> None:
         """Ask all ranks which of the user's lines they are at."""
-        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "stand"})
+        self._tell_all({"name": "stand"})
 
     def take_snapshot(self, number: int, *, at: int) -> None:
         """Ask all ranks for a snapshot at the top of a loop, after step `at` or as soon as possible."""
-        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, {"name": "snapshot", "number": number, "at": at})
+        self._tell_all({"name": "snapshot", "number": number, "at": at})
 
     # -- what comes in ----------------------------------------------------------------------------------------------
 
@@ -243,12 +217,19 @@ class Execution:
             for message in messages:
                 try:
                     event = parse(message)
+                    if isinstance(event, RankStarted):
+                        self._order_again(event.rank)
                     self._on_event(event)
                 except ProtocolError as error:
                     self._say(str(error))
                 else:
                     if isinstance(event, Notice):
                         self._say(event.text)
+
+    def _order_again(self, rank: int) -> None:
+        """Repeat to a rank that listens now what may have been said before."""
+        for order in list(self._standing.values()):
+            self._group.channel.command([self._group.engine_ids[rank]], CONTROL_MESSAGE, order)
 
     def _say(self, text: str) -> None:
         self._inbox.put(lambda: self._output.say(text))

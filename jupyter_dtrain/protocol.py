@@ -23,9 +23,20 @@ COMMAND_TARGET = "jupyter_dtrain:commands"
 RECORD_TARGET = "jupyter_dtrain:record"  # for commands about past runs: a long answer keeps no other command waiting
 
 ClusterPhase = Literal["stopped", "starting", "running", "stopping"]
-RunPhase = Literal["starting", "running", "stopping", "finished", "stopped", "failed"]
+RunPhase = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "failed"]
 CommandName = Literal[
-    "stop_run", "start_cluster", "stop_cluster", "list_runs", "get_curves", "compare_runs", "rename_run", "tag_run", "delete_run"
+    "stop_run",
+    "pause_run",
+    "resume_run",
+    "checkpoint_now",
+    "start_cluster",
+    "stop_cluster",
+    "list_runs",
+    "get_curves",
+    "compare_runs",
+    "rename_run",
+    "tag_run",
+    "delete_run",
 ]
 
 RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
@@ -162,6 +173,15 @@ class SnapshotTaken(Message):
     place: str
     seconds: float
     keys: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused(Message):
+    """A rank waits, after `step` steps, in pause `number` of the run. The run is paused when all do."""
+
+    rank: int
+    number: int
+    step: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +354,18 @@ class Command(Message):
     text: str | None = None
 
 
-ENGINE_EVENTS: tuple[type[Message], ...] = (RankStarted, Steps, Progress, DeviceUse, TimeSplit, Scalars, SnapshotTaken, Standing, Notice)
+ENGINE_EVENTS: tuple[type[Message], ...] = (
+    RankStarted,
+    Steps,
+    Progress,
+    DeviceUse,
+    TimeSplit,
+    Scalars,
+    SnapshotTaken,
+    Paused,
+    Standing,
+    Notice,
+)
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
 _MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
 _BY_TYPE = {cls.type: cls for cls in _MESSAGES}

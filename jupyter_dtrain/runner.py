@@ -16,7 +16,8 @@ from .cluster.cluster import EngineCluster
 from .engine.worker import Outcome, Resume, Task
 from .engines import Engines
 from .errors import CheckpointError, ClusterError, UsageError
-from .execution import Group, Output, RankEnd, lost_engines
+from .execution import Output, RankEnd, lost_engines
+from .group import Group
 from .options import ClusterOptions, RunOptions
 from .protocol import Message, RunPhase
 from .runs.record import RunRecord
@@ -63,6 +64,8 @@ class RunResult:
 class Runner:
     """Runs one cell at a time. Its methods but :meth:`stop` belong to the thread that runs the notebook's cells.
 
+    `supervisor` looks after the cell that is running, ``None`` where none is.
+
     Parameters
     ----------
     engines : Engines
@@ -76,16 +79,16 @@ class Runner:
     def __init__(self, engines: Engines, store: RunStore, *, on_begin: Callable[[RunRecorder], None], on_news: Callable[[], None]) -> None:
         self._engines, self._store = engines, store
         self._on_begin, self._on_news = on_begin, on_news
-        self._supervisor: Supervisor | None = None
+        self.supervisor: Supervisor | None = None
 
     @property
     def running(self) -> bool:
         """Whether a cell is running on the engines."""
-        return self._supervisor is not None
+        return self.supervisor is not None
 
     def stop(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
-        supervisor = self._supervisor
+        supervisor = self.supervisor
         if supervisor is None:
             return False
         supervisor.stop()
@@ -175,6 +178,7 @@ class Runner:
         if checkpoint is None:
             raise CheckpointError(f"{record.run_id} has no checkpoint that is intact: run its cell again.")
         group = self._group(options, options.num_engines or record.world_size, output)
+        group.disband()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(group.cluster.blob_dir)
         kept: Task = pickle.loads(folder.read_task(blobs))
         snapshot_folder = blobs.path / f".{record.run_id}"
@@ -218,20 +222,31 @@ class Runner:
             recorder.set_phase("stopping")
             output.say("Interrupted: stopping at the end of this step. Interrupt again to break it off.")
 
+        def on_paused() -> None:
+            recorder.set_phase("paused")
+            self._on_news()
+
         def renew(lost: EngineCluster) -> Group:
             return self._engines.group(self._engines.renew(lost, on_progress=output.progress), task.world_size)
 
         supervisor = Supervisor(
-            group, keeper=keeper, writer=writer, output=output, on_event=on_event, on_replaced=self._engines.show, renew=renew
+            group,
+            keeper=keeper,
+            writer=writer,
+            output=output,
+            on_event=on_event,
+            on_paused=on_paused,
+            on_replaced=self._engines.show,
+            renew=renew,
         )
         self._on_begin(recorder)
-        self._supervisor = supervisor
+        self.supervisor = supervisor
         try:
             with recording.failing("broken off"):
                 ends = supervisor.run(task, on_tick=recording.tick, on_interrupt=on_interrupt)
             recording.finish(*_phase_of(ends))
         finally:
-            self._supervisor = None
+            self.supervisor = None
             self._on_news()
         first, cluster = ends[0].outcome, supervisor.cluster
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.

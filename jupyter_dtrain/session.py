@@ -19,10 +19,13 @@ from .engines import Engines
 from .errors import UsageError
 from .execution import Output
 from .options import ClusterOptions, RunOptions
-from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunUpdate, Snapshot
+from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
 from .runner import Runner, RunResult
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
+from .supervision.supervisor import Supervisor
+
+NOT_RUNNING = "No cell is running."
 
 
 class Session:
@@ -87,12 +90,22 @@ class Session:
 
     def stop_run(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
-        recorder = self._recorder
-        if recorder is None or not self._runner.stop():
+        if self._recorder is None or not self._runner.stop():
             return False
-        recorder.set_phase("stopping")
-        self.on_news()
+        self._show_phase("stopping")
         return True
+
+    def _supervisor(self) -> Supervisor:
+        supervisor = self._runner.supervisor
+        if supervisor is None:
+            raise UsageError(NOT_RUNNING)
+        return supervisor
+
+    def _show_phase(self, phase: RunPhase) -> None:
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.set_phase(phase)
+        self.on_news()
 
     def _begin(self, recorder: RunRecorder) -> None:
         with self._lock:
@@ -128,7 +141,17 @@ class Session:
         match command.name:
             case "stop_run":
                 stopping = self.stop_run()
-                return Reply(id=command.id, ok=stopping, message="Stopping at the end of this step." if stopping else "No cell is running.")
+                return Reply(id=command.id, ok=stopping, message="Stopping at the end of this step." if stopping else NOT_RUNNING)
+            case "pause_run":
+                self._supervisor().pause()
+                return Reply(id=command.id, ok=True, message="Pausing at the end of this step.")
+            case "resume_run":
+                self._supervisor().resume()
+                self._show_phase("running")
+                return Reply(id=command.id, ok=True, message="The run goes on.")
+            case "checkpoint_now":
+                self._supervisor().write_checkpoint()
+                return Reply(id=command.id, ok=True, message="A checkpoint is written at the next place where the cell can go on from it.")
             case "start_cluster":
                 if self._engines.update.phase in ("starting", "stopping"):
                     return Reply(id=command.id, ok=False, message=f"The cluster is {self._engines.update.phase}.")

@@ -4,12 +4,17 @@ Ranks of a data-parallel run are in lockstep to within a step: one of them may h
 is still in it. When a command arrives, each rank posts the step that it is committed to (the one in progress) in
 the group's store and goes on to no further step until all have posted. The highest number is where all of them act; those below it
 run on to it. While no command is there, a step costs one look at a flag.
+
+A pause is such a command too: the ranks wait at the first boundary of the agreed step, which is the same place on all of them, so that
+none waits in a collective meanwhile, which would have a time limit.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 from torch.distributed import DistStoreError, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
@@ -32,16 +37,30 @@ class Control:
     rank, world_size : int
     timeout : timedelta
         How long the ranks wait for each other to agree.
+    pausing : callable
+        Returns a context manager that the rank is in while it waits in the pause of this number.
     """
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        rank: int,
+        world_size: int,
+        timeout: timedelta,
+        pausing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ) -> None:
         self._store = store
         self._rank, self._world_size = rank, world_size
         self._timeout = timeout
+        self._pausing = pausing
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
         self._committed = 0  # the step in progress, or the next one if none is
         self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
         self._snapshots: list[int] = []  # that were asked for and not taken
+        self._pause = 0  # the number of the last one that was asked for
+        self._resumed = 0  # the number of the last one that is over
 
     def command(self, name: str, number: int = 0, at: int = 0) -> None:
         """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
@@ -49,8 +68,17 @@ class Control:
             self._ask("stop")
         elif name == "snapshot":
             self._ask(f"snapshot/{number}", at)
-            with self._lock:
+            with self._news:
                 self._snapshots.append(number)
+                self._news.notify()
+        elif name == "pause":
+            self._ask(f"pause/{number}")
+            with self._news:
+                self._pause = max(self._pause, number)
+        elif name == "resume":
+            with self._news:
+                self._resumed = max(self._resumed, number)
+                self._news.notify()
 
     def stop(self) -> None:
         """Stop at the next step that all ranks agree on."""
@@ -61,6 +89,7 @@ class Control:
             if command not in self._targets:
                 self._targets[command] = None
                 self._store.set(f"{command}/{self._rank}", str(max(self._committed, at)))
+                self._news.notify()
 
     def close(self) -> None:
         """Say that this rank goes no further, so that no other waits for what it is committed to."""
@@ -68,20 +97,45 @@ class Control:
             self._committed = _NEVER
         self._ask("stop")
 
-    def boundary(self, finished: int) -> None:
-        """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one."""
-        with self._lock:
-            if "stop" not in self._targets:
-                self._committed = finished + 1
-                return
-        if finished >= self._target("stop"):
-            raise StopRun
-        with self._lock:
-            self._committed = finished + 1
+    def boundary(self, finished: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one, and waits through a pause.
+
+        `meanwhile` is called when a snapshot is asked for in a pause.
+        """
+        while True:
+            with self._lock:
+                order = self._order()
+                target = None if order is None else self._targets[order]
+                if order is None or (target is not None and finished < target):
+                    self._committed = finished + 1
+                    return
+            if target is None:
+                self._agree(order)
+            elif order == "stop":
+                raise StopRun
+            else:
+                with self._pausing(self._pause):
+                    self._wait_through(order, meanwhile)
+
+    def _order(self) -> str | None:
+        """Return what the ranks are to do at the end of a step: a stop ends every pause."""
+        if "stop" in self._targets:
+            return "stop"
+        return f"pause/{self._pause}" if self._pause > self._resumed else None
+
+    def _wait_through(self, pause: str, meanwhile: Callable[[], None]) -> None:
+        tried: set[int] = set()
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._order() != pause or not tried.issuperset(self._snapshots))
+                if self._order() != pause:
+                    return
+                tried.update(self._snapshots)
+            meanwhile()
 
     def snapshot_due(self, finished: int) -> int | None:
         """Return the number of the snapshot that all ranks take here, after `finished` steps; ``None``: of none."""
-        return next((number for number in self._snapshots if finished >= self._target(f"snapshot/{number}")), None)
+        return next((number for number in self._snapshots if finished >= self._agree(f"snapshot/{number}")), None)
 
     def snapshot_done(self, number: int) -> None:
         """Say that snapshot `number` was taken, or will not be."""
@@ -99,21 +153,24 @@ class Control:
         """Say something on `topic`, without waiting for the others."""
         self._store.set(f"{topic}/{self._rank}", text)
 
-    def _target(self, command: str) -> int:
-        """Return the step at which all ranks act; waits until all of them have the command."""
+    def _agree(self, command: str) -> int:
+        """Return the step at which all ranks act; waits until all of them have the command, or it is one to pause that is over."""
         found = self._targets[command]
         if found is None:
             keys = [f"{command}/{rank}" for rank in range(self._world_size)]
-            self._wait(keys)
+            if not self._wait(keys, unless=lambda: command.startswith("pause/") and command != self._order()):
+                return _NEVER
             found = self._targets[command] = max(int(self._store.get(key)) for key in keys)
         return found
 
-    def _wait(self, keys: list[str]) -> None:
+    def _wait(self, keys: list[str], unless: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until all `keys` are there, or `unless` is true; return whether they are."""
         end = time.monotonic() + self._timeout.total_seconds()
-        while True:
+        while not unless():
             try:
                 self._store.wait(keys, _SLICE)
-                return
+                return True
             except DistStoreError:
                 if time.monotonic() > end:
                     raise
+        return False

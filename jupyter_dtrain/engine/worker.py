@@ -9,19 +9,19 @@ import contextlib
 import os
 import pickle
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from ..capture.bundle import RandomState, unpack
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
-from ..protocol import RankStarted
+from ..protocol import Paused, RankStarted
 from ..transport.blobs import BlobFolder
 from ..transport.wire import Parcel, from_parcel, to_parcel
 from .cell import Failure, describe, forget_frames, run_cell
@@ -41,7 +41,7 @@ from .results import Home
 from .shown import Count, Shown
 from .snapshots import Snapshots
 from .standing import standing
-from .timing import Timing
+from .timing import OUTSIDE, Counted, Timing
 from .training import Training
 
 
@@ -64,7 +64,8 @@ class Task:
 
     `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
     where its own process group meets. `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
-    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over.
+    `pause` is the number of one in which the ranks wait before anything else, 0 for none. `checkpoints` says how often they are to be
+    written and how many stay, for a kernel that takes over.
     """
 
     run_id: str
@@ -88,6 +89,7 @@ class Task:
     timeout: timedelta
     snapshot_folder: Path
     resume: Resume | None = None
+    pause: int = 0
     checkpoints: tuple[timedelta | int | None, int] = (None, 2)
     emit_interval: timedelta = timedelta(milliseconds=200)
 
@@ -168,10 +170,11 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
     if task.program_port is not None:
         _group.leave()  # the cell's own group takes its place
     if task.rendezvous is not None:
-        store = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
-        control = Control(PrefixStore(task.run_id, store), rank=task.rank, world_size=task.world_size, timeout=task.timeout)
+        joined = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
+        store: Store = PrefixStore(task.run_id, joined)
+        rank, world_size = task.rank, task.world_size
     else:
-        control = Control(HashStore(), rank=0, world_size=1, timeout=task.timeout)
+        store, rank, world_size = HashStore(), 0, 1
     observer = Observer(task.rank)
     timing = Timing(task.rank, device)
     sampler = DeviceSampler(task.rank, device)
@@ -199,6 +202,16 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         else:
             control.command(name, **options)
 
+    @contextlib.contextmanager
+    def pausing(number: int) -> Iterator[None]:
+        emitter.emit(Paused(rank=task.rank, number=number, step=observer.step))
+        emitter.flush()
+        with Counted(OUTSIDE):
+            yield
+
+    control = Control(store, rank=rank, world_size=world_size, timeout=task.timeout, pausing=pausing)
+    if task.pause:
+        control.command("pause", number=task.pause)
     commands_to(command)
     with contextlib.closing(emitter):
         emitter.start()
@@ -229,10 +242,13 @@ def _run_cell(
     shown = Shown(seen=task.resume.seen_of(rank) if task.resume is not None else Count())
     snapshots: Snapshots | None = None
 
-    def at_boundary() -> None:
-        control.boundary(observer.step)
+    def take_snapshot() -> None:
         if snapshots is not None:
             snapshots.at_boundary()
+
+    def at_boundary() -> None:
+        control.boundary(observer.step, take_snapshot)
+        take_snapshot()
 
     loops = Loops(on_boundary=at_boundary, say=notes.say)
     loops.adopt(tracked, task.sources)

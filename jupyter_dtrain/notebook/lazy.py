@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..runs.archive import RunArchive
     from ..session import Session
 
-OF_SESSION = ("stop_run", "start_cluster", "stop_cluster")
+OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "start_cluster", "stop_cluster")
 """Commands that act on engines; all others are about past runs, and need no session."""
 
 

@@ -14,6 +14,7 @@ beside them: a new kernel needs nothing else to go on.
             step-000120/
                 manifest.json
                 0, 1, …           one file for each rank
+                pinned            there if the user wants to keep it
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from .keeper import Whole
 FORMAT = 1
 TASK = "task"
 MANIFEST = "manifest.json"
+PINNED = "pinned"
 ROOM = 1.1
 """Free space that has to be there, as a multiple of what is written."""
 
@@ -59,6 +61,8 @@ class Checkpoint:
         When it was written, in seconds since the epoch.
     num_bytes : int
         What it takes, buffers that others use as well included.
+    pinned : bool
+        It stays until it is deleted.
     """
 
     folder: Path
@@ -67,6 +71,7 @@ class Checkpoint:
     place: str
     time: float
     num_bytes: int
+    pinned: bool
 
 
 class CheckpointFolder:
@@ -97,7 +102,9 @@ class CheckpointFolder:
         write_whole(self._run_folder / TASK, json.dumps(manifest).encode(), durable=True)
         write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
-    def write(self, parts: Sequence[Path], blobs: BlobFolder, keys: Iterable[str], *, step: int, place: str) -> Checkpoint:
+    def write(
+        self, parts: Sequence[Path], blobs: BlobFolder, keys: Iterable[str], *, step: int, place: str, pinned: bool = False
+    ) -> Checkpoint:
         """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`.
 
         Raises
@@ -115,6 +122,8 @@ class CheckpointFolder:
             try:
                 found = self._write_parts(aside, parts, keys, step=step, place=place)
                 target = self._folder / f"step-{step:06d}"
+                if pinned or (target / PINNED).exists():
+                    write_whole(aside / PINNED, b"")
                 if target.exists():  # of a generation before
                     shutil.rmtree(target)
                 aside.rename(target)
@@ -157,12 +166,18 @@ class CheckpointFolder:
             )
 
     def keep(self, number: int) -> None:
-        """Remove all but the newest `number` checkpoints, and the buffers that no other needs."""
+        """Remove all but the newest `number` checkpoints and those that are pinned, and what no other needs."""
         checkpoints = self.newest_first()
-        for checkpoint in checkpoints[number:]:
-            shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        pinned = [checkpoint for checkpoint in checkpoints if checkpoint.pinned]
+        kept = [*pinned, *[checkpoint for checkpoint in checkpoints if not checkpoint.pinned][:number]]
+        if not kept:
+            self.remove()
+            return
+        for checkpoint in checkpoints:
+            if checkpoint not in kept:
+                shutil.rmtree(checkpoint.folder, ignore_errors=True)
         used = set(self._task_manifest().get("blobs", ()))
-        for checkpoint in checkpoints[:number]:
+        for checkpoint in kept:
             used.update(_read_manifest(checkpoint.folder)["blobs"])
         if self._blobs.is_dir():
             BlobFolder(self._blobs).trim(keep=used, limit=0)
@@ -270,6 +285,7 @@ class CheckpointFolder:
             place=manifest["place"],
             time=manifest["time"],
             num_bytes=sum(map(bytes_of, [*manifest["parts"], *manifest["blobs"]])),
+            pinned=(folder / PINNED).exists(),
         )
 
 

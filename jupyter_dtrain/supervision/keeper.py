@@ -40,7 +40,7 @@ class Whole:
 class SnapshotKeeper:
     """Says when to take a snapshot, and keeps the newest one that is whole.
 
-    :meth:`note` is called on any thread, all else on one.
+    :meth:`note` and :meth:`hasten` are called on any thread, all else on one.
 
     Parameters
     ----------
@@ -80,6 +80,7 @@ class SnapshotKeeper:
         self._number = newest.number if newest is not None else 0
         self._every = every
         self._step = 0  # that was reported
+        self._hastened = False
         self._at: Asked | None = None  # a multiple of `every`
         self._asked: Asked | None = None
         self._next: float | None = None
@@ -87,7 +88,7 @@ class SnapshotKeeper:
 
     def begin(self) -> None:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
-        self._asked, self._at, self._next = None, None, None
+        self._asked, self._at, self._next = None, None, self._clock() if self._hastened else None
 
     def note(self, event: Message) -> None:
         """Take what a rank reports."""
@@ -95,17 +96,21 @@ class SnapshotKeeper:
             self._parts.setdefault(event.number, {})[event.rank] = event
         elif isinstance(event, Steps) and event.step:
             self._step = max(self._step, event.step[-1])
-            if self._next is not None:
-                return
             now = self._clock()
-            self._next = now + SHORTEST.total_seconds()
+            if self._next is None:
+                self._next = now + SHORTEST.total_seconds()
             self.training_since = self.training_since or now
 
-    def due(self) -> list[Asked]:
-        """Return the snapshots to ask for now."""
+    def hasten(self) -> None:
+        """Let a snapshot be due at once, also where the ranks are idle. Any thread may call this."""
+        self._hastened = True
+        self._next = self._clock()
+
+    def due(self, *, idle: bool = False) -> list[Asked]:
+        """Return the snapshots to ask for now. `idle`: the ranks wait and come no further."""
         self.settle()
         asked = []
-        if self._next is not None and self._asked is None and self._clock() >= self._next:
+        if self._next is not None and self._asked is None and self._clock() >= self._next and (self._hastened or not idle):
             self._asked = self._new(0)
             asked.append(self._asked)
         if self._next is not None and self._at is None and self._every is not None:
@@ -132,6 +137,7 @@ class SnapshotKeeper:
         if not first.place or any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
             self._remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
             return
+        self._hastened = False
         before = self.newest
         self.newest = Whole(
             number, self._world_size, first.step, first.place, frozenset(key for part in parts.values() for key in part.keys)

@@ -17,11 +17,13 @@ from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
 from ..engine.worker import Resume, Task
-from ..errors import ClusterError
-from ..execution import Execution, Group, Output, RankEnd
-from ..protocol import Message, Notice, SnapshotTaken, Standing
+from ..errors import ClusterError, UsageError
+from ..execution import Execution, Output, RankEnd
+from ..group import Group
+from ..protocol import Message, Notice, Paused, SnapshotTaken, Standing
 from ..transport.blobs import BlobFolder
 from .keeper import SnapshotKeeper, Whole
+from .pauses import Pauses
 from .stall import Stall
 from .writer import CheckpointWriter
 
@@ -37,6 +39,8 @@ REPLACE_LIMIT = timedelta(seconds=60)
 class Supervisor:
     """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
 
+    :meth:`stop`, :meth:`pause`, :meth:`resume` and :meth:`write_checkpoint` may be called on any thread and return at once.
+
     Parameters
     ----------
     group : Group
@@ -46,6 +50,8 @@ class Supervisor:
     output : Output
     on_event : callable
         Gets each engine event, on the client's IO thread.
+    on_paused : callable
+        Told when all ranks wait in a pause.
     on_replaced : callable
         Told when engines have been replaced.
     renew : callable
@@ -60,6 +66,7 @@ class Supervisor:
         writer: CheckpointWriter | None,
         output: Output,
         on_event: Callable[[Message], None],
+        on_paused: Callable[[], None],
         on_replaced: Callable[[], None],
         renew: Callable[[EngineCluster], Group],
     ) -> None:
@@ -73,6 +80,9 @@ class Supervisor:
         self._execution: Execution | None = None
         self._stall: Stall | None = None
         self._stopping = False
+        self._is_program = False
+        self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
+        self._on_paused = on_paused
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
         self._attempts: Counter[int | None] = Counter()
@@ -83,10 +93,40 @@ class Supervisor:
         return self._group.cluster
 
     def stop(self) -> None:
-        """Ask all ranks to stop at the end of a step. Any thread may call this."""
+        """Ask all ranks to stop at the end of a step."""
         self._stopping = True
         if self._execution is not None:
             self._execution.stop()
+
+    def pause(self) -> None:
+        """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
+        self._check_orders("paused")
+        number = self._pauses.begin()
+        if self._execution is not None:
+            self._execution.pause(number)
+
+    def resume(self) -> None:
+        """End a pause; a `UsageError`: there is none."""
+        number = self._pauses.end()
+        if self._execution is not None:
+            self._execution.resume(number)
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint to disk as soon as there can be one, and keep it; a `UsageError` says why there cannot."""
+        self._check_orders("kept on disk")
+        if self._writer is None:
+            raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
+        self._writer.want(self._keeper)
+
+    def _check_orders(self, what: str) -> None:
+        if self._is_program:
+            raise UsageError(f"A cell that distributes itself (--strategy none) cannot be {what}.")
+        if self._is_stopping:
+            raise UsageError("The run is stopping.")
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping or (self._execution is not None and self._execution.interrupted)
 
     def run(self, task: Task, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
         """Run `task` on all ranks and return how each ended, in rank order."""
@@ -96,6 +136,7 @@ class Supervisor:
             self._look_after(execution)
 
         ends: list[RankEnd] = []
+        self._is_program = task.program_port is not None
         try:
             while True:
                 self._keeper.begin()
@@ -105,9 +146,13 @@ class Supervisor:
                 self._stall = Stall(task.world_size, ask=execution.ask_where, say=self._tell)
                 if self._stopping:
                     execution.stop()
+                if paused := self._pauses.again():
+                    execution.pause(paused)
+                elif task.pause:  # it has ended meanwhile
+                    execution.resume(task.pause)
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
                 lost = [end for end in ends if end.outcome is None and not end.killed]
-                if not lost or execution.interrupted or self._stopping or task.program_port is not None:
+                if not lost or execution.interrupted or self._stopping or self._is_program:
                     return ends
                 self._keeper.settle()
                 if not self._mend(lost):
@@ -117,14 +162,21 @@ class Supervisor:
             self._execution = None
             if self._writer is not None:
                 self._writer.finish(self._keeper, through=bool(ends) and all(map(_is_through, ends)))
+                self._tell_all(self._writer.news())
             shutil.rmtree(self._keeper.folder, ignore_errors=True)
 
     def _take(self, event: Message) -> None:
         self._keeper.note(event)
+        self._pauses.note(event)
         if self._stall is not None:
             self._stall.note(event)
-        if not isinstance(event, SnapshotTaken | Standing):
+        if not isinstance(event, SnapshotTaken | Standing | Paused):
             self._on_event(event)
+
+    def _note_paused(self) -> None:
+        self._keeper.hasten()  # should an engine die meanwhile, the others have not come back a step
+        if not self._is_stopping:
+            self._on_paused()
 
     def _note_output(self) -> None:
         if self._stall is not None:
@@ -136,14 +188,19 @@ class Supervisor:
             self._looked = time.monotonic()
             self._end_stuck(execution)
         if self._stall is not None:
-            self._stall.look()
+            self._stall.note(None) if self._pauses.reached else self._stall.look()
         keeper = self._keeper
-        for asked in keeper.due():
+        for asked in keeper.due(idle=self._pauses.reached):
             execution.take_snapshot(asked.number, at=asked.at)
         if self._writer is not None:
             self._writer.offer(keeper, BlobFolder(self.cluster.blob_dir))
+            self._tell_all(self._writer.news())
         if keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
+
+    def _tell_all(self, texts: list[str]) -> None:
+        for text in texts:
+            self._tell(text)
 
     def _tell(self, text: str) -> None:
         """Show a line in the cell and in the sidebar."""
@@ -198,6 +255,7 @@ class Supervisor:
                 world_size=snapshot.world_size if snapshot is not None else task.world_size,
                 seen=execution.seen,
             ),
+            pause=self._pauses.again(),
             rendezvous=self._group.rendezvous(),
             blob_folder=folder,
             snapshot_folder=self._keeper.folder,

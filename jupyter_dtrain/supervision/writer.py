@@ -52,6 +52,19 @@ class CheckpointWriter:
         self._next: float | None = None
         self._failed = False
         self._wrote_task = False
+        self._wanted = False
+        self._wanted_after: Whole | None = None
+        self._news: list[str] = []
+
+    def want(self, keeper: SnapshotKeeper) -> None:
+        """Let the next snapshot be written in any case, and kept until it is deleted. Any thread may call this."""
+        self._wanted_after, self._wanted = keeper.newest, True
+        keeper.hasten()
+
+    def news(self) -> list[str]:
+        """Return what has become of those that were wanted, since the last call."""
+        news, self._news = self._news, []
+        return news
 
     def offer(self, keeper: SnapshotKeeper, blobs: BlobFolder) -> None:
         """Begin to write the newest snapshot if it is time. `blobs` has what the task refers to."""
@@ -61,10 +74,15 @@ class CheckpointWriter:
             self._thread = None
             keeper.release()
         snapshot = keeper.newest
-        if self._failed or snapshot is None or snapshot is self._last or not self._is_time(keeper, snapshot):
+        if snapshot is None:
             return
+        wanted = self._wanted and snapshot is not self._wanted_after
+        if not wanted and (self._failed or snapshot is self._last or not self._is_time(keeper, snapshot)):
+            return
+        if wanted:
+            self._wanted = False
         self._last = keeper.held = snapshot
-        self._thread = threading.Thread(target=self._write, args=(keeper, snapshot, blobs), name="dtrain-checkpoint", daemon=True)
+        self._thread = threading.Thread(target=self._write, args=(keeper, snapshot, blobs, wanted), name="dtrain-checkpoint", daemon=True)
         self._thread.start()
 
     def finish(self, keeper: SnapshotKeeper, *, through: bool) -> None:
@@ -73,8 +91,10 @@ class CheckpointWriter:
             self._thread.join()
             self._thread = None
             keeper.release()
+        if self._wanted:
+            self._news.append("No checkpoint was written: the cell came to no place any more where it could go on from one.")
         if through and self._every is None:
-            self._folder.remove()
+            self._folder.keep(0)
 
     def _check_size(self, snapshot: Whole) -> None:
         """Raise a `CheckpointError` where nobody has asked for checkpoints and they would take a large part of the disk."""
@@ -92,21 +112,32 @@ class CheckpointWriter:
             self._next = keeper.training_since + (self._every or FIRST).total_seconds()
         return self._next is not None and time.monotonic() >= self._next
 
-    def _write(self, keeper: SnapshotKeeper, snapshot: Whole, blobs: BlobFolder) -> None:
+    def _write(self, keeper: SnapshotKeeper, snapshot: Whole, blobs: BlobFolder, wanted: bool) -> None:
         began = time.monotonic()
         try:
-            self._check_size(snapshot)
+            if not wanted:
+                self._check_size(snapshot)
             if not self._wrote_task:
                 self._folder.write_task(pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
                 self._wrote_task = True
             written = self._folder.write(
-                keeper.files(snapshot), BlobFolder(keeper.folder / "blobs"), snapshot.keys, step=snapshot.step, place=snapshot.place
+                keeper.files(snapshot),
+                BlobFolder(keeper.folder / "blobs"),
+                snapshot.keys,
+                step=snapshot.step,
+                place=snapshot.place,
+                pinned=wanted,
             )
             self._folder.keep(self._keep)
         except (CheckpointError, StoreError, OSError) as error:
-            self._failed = True
-            self._say(f"{error} The run goes on without checkpoints.")
+            if wanted:
+                self._news.append(str(error))
+            else:
+                self._failed = True
+                self._say(f"{error} The run goes on without checkpoints.")
             return
+        if wanted:
+            self._news.append(f"A checkpoint of step {written.step} is on disk ({written.num_bytes / 2**20:.1f} MiB), and stays there.")
         took = timedelta(seconds=time.monotonic() - began)
         if not isinstance(self._every, int):
             self._next = time.monotonic() + (self._every or max(FIRST, took / SHARE)).total_seconds()

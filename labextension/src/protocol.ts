@@ -31,13 +31,22 @@ export type ClusterPhase = 'stopped' | 'starting' | 'running' | 'stopping';
  * The values of `RunPhase`.
  */
 export type RunPhase =
-  'starting' | 'running' | 'stopping' | 'finished' | 'stopped' | 'failed';
+  | 'starting'
+  | 'running'
+  | 'paused'
+  | 'stopping'
+  | 'finished'
+  | 'stopped'
+  | 'failed';
 
 /**
  * The values of `CommandName`.
  */
 export type CommandName =
   | 'stop_run'
+  | 'pause_run'
+  | 'resume_run'
+  | 'checkpoint_now'
   | 'start_cluster'
   | 'stop_cluster'
   | 'list_runs'
@@ -179,6 +188,17 @@ export interface ISnapshotTaken {
   place: string;
   seconds: number;
   keys: string[];
+}
+
+/**
+ * A rank waits, after `step` steps, in pause `number` of the run. The run is
+ * paused when all do.
+ */
+export interface IPaused {
+  type: 'paused';
+  rank: number;
+  number: number;
+  step: number;
 }
 
 /**
@@ -379,6 +399,7 @@ export type EngineEvent =
   | ITimeSplit
   | IScalars
   | ISnapshotTaken
+  | IPaused
   | IStanding
   | INotice;
 

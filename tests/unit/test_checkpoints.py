@@ -12,7 +12,7 @@ import pytest
 from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.supervision import checkpoints as module
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.blobs import BlobFolder, write_whole
 
 
 class Run:
@@ -128,7 +128,6 @@ def test_without_room_nothing_is_written_and_nothing_lost(run, monkeypatch):
 
 def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch):
     run.write(10)
-    write_whole = module.write_whole
 
     def fail(path, data, **options):
         if path.name == module.MANIFEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Sequence
@@ -241,3 +242,105 @@ def test_threads_on_a_real_store(seed):
     assert not any(thread.is_alive() for thread in ranks)
     assert len(set(finished)) == 1
     assert finished[0] >= 3
+
+
+class Seat:
+    """A rank on a thread of its own that takes steps, each with an exchange; `moment` says what happened to it last."""
+
+    def __init__(self, store: HashStore, rank: int, exchange: threading.Barrier) -> None:
+        self.finished, self.paused = 0, threading.Event()
+        self.going_on = threading.Event()
+        self.taken: list[tuple[int, int]] = []
+        self.control = Control(store, rank=rank, world_size=exchange.parties, timeout=LIMIT, pausing=self._pausing)
+        self._exchange = exchange
+        self.thread = threading.Thread(target=self._train, daemon=True)
+        self.thread.start()
+
+    @contextlib.contextmanager
+    def _pausing(self, _number: int):
+        self.going_on.clear()
+        self.paused.set()
+        yield
+        self.paused.clear()
+        self.going_on.set()
+
+    def _take(self) -> None:
+        number = self.control.snapshot_due(self.finished)
+        if number is not None:
+            self.control.snapshot_done(number)
+            self.taken.append((number, self.finished))
+
+    def _train(self) -> None:
+        with contextlib.suppress(StopRun):
+            while True:
+                self.control.boundary(self.finished, self._take)
+                self._take()
+                self._exchange.wait(LIMIT.total_seconds())
+                self.finished += 1
+        self.control.close()
+
+
+@pytest.fixture
+def seats():
+    store, exchange = HashStore(), threading.Barrier(3)
+    return [Seat(store, rank, exchange) for rank in range(3)]
+
+
+def tell(seats: Sequence[Seat], name: str, **options: int) -> None:
+    for seat in seats:
+        seat.control.command(name, **options)
+
+
+def end(seats: Sequence[Seat]) -> None:
+    tell(seats, "stop")
+    for seat in seats:
+        seat.thread.join(LIMIT.total_seconds())
+    assert not any(seat.thread.is_alive() for seat in seats)
+    assert len({seat.finished for seat in seats}) == 1
+
+
+def test_all_ranks_wait_at_the_same_step_until_they_are_to_go_on(seats):
+    for number in (1, 2):
+        tell(seats, "pause", number=number)
+        assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
+        steps = {seat.finished for seat in seats}
+        assert len(steps) == 1
+        tell(seats, "resume", number=number)
+        assert all(seat.going_on.wait(LIMIT.total_seconds()) for seat in seats)
+    end(seats)
+
+
+def test_a_stop_ends_a_pause_where_it_is(seats):
+    tell(seats, "pause", number=1)
+    assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
+    steps = {seat.finished for seat in seats}
+    end(seats)
+    assert {seat.finished for seat in seats} == steps
+
+
+def test_a_snapshot_that_is_asked_for_in_a_pause_is_taken_there(seats):
+    tell(seats, "pause", number=1)
+    assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
+    steps = seats[0].finished
+    tell(seats, "snapshot", number=7)
+    tell(seats, "resume", number=1)
+    end(seats)
+    assert [seat.taken for seat in seats] == [[(7, steps)]] * 3
+
+
+def test_a_pause_that_is_over_holds_up_nobody_whom_it_reaches_late(seats):
+    tell(seats[:2], "pause", number=1)
+    tell(seats[:2], "resume", number=1)
+    seats[2].control.command("resume", number=1)
+    seats[2].control.command("pause", number=1)
+    end(seats)
+
+
+def test_a_rank_that_is_through_makes_nobody_wait():
+    store = HashStore()
+    through, behind = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    through.close()
+    for control in (through, behind):
+        control.command("pause", number=1)
+    behind.boundary(0)
+    behind.boundary(1)

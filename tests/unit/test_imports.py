@@ -31,13 +31,14 @@ LEVELS = {
     "cluster": 2,
     "engine": 2,
     "data": 2,
-    "execution": 3,
-    "engines": 4,
-    "supervision": 4,
-    "runner": 5,
-    "session": 6,
-    "notebook": 7,
-    "__init__": 8,  # the package's own names, each imported when it is first used
+    "group": 3,
+    "execution": 4,
+    "engines": 5,
+    "supervision": 5,
+    "runner": 6,
+    "session": 7,
+    "notebook": 8,
+    "__init__": 9,  # the package's own names, each imported when it is first used
 }
 
 # Neighbours on one level, along the way of the data: what is captured is shipped, and what was shipped is unpacked on the engine.

@@ -159,3 +159,26 @@ def test_multiples_of_steps_are_asked_for_ahead(tmp_path, clock):
     ranks.train(51)
     assert [asked.at for asked in keeper.due()] == [100]
     assert numbers(keeper) == (asked.number, 50, "line 3")
+
+
+def test_one_that_is_wanted_is_asked_for_at_once_also_where_the_ranks_wait(keeper, clock, ranks):
+    ranks.train(1)
+    assert asked_after(keeper, clock, 0.1) == []
+    keeper.hasten()
+    (asked,) = keeper.due(idle=True)
+    ranks.write(0, asked.number), ranks.write(1, asked.number, seconds=1.0)
+    assert keeper.due(idle=True) == []
+    clock.now += 1000
+    assert keeper.due(idle=True) == [], "nothing is new where nobody moves"
+    assert len(keeper.due()) == 1
+    assert keeper.training_since is not None
+
+
+def test_one_that_is_wanted_is_asked_of_the_next_generation_if_the_ranks_were_lost(keeper, clock, ranks):
+    keeper.hasten()
+    assert len(keeper.due()) == 1
+    keeper.begin()
+    assert [asked.number for asked in keeper.due(idle=True)] == [2]
+    ranks.write(0, 2), ranks.write(1, 2, place="line 4")
+    assert keeper.due(idle=True) == [], "not at once again, where the ranks are not at one place"
+    assert [asked.number for asked in asked_after(keeper, clock, 2)] == [3]

@@ -115,3 +115,36 @@ def test_the_snapshot_that_is_being_written_stays_until_it_is(tmp_path, clock):
     assert run.keeper.held is not None
     run.writer.finish(run.keeper, through=False)
     assert run.keeper.held is None
+
+
+def test_one_that_is_wanted_is_written_at_once_and_stays(tmp_path, clock):
+    run = Run(tmp_path, keep=1)
+    run.snapshot(1, 10)
+    run.writer.want(run.keeper)
+    assert run.offer() == [], "one that is newer"
+    run.snapshot(2, 20)
+    assert run.offer() == [20]
+    run.writer.finish(run.keeper, through=True)
+    assert [(found.step, found.pinned) for found in run.checkpoints.newest_first()] == [(20, True)]
+    assert run.writer.news() == ["A checkpoint of step 20 is on disk (0.0 MiB), and stays there."]
+    assert run.writer.news() == []
+
+
+def test_a_run_that_ends_before_one_that_is_wanted_says_so(tmp_path, clock):
+    run = Run(tmp_path)
+    run.writer.want(run.keeper)
+    run.writer.finish(run.keeper, through=True)
+    assert run.writer.news() == ["No checkpoint was written: the cell came to no place any more where it could go on from one."]
+
+
+def test_one_that_is_wanted_and_cannot_be_written_does_not_cost_the_others(tmp_path, clock, monkeypatch):
+    run = Run(tmp_path, every=1)
+    run.writer.want(run.keeper)
+    run.snapshot(1, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
+        assert run.offer() == []
+    assert "There is no room for a checkpoint" in run.writer.news()[0]
+    run.snapshot(2, 20)
+    assert run.offer() == [20]
+    assert run.said == []

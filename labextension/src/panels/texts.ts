@@ -15,6 +15,8 @@ export function runPhaseText(
       return trans.__('Starting');
     case 'running':
       return trans.__('Running');
+    case 'paused':
+      return trans.__('Paused');
     case 'stopping':
       return trans.__('Stopping');
     case 'finished':

@@ -1,0 +1,201 @@
+"""Pause, going on, and Checkpoint now, from the sidebar: answered at once, and nothing in what the cell comes to is changed by them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from jupyter_dtrain.protocol import COMMAND_TARGET, TELEMETRY_TARGET
+from tests.notebook.kernel import difference
+
+SETUP = """
+import pathlib, time
+torch.manual_seed(1)
+inputs = torch.randn(45, 6)
+targets = torch.sin(inputs.sum(1, keepdim=True))
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+losses = []
+places = pathlib.Path(f"{pathlib.Path.cwd()}-steps")  # not the notebook's folder, where rank 0 alone writes
+places.unlink(missing_ok=True)
+"""
+TRAIN = """
+for epoch in range(60):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with open(places, "ab") as file:
+            file.write(b".")
+        time.sleep(0.01)
+"""
+STATE = "(model.state_dict(), optimizer.state_dict(), losses, torch.rand(2))"
+
+
+class Run:
+    """A cell on two engines, and the sidebar."""
+
+    def __init__(self, notebook, options: str = "", cell: str = TRAIN) -> None:
+        self.notebook = notebook
+        self.comms = self.telemetry, self.commands = [notebook.open_comm(target) for target in (TELEMETRY_TARGET, COMMAND_TARGET)]
+        self.steps = notebook.folder.with_name(f"{notebook.folder.name}-steps")
+        notebook.run("%distribute start -n 2 --device cpu")
+        self.pids = notebook.engines()
+        notebook.run(SETUP)
+        self.cell = notebook.start(f"%%distribute --engines 2 {options}{cell}")
+
+    def close(self) -> None:
+        for comm in self.comms:
+            self.notebook.close_comm(comm)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that the ranks have made, all together."""
+        return self.steps.stat().st_size if self.steps.exists() else 0
+
+    def messages(self, kind: str) -> list[dict]:
+        return [message for data in self.notebook.heard(self.telemetry) for message in data["messages"] if message["type"] == kind]
+
+    def engines(self) -> list[int]:
+        """Return the engines that the sidebar was told of last."""
+        updates = self.messages("cluster_update")
+        return [engine["pid"] for engine in updates[-1]["engines"]] if updates else []
+
+    def wait(self, condition, what: str) -> None:
+        self.notebook.wait(lambda: condition() or not self.cell.running, what, self.cell)
+        assert self.cell.running, self.cell
+
+    def wait_for_steps(self) -> None:
+        before = self.num_steps
+        self.wait(lambda: self.num_steps > before + 20, "more steps")
+
+    def wait_for_phase(self, phase: str) -> None:
+        self.wait(lambda: (updates := self.messages("run_update")) and updates[-1]["phase"] == phase, phase)
+
+    def command(self, name: str) -> tuple[bool, str]:
+        reply = self.notebook.command(self.commands, name)
+        return reply["ok"], reply["message"]
+
+    def pause(self) -> int:
+        """Pause, and return the steps that were made."""
+        self.wait_for_steps()
+        assert self.command("pause_run") == (True, "Pausing at the end of this step.")
+        self.wait_for_phase("paused")
+        return self.num_steps
+
+    def assert_idle(self, steps: int) -> None:
+        """Wait for some reports of the engines' devices: they come, and no step does."""
+        before = len(self.messages("device_use"))
+        cpu = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in self.pids]
+        began = time.monotonic()
+        self.wait(lambda: len(self.messages("device_use")) > before + 8, "reports of engines that wait")
+        spent = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in self.pids]
+        assert self.num_steps == steps
+        assert max(b - a for a, b in zip(cpu, spent, strict=True)) < 0.5 * (time.monotonic() - began), "they wait, and do not look"
+
+    def go_on(self) -> None:
+        assert self.command("resume_run") == (True, "The run goes on.")
+        self.wait_for_phase("running")
+
+    def finish(self) -> None:
+        self.notebook.finish(self.cell)
+        assert self.cell.ok, self.cell
+
+
+@pytest.fixture(scope="module")
+def expected(shared_notebook):
+    shared_notebook.run(SETUP)
+    shared_notebook.run(TRAIN)
+    return shared_notebook.value(STATE)
+
+
+@pytest.fixture
+def start(notebook):
+    runs = []
+
+    def begin(*args, **options) -> Run:
+        runs.append(Run(notebook, *args, **options))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.close()
+
+
+def test_a_pause_lasts_until_the_run_is_to_go_on_and_changes_nothing(start, expected):
+    run = start()
+    for _ in range(2):
+        steps = run.pause()
+        assert steps % 2 == 0, "all ranks have made as many"
+        run.assert_idle(steps)
+        assert run.command("pause_run") == (False, "The run is paused already.")
+        run.go_on()
+    assert run.command("resume_run") == (False, "The run is not paused.")
+    run.finish()
+    assert difference(run.notebook.value(STATE), expected) is None
+    for name in ("pause_run", "resume_run", "checkpoint_now"):
+        assert run.command(name) == (False, "No cell is running.")
+
+
+def test_a_pause_survives_the_death_of_an_engine(start, expected):
+    run = start()
+    steps, reports = run.pause(), len(run.messages("device_use"))
+    os.kill(run.pids[1], signal.SIGKILL)
+    run.wait(lambda: "Lost rank 1" in run.cell.stderr, "the loss")
+    run.wait(lambda: run.engines() not in ([], run.pids), "another engine")
+    run.pids = run.engines()
+    run.wait(lambda: len(run.messages("device_use")) > reports + 4, "a report of it")
+    run.assert_idle(steps)
+    run.go_on()
+    run.finish()
+    assert difference(run.notebook.value(STATE), expected) is None
+
+
+@pytest.mark.parametrize("how", ["stop_run", "interrupt"])
+def test_a_paused_run_can_be_stopped(start, how):
+    run = start()
+    steps = run.pause()
+    if how == "interrupt":
+        run.notebook.interrupt()
+    else:
+        assert run.command("stop_run")[0]
+    run.notebook.finish(run.cell)
+    assert run.cell.ok if how == "stop_run" else run.cell.error[0] == "KeyboardInterrupt"
+    assert len(run.notebook.value("losses")) == steps / 2
+    assert run.notebook.run("%%distribute --engines 2\n1 + 1").result == "2"
+    assert run.notebook.engines() == run.pids
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_checkpoint_now_is_kept_and_the_run_can_go_on_from_it(start, expected, paused):
+    run = start(f"--name now{paused}")
+    if paused:
+        run.pause()
+    else:
+        run.wait_for_steps()
+    assert run.command("checkpoint_now") == (True, "A checkpoint is written at the next place where the cell can go on from it.")
+    run.wait(lambda: any("A checkpoint of step " in notice["text"] for notice in run.messages("notice")), "the checkpoint")
+    if paused:
+        run.go_on()
+    run.finish()
+    (folder,) = run.notebook.folder.glob(f"dtrain-runs/*now{str(paused).lower()}*/checkpoints/step-*")
+    assert f"A checkpoint of step {int(folder.name[5:])} is on disk" in run.cell.stderr
+    again = run.notebook.run(f"%distribute resume now{paused}")
+    assert f"going on from step {int(folder.name[5:])}." in again.stderr
+    assert difference(run.notebook.value(STATE), expected) is None
+
+
+def test_a_cell_that_distributes_itself_is_left_alone(start):
+    run = start("--strategy none", cell="\nprint('begun')\nwhile True:\n    time.sleep(0.01)\n")
+    run.notebook.wait_for_stdout(run.cell, "begun")
+    assert run.command("pause_run") == (False, "A cell that distributes itself (--strategy none) cannot be paused.")
+    assert run.command("checkpoint_now") == (False, "A cell that distributes itself (--strategy none) cannot be kept on disk.")
+    run.notebook.interrupt()
+    run.notebook.finish(run.cell)
