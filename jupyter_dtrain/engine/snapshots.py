@@ -1,9 +1,12 @@
 """Snapshots: what a rank needs to go on from the top of a loop's iteration in another process, kept in memory.
 
 All ranks take a snapshot at the same place, each of its own state, and write it into a folder of shared memory, so it
-outlives the rank. It holds what the cell has made of the notebook's values (:mod:`.results`), the variables of the
-functions that it is in, the position in its loops (:mod:`.loops`), random states and counts. A snapshot is of use once every
-rank has written its own, at one position: the notebook kernel sees to that.
+outlives the rank. Each has its buffers in a folder of its own, so that it is removed as a whole, whatever else is being
+written; those that have not changed since the one before are linked from there.
+
+It holds what the cell has made of the notebook's values (:mod:`.results`), the variables of the functions that it is in, the
+position in its loops (:mod:`.loops`), random states and counts. A snapshot is of use once every rank has written its own,
+at one position: the notebook kernel sees to that.
 """
 
 from __future__ import annotations
@@ -64,6 +67,11 @@ def snapshot_file(folder: Path, number: int, rank: int) -> Path:
     return folder / f"{number}-{rank}"
 
 
+def snapshot_blobs(folder: Path, number: int) -> Path:
+    """Return where the buffers of snapshot `number` lie, those of all ranks."""
+    return folder / f"{number}.blobs"
+
+
 class Snapshots:
     """Takes a rank's snapshots.
 
@@ -98,7 +106,7 @@ class Snapshots:
         self._control, self._observer, self._shown = control, observer, shown
         self._skip = skip
         self._emitter, self._notes = emitter, notes
-        self._blobs = BlobFolder(folder / "blobs")
+        self._before: Path | None = None  # the buffers of the rank's last snapshot
 
     def at_boundary(self) -> None:
         """Take the snapshot that is due here, if one is and if the cell can be resumed here."""
@@ -149,10 +157,11 @@ class Snapshots:
         saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
         if saved is None:
             return None
+        blobs, self._before = BlobFolder(snapshot_blobs(self._folder, number), self._before), snapshot_blobs(self._folder, number)
         return Snapshot(
             step=self._observer.step,
             position=position,
-            parcel=to_parcel(saved.packed, self._blobs),
+            parcel=to_parcel(saved.packed, blobs),
             names=saved.names,
             extra=saved.extra,
             random_state=random_state,
@@ -176,7 +185,8 @@ class Snapshots:
             Objects that came with it.
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
-        packed = from_parcel(snapshot.parcel, self._blobs)
+        self._before = snapshot_blobs(self._folder, number)
+        packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
         values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
         *values, observed, trained = values
         self._training.set_state(trained)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.snapshots import snapshot_file
+from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
 from ..transport.blobs import BlobFolder, bytes_of, key_of, write_whole
 from .keeper import Whole
@@ -241,7 +241,7 @@ class CheckpointFolder:
     def read(self, checkpoint: Checkpoint, folder: Path, *, number: int) -> Whole:
         """Copy a checkpoint, which is intact, to where ranks look for snapshot `number`."""
         manifest = _read_manifest(checkpoint.folder)
-        own, blobs = BlobFolder(self._blobs), BlobFolder(folder / "blobs")
+        own, blobs = BlobFolder(self._blobs), BlobFolder(snapshot_blobs(folder, number))
         for key in manifest["blobs"]:
             blobs.write(key, own.open(key))
         for rank in range(checkpoint.world_size):

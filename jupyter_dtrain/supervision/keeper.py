@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ..engine.snapshots import snapshot_file
+from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..protocol import Message, SnapshotTaken, Steps
 from ..transport.blobs import BlobFolder
 
@@ -88,6 +89,9 @@ class SnapshotKeeper:
 
     def begin(self) -> None:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
+        for asked in (self._asked, self._at):
+            if asked is not None:
+                self._remove(asked.number)
         self._asked, self._at, self._next = None, None, self._clock() if self._hastened else None
 
     def note(self, event: Message) -> None:
@@ -144,7 +148,6 @@ class SnapshotKeeper:
         )
         if before is not None and before is not self.held:
             self._remove(before.number)
-        self._trim()
 
     def release(self) -> None:
         """Remove the snapshot that was held, unless it is the newest."""
@@ -156,10 +159,11 @@ class SnapshotKeeper:
         """Return each rank's part of a snapshot."""
         return [snapshot_file(self.folder, snapshot.number, rank) for rank in range(snapshot.world_size)]
 
-    def _trim(self) -> None:
-        kept = {key for snapshot in (self.newest, self.held) if snapshot is not None for key in snapshot.keys}
-        BlobFolder(self.folder / "blobs").trim(keep=kept, limit=0)
+    def blobs(self, snapshot: Whole) -> BlobFolder:
+        """Return the buffers of a snapshot."""
+        return BlobFolder(snapshot_blobs(self.folder, snapshot.number))
 
     def _remove(self, number: int) -> None:
+        shutil.rmtree(snapshot_blobs(self.folder, number), ignore_errors=True)
         for file in self.folder.glob(f"{number}-*"):
             file.unlink(missing_ok=True)

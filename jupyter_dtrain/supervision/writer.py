@@ -122,7 +122,7 @@ class CheckpointWriter:
                 self._wrote_task = True
             written = self._folder.write(
                 keeper.files(snapshot),
-                BlobFolder(keeper.folder / "blobs"),
+                keeper.blobs(snapshot),
                 snapshot.keys,
                 step=snapshot.step,
                 place=snapshot.place,

@@ -57,10 +57,12 @@ class BlobFolder:
     ----------
     path : Path
         Made with mode 0700 if it is missing.
+    before : Path, optional
+        Another folder of the same file system: what lies there is linked from there and not written again.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, before: Path | None = None) -> None:
+        self.path, self._before = path, before
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put_all(self, buffers: Sequence[memoryview]) -> list[str]:
@@ -116,6 +118,15 @@ class BlobFolder:
             pass
         else:
             return
+        if self._before is not None:
+            try:
+                os.link(self._before / key, target)
+            except FileExistsError:  # another process was faster
+                return
+            except OSError:  # it is not there, or gone meanwhile
+                pass
+            else:
+                return
         write_whole(target, buffer, durable=durable)
 
     def missing(self, keys: Iterable[str]) -> list[str]:

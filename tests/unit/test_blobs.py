@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -221,3 +222,14 @@ def test_the_folder_is_the_users_own(tmp_path):
     path = tmp_path / "a" / "blobs"
     assert stat.S_IMODE(BlobFolder(path).path.stat().st_mode) == 0o700
     assert BlobFolder(path).path == path, "and may be there already"
+
+
+def test_what_lies_in_the_folder_before_is_linked_and_outlives_it(tmp_path):
+    before = BlobFolder(tmp_path / "1")
+    same = before.put(memoryview(b"same"))
+    after = BlobFolder(tmp_path / "2", before.path)
+    assert after.put(memoryview(b"same")) == same
+    assert (before.path / same).samefile(after.path / same)
+    shutil.rmtree(before.path)
+    new = after.put(memoryview(b"new"))
+    assert (bytes(after.open(same)), bytes(after.open(new))) == (b"same", b"new")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dtrain.engine.snapshots import snapshot_blobs
 from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.supervision import checkpoints as module
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
@@ -54,7 +55,7 @@ def test_what_was_written_is_read(run, tmp_path):
     whole = run.checkpoints.read(found, target, number=1)
     assert (whole.number, whole.step, whole.world_size) == (1, 120, 2)
     assert [(target / f"1-{rank}").read_bytes() for rank in range(2)] == [b"rank 0 at step 120", b"rank 1 at step 120"]
-    assert sorted(bytes(BlobFolder(target / "blobs").open(key)) for key in whole.keys) == [b"moments of 120", b"w" * 1000]
+    assert sorted(bytes(BlobFolder(snapshot_blobs(target, 1)).open(key)) for key in whole.keys) == [b"moments of 120", b"w" * 1000]
 
 
 def test_equal_buffers_lie_there_once_and_go_with_the_last_that_needs_them(run):

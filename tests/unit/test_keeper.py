@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.engine.snapshots import snapshot_file
+from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file
 from jupyter_dtrain.protocol import SnapshotTaken, Steps
 from jupyter_dtrain.supervision.keeper import Asked, SnapshotKeeper
 from jupyter_dtrain.transport.blobs import BlobFolder
@@ -29,7 +29,7 @@ class Ranks:
         self.keeper.note(Steps(rank=0, step=[step], **columns))  # type: ignore[arg-type]
 
     def write(self, rank: int, number: int, *, step: int = 10, place: str = "line 3", seconds: float = 0.001, data: bytes = b"") -> str:
-        key = BlobFolder(self.keeper.folder / "blobs").put(memoryview(data or f"{rank} {number}".encode()))
+        key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(data or f"{rank} {number}".encode()))
         snapshot_file(self.keeper.folder, number, rank).write_bytes(b"state")
         self.keeper.note(SnapshotTaken(rank=rank, number=number, step=step, place=place, seconds=seconds, keys=[key]))
         return key
@@ -38,7 +38,7 @@ class Ranks:
         return {path.name for path in self.keeper.folder.iterdir() if path.is_file()}
 
     def blobs(self) -> set[str]:
-        return {path.name for path in (self.keeper.folder / "blobs").iterdir()}
+        return {path.name for path in self.keeper.folder.glob("*.blobs/*")}
 
 
 @pytest.fixture
@@ -131,6 +131,23 @@ def test_what_a_lost_generation_had_begun_is_void(keeper, clock, ranks):
     ranks.train(1)
     assert [asked.number for asked in asked_after(keeper, clock, 2)] == [2]
     assert keeper.newest is None
+
+
+def test_one_that_is_being_written_keeps_its_buffers_when_another_is_whole(tmp_path, clock):
+    keeper = SnapshotKeeper(tmp_path / "snapshots", 2, every=50, clock=clock)
+    keeper.folder.mkdir()
+    ranks = Ranks(keeper)
+    ranks.train(1)
+    (ahead,) = keeper.due()
+    (now,) = asked_after(keeper, clock, 2)
+    written = ranks.write(0, ahead.number, step=50)
+    ranks.write(0, now.number), ranks.write(1, now.number)
+    keeper.settle()
+    assert keeper.newest.number == now.number
+    ranks.write(1, ahead.number, step=50)
+    keeper.settle()
+    assert keeper.newest.number == ahead.number
+    assert keeper.blobs(keeper.newest).missing([written, *keeper.newest.keys]) == []
 
 
 def test_one_that_is_held_stays(keeper, clock, ranks):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain.engine.snapshots import snapshot_file
+from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
 from jupyter_dtrain.supervision.keeper import SnapshotKeeper, Whole
 from jupyter_dtrain.supervision.writer import FIRST, CheckpointWriter
@@ -36,7 +36,7 @@ class Run:
         self.writer = CheckpointWriter(self.checkpoints, task, say=self.said.append)  # type: ignore[arg-type]
 
     def snapshot(self, number: int, step: int) -> None:
-        key = BlobFolder(self.keeper.folder / "blobs").put(memoryview(b"weights %d" % step))
+        key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(b"weights %d" % step))
         snapshot_file(self.keeper.folder, number, 0).write_bytes(b"state")
         self.keeper.newest = Whole(number, 1, step, "line 3", frozenset([key]))
 
