@@ -44,6 +44,13 @@ def note(step):
     time.sleep(0.01)
 """
 
+ENGINE = """
+cluster = get_ipython().magics_manager.registry["DistributeMagics"].session.get().cluster
+with open("engine", "w") as file:
+    file.write(str(cluster.engines[0].pid))
+del cluster
+"""
+
 CELL = """%%distribute --engines 2 --device cpu
 loader = DataLoader(data, batch_size=64, shuffle=True)
 for step, (x, y) in enumerate(loader, 1):
@@ -172,16 +179,16 @@ class Notebook:
 
         def kill() -> None:
             wait(lambda: reached(self.folder, KILL_AT), "half of the steps")
-            engines = [child for child in psutil.Process().children(recursive=True) if "engine_app" in " ".join(child.cmdline())]
             times["killed"] = time.time()
-            engines[0].kill()
+            os.kill(engine, signal.SIGKILL)
 
         def notice() -> None:
             times.setdefault("noticed", time.time())
 
+        self.run(MODEL + ENGINE)
+        engine = int((self.folder / "engine").read_text())
         killer = threading.Thread(target=kill)
         killer.start()
-        self.run(MODEL)
         self.run(CELL, on_stderr=notice)
         killer.join()
         return figures(self.folder, times["killed"], times["noticed"] - times["killed"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .cluster.cluster import EngineCluster
 from .cluster.devices import plan_devices
-from .group import Group
 from .options import ClusterOptions
 from .protocol import ClusterUpdate
+
+if TYPE_CHECKING:
+    from .group import Group
 
 Progress = Callable[[str], None]
 
@@ -18,22 +22,22 @@ Progress = Callable[[str], None]
 class Engines:
     """Owns at most one cluster. Any thread may use it; one lock is held while a cluster starts or stops.
 
-    Parameters
-    ----------
-    on_update : callable
-        Told of every change, on any thread.
+    Importing this module imports no torch: engines start while the notebook's process does.
 
     Attributes
     ----------
+    on_update : callable
+        Told of every change, on any thread.
     update : ClusterUpdate
         The cluster as it is now.
     """
 
-    def __init__(self, on_update: Callable[[ClusterUpdate], None]) -> None:
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._cluster: EngineCluster | None = None
         self._group: Group | None = None
-        self._on_update = on_update
+        self._beginning: _Beginning | None = None
+        self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
     @property
@@ -42,8 +46,19 @@ class Engines:
         cluster = self._cluster
         return cluster if cluster is not None and cluster.alive else None
 
+    def begin(self, options: ClusterOptions) -> None:
+        """Start a cluster in the background if there is none; the next :meth:`start` waits for it."""
+        if self._cluster is None and (self._beginning is None or self._beginning.over):
+            self._beginning = _Beginning(lambda progress: self._started(options, progress))
+
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None and not beginning.over:
+            beginning.wait(on_progress)
+        return self._started(options, on_progress)
+
+    def _started(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
         with self._lock:
             cluster = self.cluster
             if cluster is not None and _satisfies(cluster, options):
@@ -80,6 +95,8 @@ class Engines:
 
     def group(self, cluster: EngineCluster, num_ranks: int) -> Group:
         """Return the first `num_ranks` engines as a group, the same as for the last cell where that is possible."""
+        from .group import Group
+
         group = self._group
         if group is None or group.cluster is not cluster or group.num_ranks != num_ranks:
             group = self._group = Group(cluster, num_ranks)
@@ -110,7 +127,57 @@ class Engines:
 
     def _tell(self, update: ClusterUpdate) -> None:
         self.update = update
-        self._on_update(update)
+        self.on_update(update)
+
+
+class _Beginning:
+    """A start in the background: on its own thread, what it says for whoever waits.
+
+    Parameters
+    ----------
+    start : callable
+        Gets what to tell its progress, which raises where nobody wants the start any more.
+    """
+
+    def __init__(self, start: Callable[[Progress], object]) -> None:
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._unwanted = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(start,), name="dtrain-start", daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def wait(self, on_progress: Progress | None) -> None:
+        """Pass on what is said until it is over, and raise its error. A keyboard interrupt ends it."""
+        try:
+            while not self.over or not self._said.empty():
+                try:
+                    sentence = self._said.get(timeout=0.05)
+                except queue.Empty:
+                    continue
+                if on_progress is not None:
+                    on_progress(sentence)
+        except BaseException:
+            self._unwanted = True
+            self._thread.join()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, start: Callable[[Progress], object]) -> None:
+        try:
+            start(self._say)
+        except BaseException as error:
+            self._error = error
+
+    def _say(self, sentence: str) -> None:
+        if self._unwanted:
+            raise KeyboardInterrupt
+        self._said.put(sentence)
 
 
 def _satisfies(cluster: EngineCluster, options: ClusterOptions) -> bool:

@@ -35,17 +35,25 @@ class Session:
     ----------
     folder : Path, optional
         Where runs are recorded; by default ``dtrain-runs`` beside the notebook.
+    engines : Engines, optional
+        Those that are starting already.
+
+    Attributes
+    ----------
     on_news : callable
         Called, on any thread, when there is something new for :meth:`drain`.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, engines: Engines | None = None) -> None:
         self._store = RunStore(folder) if folder is not None else RunStore()
         self._lock = threading.Lock()
-        self._engines = Engines(self._note_cluster)
         self._recorder: RunRecorder | None = None
         self._news: list[Message] = []
         self.on_news: Callable[[], None] = lambda: None
+        self._engines = engines or Engines()
+        self._engines.on_update = self._note_cluster
+        if engines is not None:
+            self._note_cluster(engines.update)
         self._runner = Runner(self._engines, self._store, on_begin=self._begin, on_news=lambda: self.on_news())
 
     @property

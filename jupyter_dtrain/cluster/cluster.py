@@ -29,7 +29,7 @@ import psutil
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
-from .commands import CONTROLLER, controller_command, engine_command, engine_name, id_of
+from .commands import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, id_of, template_command
 from .devices import DevicePlan, plan_devices
 from .environment import process_environment
 from .processes import GuardedProcesses
@@ -265,9 +265,19 @@ class EngineCluster:
         security = folders.profile / "security"
         files = [security / f"ipcontroller-{kind}.json" for kind in ("client", "engine")]
         environment = process_environment(folders, marker=self._marker, connection_file=files[1])
+        self._environment = environment
+        # Elsewhere a fork of a process with torch in it is not safe, and for GPUs it takes more care than has been tried.
+        if sys.platform == "linux" and all(plan.kind == "cpu" for plan in self.device_plans):
+            self._processes.start(
+                TEMPLATE,
+                template_command(WARM_MODULES),
+                env={**environment, **self.device_plans[0].environment()},
+                cwd=Path.cwd(),
+                log=folders.log_of(TEMPLATE),
+                how="template",
+            )
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         self._processes.start(CONTROLLER, controller_command(), env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
-        self._environment = environment
         for plan in self.device_plans:
             self._start_engine(plan, plan.rank)
         import ipyparallel  # while the processes import it too
@@ -293,6 +303,7 @@ class EngineCluster:
             env={**self._environment, **plan.environment()},
             cwd=Path.cwd(),
             log=self._folders.log_of(name),
+            how="fork",
         )
         return name
 

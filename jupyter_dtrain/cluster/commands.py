@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 CONTROLLER = "controller"
+TEMPLATE = "template"
 CONTROLLER_ARGUMENTS = (
     "--IPController.ip=127.0.0.1",
     "--IPController.location=127.0.0.1",  # or every client would ask DNS for this host's name
@@ -23,6 +25,11 @@ ENGINE_ARGUMENTS = (
 def controller_command() -> list[str]:
     """Return the command line of the controller."""
     return [sys.executable, "-m", f"{__package__}.controller_app", *CONTROLLER_ARGUMENTS]
+
+
+def template_command(modules: Sequence[str]) -> list[str]:
+    """Return the command line of the process that engines are forked from, with `modules` imported."""
+    return [sys.executable, "-m", f"{__package__}.template", *modules]
 
 
 def engine_command(engine_id: int) -> list[str]:

@@ -8,8 +8,9 @@ away from their parents included, then remove the cluster's folders. On Linux th
 It runs as a script of the standard library alone, without ``site``: it starts in some 20 ms, stays small, and cannot
 fail over an environment that is being changed under it. ``processes.py`` is the kernel's side. Both talk in lines of JSON:
 
-- in: ``{"do": "start", "name", "argv", "env", "cwd", "log"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
-  the end of the input means stop too
+- in: ``{"do": "start", "name", "argv", "env", "cwd", "log", "how"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
+  the end of the input means stop too. `how` is ``"exec"``, ``"template"`` for the process that others are forked from
+  (``template.py``), or ``"fork"`` for one of those, which is executed all the same where there is no template.
 - out: ``{"event": "started", "name", "pid"}``, ``{"event": "exited", "name", "status"}`` (negative: the signal)
 """
 
@@ -28,6 +29,9 @@ from typing import Any
 GRACE = 0.5  # seconds between asking processes to leave and killing them
 GIVE_UP = 10.0  # seconds after which a process that cannot be killed (stuck in a driver) is left alone
 POLL = 0.25  # seconds between looks at the parent's pid where the system has no pidfd
+REPLIES = 3  # file descriptor on which the template says whom it has forked
+REQUESTS_SIZE = 1 << 20  # bytes of requests that the template, which may be busy, leaves unread
+F_SETPIPE_SZ = 1031  # Linux's, which Python has from 3.10 in name on some systems only
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -94,6 +98,8 @@ class Guard:
         self.stopping = False
         self.prctl = prctl()
         self.input = b""
+        self.template: Template | None = None
+        self.strays: dict[int, int] = {}  # status by pid of what has ended and was nobody's; the template may yet say whose
 
     def run(self) -> None:
         """Serve until told to stop or until the kernel is gone, then clean up."""
@@ -116,7 +122,10 @@ class Guard:
                 pass  # not Linux, or a sandbox that does not know it: the loop below looks at the parent's pid instead
             timeout = None if len(watched) == 3 else POLL
             while not self.stopping and os.getppid() == self.parent:
-                ready = select.select(watched, [], [], timeout)[0]
+                replies = [] if self.template is None else [self.template.replies]
+                ready = select.select([*watched, *replies], [], [], timeout)[0]
+                if replies and replies[0] in ready:
+                    self.hear()
                 if awake in ready:
                     os.read(awake, 4096)
                 if sys.stdin.fileno() in ready:
@@ -148,8 +157,12 @@ class Guard:
                 case "stop":
                     self.stop()
 
-    def start(self, *, name: str, argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
+    def start(self, *, name: str, argv: list[str], env: dict[str, str], cwd: str, log: str, how: str) -> None:
         """Start one process in a session of its own, its output going to the file `log`."""
+        if how == "fork" and self.template is not None:
+            self.template.ask(name=name, argv=argv, env=env, cwd=cwd, log=log)
+            return
+        template = Template(env) if how == "template" else None
         guard = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -160,7 +173,10 @@ class Guard:
                 output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                if template is not None:
+                    template.connect()
+                else:
+                    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.chdir(cwd)
                 if os.getppid() == guard:  # it may have died before its death could be a signal
                     os.execvpe(argv[0], argv, env)
@@ -168,8 +184,35 @@ class Guard:
                 os.write(2, f"{argv[0]}: {error}\n".encode())
             finally:
                 os._exit(127)
+        if template is not None:
+            template.begin(pid)
+            self.template = template
+        self.known(name, pid)
+
+    def known(self, name: str, pid: int) -> None:
+        """Report that the process `name` is there, and its end if that came first."""
         self.names[pid] = name
         self.report(event="started", name=name, pid=pid)
+        if pid in self.strays:
+            self.ended(pid, self.strays.pop(pid))
+
+    def ended(self, pid: int, status: int) -> None:
+        """Report the end of a process."""
+        name = self.names.pop(pid, None)
+        if name is None:
+            self.strays[pid] = status  # an orphan that was adopted, or one whose name is still on its way
+            return
+        self.report(event="exited", name=name, status=os.waitstatus_to_exitcode(status))
+        if self.template is not None and self.template.pid == pid:
+            waiting, self.template = self.template.end(), None
+            for request in waiting:
+                self.start(**request, how="exec")
+
+    def hear(self) -> None:
+        """Read whom the template has forked."""
+        assert self.template is not None
+        for name, pid in self.template.forked():
+            self.known(name, pid)
 
     def reap(self) -> bool:
         """Collect processes that have ended; return whether any child is left."""
@@ -180,9 +223,7 @@ class Guard:
                 return False
             if pid == 0:
                 return True
-            name = self.names.pop(pid, None)  # None: an orphan that was adopted
-            if name is not None:
-                self.report(event="exited", name=name, status=os.waitstatus_to_exitcode(status))
+            self.ended(pid, status)
 
     def report(self, **event: Any) -> None:
         """Tell the kernel, if it still listens."""
@@ -215,6 +256,60 @@ class Guard:
         os.chdir("/")
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class Template:
+    """The guard's line to the process that engines are forked from, which runs in the environment `env`."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+        self.pid = 0
+        self.waiting: dict[str, dict[str, Any]] = {}  # what was asked for and has not been forked, by name
+        self.input = b""
+        self.its_requests, self.requests = os.pipe()
+        self.replies, self.its_replies = os.pipe()
+        try:
+            fcntl.fcntl(self.requests, F_SETPIPE_SZ, REQUESTS_SIZE)
+        except OSError:
+            pass  # the usual 64 KiB do for 100 engines
+
+    def connect(self) -> None:
+        """Give this process, which becomes the template, its ends."""
+        os.dup2(self.its_requests, 0)
+        os.dup2(self.its_replies, REPLIES)
+
+    def begin(self, pid: int) -> None:
+        """Keep the other ends, here in the guard."""
+        self.pid = pid
+        os.close(self.its_requests)
+        os.close(self.its_replies)
+
+    def ask(self, **request: Any) -> None:
+        """Ask for a process."""
+        self.waiting[request["name"]] = request
+        env = {key: value for key, value in request["env"].items() if self.env.get(key) != value}
+        # What comes after the interpreter and `-m` with its module are the arguments.
+        line = json.dumps({**request, "env": env, "argv": request["argv"][3:]})
+        try:
+            os.write(self.requests, line.encode() + b"\n")
+        except OSError:
+            pass  # it has just ended, which will be seen
+
+    def forked(self) -> list[tuple[str, int]]:
+        """Return what has been forked since the last call."""
+        *lines, self.input = (self.input + os.read(self.replies, 1 << 16)).split(b"\n")
+        found = []
+        for line in lines:
+            reply = json.loads(line)
+            self.waiting.pop(reply["name"], None)
+            found.append((reply["name"], reply["pid"]))
+        return found
+
+    def end(self) -> list[dict[str, Any]]:
+        """Return what was asked for in vain."""
+        os.close(self.requests)
+        os.close(self.replies)
+        return list(self.waiting.values())
 
 
 if __name__ == "__main__":

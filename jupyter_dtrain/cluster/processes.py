@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from . import guard
 
@@ -68,9 +68,18 @@ class GuardedProcesses:
         """Whether the guard is running; when it is not, its processes are not either."""
         return self._guard.poll() is None
 
-    def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Ask for a process; its pid appears in `pids`."""
-        self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log)})
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        how: Literal["exec", "template", "fork"] = "exec",
+    ) -> None:
+        """Ask for a process; its pid appears in `pids`. `how` is explained in ``guard.py``."""
+        self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log), "how": how})
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal to the process `name`; nothing happens if it is gone."""

@@ -9,6 +9,8 @@ from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply,
 from .comm import Telemetry
 
 if TYPE_CHECKING:
+    from ..engines import Engines
+    from ..options import ClusterOptions
     from ..runs.archive import RunArchive
     from ..session import Session
 
@@ -23,6 +25,7 @@ class LazySession:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._archive: RunArchive | None = None
+        self._engines: Engines | None = None
         self.telemetry = Telemetry(self)
 
     @property
@@ -36,9 +39,19 @@ class LazySession:
             if self._session is None:
                 from ..session import Session
 
-                self._session = Session(self._archive.folder if self._archive is not None else None)
+                self._session = Session(self._archive.folder if self._archive is not None else None, self._engines)
                 self._session.on_news = self.telemetry.notify
             return self._session
+
+    def begin_cluster(self, options: ClusterOptions) -> None:
+        """Let engines start, if there are none, while this process imports torch and looks at the cell."""
+        with self._lock:
+            if self._session is None and self._engines is None:
+                from ..engines import Engines
+
+                self._engines = Engines()
+            if self._engines is not None:
+                self._engines.begin(options)
 
     def close(self) -> None:
         """Stop what the session runs, and serve the sidebar no more."""

@@ -58,10 +58,7 @@ class DistributeMagics(Magics):
         except HelpAsked as asked:
             _show(asked)
             return None
-        from ..capture.bundle import pack
-        from ..capture.loop_table import loop_rows, loop_table
         from ..capture.names import find_names
-        from ..capture.preview import preview, table
 
         shell = self.shell
         assert shell is not None
@@ -71,9 +68,15 @@ class DistributeMagics(Magics):
         tree = _parsed(source, filename, shell)
         names = find_names(tree)
         if options.preview:
+            from ..capture.loop_table import loop_rows, loop_table
+            from ..capture.preview import preview, table
+
             tables = [table(preview(names, shell.user_ns)), loop_table(loop_rows(tree, shell.user_ns))]
             _show("\n\n".join(part for part in tables if part))
             return None
+        self.session.begin_cluster(options.cluster)
+        from ..capture.bundle import pack  # which imports torch
+
         _check_split(options.split, names, shell.user_ns)
         bundle = pack(names, shell.user_ns)
         output = CellOutput()

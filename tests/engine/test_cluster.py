@@ -25,6 +25,7 @@ import pytest
 from jupyter_dtrain.cluster import cluster as cluster_module
 from jupyter_dtrain.cluster import commands, folders
 from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.cluster.commands import template_command
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
 
@@ -200,7 +201,9 @@ def test_a_killed_engine_is_noticed_and_leaves_the_other(mark):
         wait_until(lambda: cluster.dead_ranks() == [1])
         assert not cluster.alive
         wait_until(lambda: cluster.client.ids == [0])
-        assert len(processes_with(mark)) == 4  # guard, controller, its heart monitor, one engine
+        assert (
+            len(processes_with(mark)) == 5 if sys.platform == "linux" else 4
+        )  # guard, template, controller, its heart monitor, one engine
         assert psutil.pid_exists(cluster.pids()["engine-0"])
         cluster.client.send_signal(signal.SIGINT, targets=0)
         with pytest.raises(Exception, match="died while running"):
@@ -209,6 +212,47 @@ def test_a_killed_engine_is_noticed_and_leaves_the_other(mark):
     finally:
         cluster.stop()
     assert processes_with(mark) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="engines are forked on Linux only")
+def test_engines_start_without_the_process_that_they_are_forked_from(mark):
+    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    try:
+        template = psutil.Process(cluster.pids()["template"])
+        assert psutil.Process(cluster.pids()["engine-0"]).cmdline() == template.cmdline()
+        template.suspend()
+        os.kill(cluster.pids()["engine-1"], signal.SIGKILL)
+        wait_until(lambda: cluster.dead_ranks() == [1])
+
+        replacing = threading.Thread(target=lambda: cluster.replace([1], limit=timedelta(seconds=LIMIT)))
+        replacing.start()  # asks a process that does not answer
+        wait_until(lambda: not cluster.dead_ranks())
+        template.kill()
+        replacing.join(LIMIT)
+        assert cluster.view.apply_sync(os.getpid) == [engine.pid for engine in cluster.engines]
+        assert psutil.Process(cluster.engines[1].pid).cmdline() != template_command(())
+
+        os.kill(cluster.pids()["engine-0"], signal.SIGKILL)
+        wait_until(lambda: cluster.dead_ranks() == [0])
+        cluster.replace([0], limit=timedelta(seconds=LIMIT))
+        assert cluster.view.apply_sync(os.getpid) == [engine.pid for engine in cluster.engines]
+    finally:
+        cluster.stop()
+    assert processes_with(mark) == []
+
+
+def test_an_engine_starts_where_the_notebook_is_now(mark, tmp_path, monkeypatch):
+    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    try:
+        (tmp_path / "beside_the_notebook.py").write_text("found = 5")
+        monkeypatch.chdir(tmp_path)
+        os.kill(cluster.pids()["engine-0"], signal.SIGKILL)
+        wait_until(lambda: cluster.dead_ranks() == [0])
+        cluster.replace([0], limit=timedelta(seconds=LIMIT))
+        cluster.view.execute("import os, beside_the_notebook; found = (os.getcwd(), beside_the_notebook.found)", block=True)
+        assert cluster.view.pull("found", block=True) == [(str(tmp_path), 5)]
+    finally:
+        cluster.stop()
 
 
 def test_without_its_controller_no_rank_can_be_reached(mark):
