@@ -11,7 +11,8 @@ from ..errors import StoreError
 from ..protocol import Command, PastRun, Points, Reply
 from .compare import compare
 from .record import RunRecord
-from .recorder import LOSS, MAX_VIEW_POINTS
+from .recorder import LOSS
+from .run_curves import MAX_VIEW_POINTS
 from .store import DEFAULT_FOLDER, RunStore
 
 MAX_RUNS = 1000

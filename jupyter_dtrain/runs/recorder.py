@@ -2,8 +2,7 @@
 
 Three threads meet here: events come from an IO thread, views are served from the telemetry thread, rows are fetched by
 whoever writes the store. Each takes what is new for it, when it is ready for it, so a slow disk or a slow browser never
-holds up the IO thread. Memory is bounded: what views have not fetched, and what they were given and may ask
-for again, is thinned; the rows for the store are whole, and are dropped at once when there is no store (:meth:`RunRecorder.drop_rows`).
+holds up the IO thread.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from ..errors import ProtocolError
 from ..protocol import (
@@ -30,12 +28,11 @@ from ..protocol import (
     TimeSplit,
 )
 from .curve import Curve
+from .run_curves import Rows, RunCurves
 from .steps import GlobalStep, GlobalSteps
 from .throughput import Throughput
 from .times import TimeSplits
 
-MAX_VIEW_POINTS = 10_000
-"""Points of one curve that a view gets at most."""
 MAX_NOTICES = 100
 """Notices of one run that are shown; a run that says more says it in a loop."""
 RATE_INTERVAL = 1.0
@@ -46,13 +43,6 @@ LEARNING_RATE = "learning_rate"
 SAMPLES_PER_SECOND = "samples_per_second"
 EPOCH = "epoch"  # passes over the training data, 1.5 half way through the second: what a curve over epochs is drawn by
 MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND, EPOCH})
-
-
-class Rows(NamedTuple):
-    """New points of one curve for the store, none left out."""
-
-    name: str
-    points: Curve
 
 
 class RunRecorder:
@@ -95,11 +85,7 @@ class RunRecorder:
         self._notices: dict[str, Notice] = {}  # by text, in order; all ranks say the same
         self._loss_was_odd = False
         self._num_logged: dict[str, int] = {}
-        # What views have and have not fetched, and what the store has not.
-        self._seen: dict[str, Curve] = {}
-        self._fresh: dict[str, Curve] = {}
-        self._rows: dict[str, Curve] | None = {}
-        self._thinned: set[str] = set()  # curves of `_seen` and `_fresh` that lack points
+        self._curves = RunCurves(run_id)
         self._fresh_devices: set[int] = set()
         self._fresh_notices: list[Notice] = []
         self._changed = True
@@ -132,8 +118,8 @@ class RunRecorder:
                 case DeviceUse():
                     self._devices[event.rank] = event
                     self._fresh_devices.add(event.rank)
-                    self._keep(f"device/{event.rank}/utilization", event.time, event.utilization)
-                    self._keep(f"device/{event.rank}/memory_used", event.time, event.memory_used)
+                    self._curves.keep(f"device/{event.rank}/utilization", self._last.step, event.time, event.utilization)
+                    self._curves.keep(f"device/{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
                 case TimeSplit():
                     self._times.add(event)
                 case Scalars():
@@ -149,7 +135,7 @@ class RunRecorder:
             for name, curve in curves.items():
                 if name.startswith("device/"):
                     continue
-                self._seen[name] = self._bounded(name, curve)
+                self._curves.know(name, curve)
                 if name not in MEASURED:
                     self._num_logged[name] = len(curve)
             known = curves.get(LOSS) or curves.get(LEARNING_RATE)
@@ -205,18 +191,12 @@ class RunRecorder:
     def drain(self) -> list[Message]:
         """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the rest."""
         with self._lock:
-            messages: list[Message] = []
-            for name, fresh in self._fresh.items():
-                seen = self._seen.setdefault(name, Curve())
-                seen.extend(fresh)
-                self._seen[name] = self._bounded(name, seen)
-                messages.append(self._points(name, fresh))
+            messages: list[Message] = [*self._curves.drain()]
             messages += [self._devices[rank] for rank in sorted(self._fresh_devices)]
             messages += self._times.fresh()
             if self._changed:
                 messages.append(self._run_update())
             messages += self._fresh_notices  # they do not name their run, so a new one has to be there before them
-            self._fresh = {}
             self._fresh_devices = set()
             self._fresh_notices = []
             self._changed = False
@@ -228,22 +208,24 @@ class RunRecorder:
         What came since is left to the next drain, so a view that gets a snapshot and then every drain gets each point once.
         """
         with self._lock:
-            return [self._points(name, curve) for name, curve in self._seen.items()]
+            return self._curves.snapshot()
+
+    def outline(self, limit: int) -> list[Points]:
+        """Return the curves up to now, of at most `limit` points each, whoever has fetched them."""
+        with self._lock:
+            return self._curves.outline(limit)
 
     # -- out, for the store ------------------------------------------------------------------------------------------
 
     def take_rows(self) -> list[Rows]:
         """Return every point since the last call, for the store. Call it about once a second: they are kept until then."""
         with self._lock:
-            if self._rows is None:
-                return []
-            rows, self._rows = self._rows, {}
-            return [Rows(name, points) for name, points in rows.items()]
+            return self._curves.take_rows()
 
     def drop_rows(self) -> None:
         """Keep no more rows: there is no store, or it has failed."""
         with self._lock:
-            self._rows = None
+            self._curves.drop_rows()
 
     # -- with the lock held ------------------------------------------------------------------------------------------
 
@@ -256,12 +238,12 @@ class RunRecorder:
         for step in steps:
             rate = self._throughput.add(step.time, step.samples)
             if step.loss is not None:
-                self._record(LOSS, step.step, step.time, step.loss)
+                self._curves.add(LOSS, step.step, step.time, step.loss)
             if step.learning_rate is not None:
-                self._record(LEARNING_RATE, step.step, step.time, step.learning_rate)
+                self._curves.add(LEARNING_RATE, step.step, step.time, step.learning_rate)
             if rate is not None and step.time >= self._rate_recorded + RATE_INTERVAL:
                 self._rate_recorded = step.time
-                self._record(SAMPLES_PER_SECOND, step.step, step.time, rate)
+                self._curves.add(SAMPLES_PER_SECOND, step.step, step.time, rate)
             if step.odd_rank is not None and not self._loss_was_odd:
                 self._loss_was_odd = True
                 text = f"The loss is not finite at step {step.step} (first seen on rank {step.odd_rank}); its curve has a gap there."
@@ -282,50 +264,20 @@ class RunRecorder:
         known = self._num_logged.get(name, 0) - event.first  # told again by a run that went on from a snapshot
         self._num_logged[name] = event.first + max(known, len(event.value))
         for step, seconds, value in list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]:
-            self._record(name, step, seconds, value)
+            self._curves.add(name, step, seconds, value)
 
     def _notice(self, notice: Notice) -> None:
         if notice.text not in self._notices and len(self._notices) < MAX_NOTICES:
             self._notices[notice.text] = notice
             self._fresh_notices.append(notice)
 
-    def _record(self, name: str, step: int, seconds: float, value: float) -> None:
-        fresh = self._fresh.setdefault(name, Curve())
-        fresh.append(step, seconds, value)
-        self._fresh[name] = self._bounded(name, fresh)  # where nobody is watching
-        if self._rows is not None:
-            self._rows.setdefault(name, Curve()).append(step, seconds, value)
-
-    def _keep(self, name: str, seconds: float, value: float) -> None:
-        """Add a row for the store only, at the step that the run is in."""
-        if self._rows is not None:
-            self._rows.setdefault(name, Curve()).append(self._last.step, seconds, value)
-
     def _record_epoch(self, progress: Progress) -> None:
         """Add a point to the curve that says which step belongs to which epoch."""
-        known = self._fresh.get(EPOCH) or self._seen.get(EPOCH)
-        if known and progress.step <= known.step[-1]:
+        known = self._curves.last_step(EPOCH)
+        if known is not None and progress.step <= known:
             return
         part = (progress.batch - 1) / progress.batches if progress.batches else 0.0
-        self._record(EPOCH, progress.step, self._clock(), progress.epoch - 1 + part)
-
-    def _bounded(self, name: str, curve: Curve) -> Curve:
-        """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
-        if len(curve) <= 2 * MAX_VIEW_POINTS:
-            return curve
-        self._thinned.add(name)
-        return curve.thinned(MAX_VIEW_POINTS)
-
-    def _points(self, name: str, curve: Curve) -> Points:
-        thin = curve.thinned(MAX_VIEW_POINTS)
-        return Points(
-            run_id=self._run_id,
-            name=name,
-            step=list(thin.step),
-            time=list(thin.time),
-            value=thin.finite(),
-            thinned=name in self._thinned or len(thin) < len(curve),
-        )
+        self._curves.add(EPOCH, progress.step, self._clock(), progress.epoch - 1 + part)
 
     def _run_update(self) -> RunUpdate:
         progress = self._progress

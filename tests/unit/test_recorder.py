@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from jupyter_dtrain.errors import ProtocolError
 from jupyter_dtrain.protocol import ClusterUpdate, DeviceUse, Notice, Points, Progress, RankStarted, RunUpdate, Scalars, Steps
 from jupyter_dtrain.runs.curve import Curve
-from jupyter_dtrain.runs.recorder import MAX_NOTICES, MAX_VIEW_POINTS, RunRecorder
+from jupyter_dtrain.runs.recorder import MAX_NOTICES, RunRecorder
+from jupyter_dtrain.runs.run_curves import MAX_VIEW_POINTS
 from jupyter_dtrain.runs.steps import GlobalSteps
 
 
@@ -364,6 +365,18 @@ def test_views_of_a_long_run_get_a_bounded_curve_that_keeps_its_spikes_and_the_s
     halves = [sum(1 for step in loss.step if step < total / 2), sum(1 for step in loss.step if step >= total / 2)]
     assert min(halves) > 0.8 * max(halves)  # as dense at the beginning as at the end
     assert stored_steps == list(range(total))
+    (outline,) = [points for points in run.outline(100) if points.name == "loss"]
+    assert len(outline.step) <= 100 and outline.thinned
+    assert {99.0, -99.0, None} <= set(outline.value)
+
+
+def test_an_outline_has_what_was_fetched_and_what_was_not():
+    run = recorder(1)
+    run.apply(steps(0, [1, 2], [0.5, 0.4]))
+    run.drain()
+    run.apply(steps(0, [3], [0.3]))
+    assert curve(run.outline(100)) == {1: 0.5, 2: 0.4, 3: 0.3}
+    assert curve(run.drain()) == {3: 0.3}
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.floats()), max_size=300), st.integers(1, 50))

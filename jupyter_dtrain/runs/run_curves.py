@@ -1,0 +1,113 @@
+"""The curves of one run, kept for those who fetch them: views, which get a picture, and the store, which gets all points.
+
+Memory is bounded: what views have not fetched, and what they were given and may ask for again, is thinned. The rows for the
+store are whole, and are dropped at once when there is no store.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..protocol import Points
+from .curve import Curve
+
+MAX_VIEW_POINTS = 10_000
+"""Points of one curve that a view gets at most."""
+
+
+class Rows(NamedTuple):
+    """New points of one curve for the store, none left out."""
+
+    name: str
+    points: Curve
+
+
+class RunCurves:
+    """Curves by name, in the order in which they appeared. Whoever owns it sees to it that one thread is in it at a time."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._seen: dict[str, Curve] = {}
+        self._fresh: dict[str, Curve] = {}
+        self._rows: dict[str, Curve] | None = {}
+        self._thinned: set[str] = set()  # curves of `_seen` and `_fresh` that lack points
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def know(self, name: str, curve: Curve) -> None:
+        """Begin with a curve that the store has and that views may ask for."""
+        self._seen[name] = self._bounded(name, curve)
+
+    def add(self, name: str, step: int, time: float, value: float) -> None:
+        """Add a point, for views and the store."""
+        fresh = self._fresh.setdefault(name, Curve())
+        fresh.append(step, time, value)
+        self._fresh[name] = self._bounded(name, fresh)  # where nobody is watching
+        self.keep(name, step, time, value)
+
+    def keep(self, name: str, step: int, time: float, value: float) -> None:
+        """Add a point for the store only."""
+        if self._rows is not None:
+            self._rows.setdefault(name, Curve()).append(step, time, value)
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def last_step(self, name: str) -> int | None:
+        """Return the step of the last point that views were or will be given; ``None`` where there is none."""
+        known = self._fresh.get(name) or self._seen.get(name)
+        return known.step[-1] if known else None
+
+    def drain(self) -> list[Points]:
+        """Return what views have not been given yet."""
+        points = []
+        for name, fresh in self._fresh.items():
+            seen = self._seen.setdefault(name, Curve())
+            seen.extend(fresh)
+            self._seen[name] = self._bounded(name, seen)
+            points.append(self._points(name, fresh, MAX_VIEW_POINTS))
+        self._fresh = {}
+        return points
+
+    def snapshot(self) -> list[Points]:
+        """Return what :meth:`drain` has returned so far."""
+        return [self._points(name, curve, MAX_VIEW_POINTS) for name, curve in self._seen.items()]
+
+    def outline(self, limit: int) -> list[Points]:
+        """Return all curves, drained or not, of at most `limit` points each."""
+        points = []
+        for name in dict.fromkeys([*self._seen, *self._fresh]):
+            whole = Curve()
+            for part in (self._seen.get(name), self._fresh.get(name)):
+                if part is not None:
+                    whole.extend(part)
+            points.append(self._points(name, whole, limit))
+        return points
+
+    def take_rows(self) -> list[Rows]:
+        """Return every point that the store has not been given yet."""
+        if self._rows is None:
+            return []
+        rows, self._rows = self._rows, {}
+        return [Rows(name, points) for name, points in rows.items()]
+
+    def drop_rows(self) -> None:
+        """Keep no more rows."""
+        self._rows = None
+
+    def _bounded(self, name: str, curve: Curve) -> Curve:
+        """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
+        if len(curve) <= 2 * MAX_VIEW_POINTS:
+            return curve
+        self._thinned.add(name)
+        return curve.thinned(MAX_VIEW_POINTS)
+
+    def _points(self, name: str, curve: Curve, limit: int) -> Points:
+        thin = curve.thinned(limit)
+        return Points(
+            run_id=self._run_id,
+            name=name,
+            step=list(thin.step),
+            time=list(thin.time),
+            value=thin.finite(),
+            thinned=name in self._thinned or len(thin) < len(curve),
+        )
