@@ -25,6 +25,7 @@ from .group import Group
 from .interrupts import Interrupts
 from .protocol import Message, Notice, RankStarted, parse
 from .rank_lines import RankLines
+from .runs.recorder import RunRecorder
 
 GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
 FAILED_GRACE = timedelta(seconds=1)  # for the others to leave by themselves when a rank has failed
@@ -48,6 +49,9 @@ class Output(Protocol):
 
     def say(self, text: str) -> None:
         """Show a line of this project's own."""
+
+    def run(self, recorder: RunRecorder) -> None:
+        """Show how the run is doing: called when it begins, some ten times a second, and when it has ended."""
 
 
 @dataclass

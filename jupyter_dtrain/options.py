@@ -16,6 +16,7 @@ Numbers = Literal["global", "local"]
 Strategy = Literal["auto", "none"]
 Batch = Literal["global", "per-rank"]
 ShownOutput = Literal["main", "all"]
+View = Literal["live", "summary", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,8 @@ class RunOptions:
         Whether loaders are split in evaluation too. Always so with batches per rank.
     output : {"main", "all"}
         Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
+    view : {"live", "summary", "off"}
+        What the cell shows of its run: numbers and curves while it goes on and a summary of them at its end, that alone, or nothing.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -85,9 +88,10 @@ class RunOptions:
     output: ShownOutput = "main"
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
+    view: View = "live"
 
     def __post_init__(self) -> None:
-        for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch), ("output", ShownOutput)):
+        for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch), ("output", ShownOutput), ("view", View)):
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")

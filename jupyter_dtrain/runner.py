@@ -216,6 +216,10 @@ class Runner:
             recorder.apply(event)
             self._on_news()
 
+        def on_tick() -> None:
+            recording.tick()
+            output.run(recorder)
+
         def on_interrupt() -> None:
             nonlocal interrupted
             interrupted = True
@@ -241,13 +245,15 @@ class Runner:
         )
         self._on_begin(recorder)
         self.supervisor = supervisor
+        output.run(recorder)
         try:
             with recording.failing("broken off"):
-                ends = supervisor.run(task, on_tick=recording.tick, on_interrupt=on_interrupt)
+                ends = supervisor.run(task, on_tick=on_tick, on_interrupt=on_interrupt)
             recording.finish(*_phase_of(ends))
         finally:
             self.supervisor = None
             self._on_news()
+            output.run(recorder)
         first, cluster = ends[0].outcome, supervisor.cluster
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from ..errors import UsageError
-from ..options import ClusterOptions, RunOptions
+from ..options import ClusterOptions, RunOptions, View
 
 
 class HelpAsked(Exception):
@@ -103,6 +103,12 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="write a checkpoint to disk every N steps (500) or after a time (30s, 10min, 2h); without it they are there only while the "
         "cell runs, to go on from if the kernel dies",
     )
+    parser.add_argument(
+        "--view",
+        metavar="KIND",
+        help="what the cell shows of its run: live, numbers and curves while it goes on and a summary at its end, summary, or off "
+        "(default: live, or what `%%config DistributeMagics.view` says)",
+    )
     parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
     return parser
 
@@ -131,8 +137,8 @@ class LineCommand:
     run: str | None = None
 
 
-def parse_cell_line(line: str) -> RunOptions:
-    """Return the options of a ``%%distribute`` line.
+def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
+    """Return the options of a ``%%distribute`` line; `view` is what it shows where the line does not say.
 
     Raises
     ------
@@ -154,6 +160,7 @@ def parse_cell_line(line: str) -> RunOptions:
         output=found.output,
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,
+        view=view if found.view is None else found.view,
     )
 
 

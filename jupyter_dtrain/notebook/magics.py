@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
+from traitlets import Enum
 
 from ..errors import CellInterrupted, UsageError
+from ..options import View
 from .arguments import HelpAsked, parse_cell_line, parse_line
 from .lazy import LazySession
 from .output import CellOutput
+from .run_view import RunView
 from .status import describe
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 @magics_class
 class DistributeMagics(Magics):
     """The magics of one IPython shell. torch, ipyparallel and the session are imported when first used."""
+
+    view = Enum(get_args(View), "live", help="What cells show of their runs where they do not say it with --view.").tag(config=True)
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell=shell)
@@ -54,7 +59,7 @@ class DistributeMagics(Magics):
     def distribute_cell(self, line: str, cell: str) -> Any:
         """Run the cell on every engine of the cluster (``%%distribute --help`` lists the options)."""
         try:
-            options = parse_cell_line(line)
+            options = parse_cell_line(line, view=self.view)
         except HelpAsked as asked:
             _show(asked)
             return None
@@ -79,7 +84,7 @@ class DistributeMagics(Magics):
 
         _check_split(options.split, names, shell.user_ns)
         bundle = pack(names, shell.user_ns)
-        output = CellOutput()
+        output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         result = self.session.get().run(source, bundle, options, cell=cell, filename=filename, output=output)
         return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
 
@@ -91,7 +96,7 @@ class DistributeMagics(Magics):
 
         shell = self.shell
         assert shell is not None
-        output = CellOutput()
+        output = CellOutput(RunView(self.view, at_once=True))
         result, task, packed = self.session.get().resume(command.run, command.cluster, output=output)
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)
@@ -124,6 +129,13 @@ class DistributeMagics(Magics):
         if result.first is not None and result.first.stopped:
             output.say(_stopped(result.first))
         return value
+
+
+def _seems_to_train(cell: str, tracked: Iterable[object]) -> bool:
+    """Return whether a cell, or a function that goes with it, has a backward pass in its text: it will then have a curve to show."""
+    from ..capture.resumable import sources_of
+
+    return any(".backward(" in text for text in (cell, *sources_of(tracked).values()))
 
 
 def _stopped(first: Outcome | None) -> str:
@@ -186,6 +198,7 @@ def load(shell: InteractiveShell) -> None:
         return
     magics = DistributeMagics(shell)
     shell.register_magics(magics)
+    shell.configurables.append(magics)  # type: ignore[arg-type]  # for %config; annotated too narrowly
     shell.input_transformers_cleanup.append(_body_for_help)
     magics.session.telemetry.start()
 
@@ -195,6 +208,7 @@ def unload(shell: InteractiveShell) -> None:
     manager = shell.magics_manager
     magics = manager.registry.pop(DistributeMagics.__name__, None)
     if isinstance(magics, DistributeMagics):
+        shell.configurables.remove(magics)  # type: ignore[arg-type]
         magics.session.close()
     if _body_for_help in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(_body_for_help)

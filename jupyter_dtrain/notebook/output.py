@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
+if TYPE_CHECKING:
+    from ..runs.recorder import RunRecorder
+    from .run_view import RunView
+
 
 class CellOutput:
-    """Shows things in the cell that is running. Used by the thread that runs it: output of others would land anywhere."""
+    """Shows things in the cell that is running. Used by the thread that runs it: output of others would land anywhere.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    view : RunView, optional
+        What the cell shows of its run.
+    """
+
+    def __init__(self, view: RunView | None = None) -> None:
+        self._view = view
         self._progress: DisplayHandle | None = None
 
     def stream(self, name: str, text: str) -> None:
@@ -27,6 +38,13 @@ class CellOutput:
     def clear(self, *, wait: bool) -> None:
         """Clear what was shown."""
         clear_output(wait=wait)
+        if self._view is not None:
+            self._view.cleared()
+
+    def run(self, recorder: RunRecorder) -> None:
+        """Show how the run is doing."""
+        if self._view is not None:
+            self._view.update(recorder)
 
     def say(self, text: str) -> None:
         """Show a line of this project's own."""

@@ -149,16 +149,16 @@ class Lab:
         self.page.mouse.up()
         self.page.wait_for_function("([id, width]) => Math.abs(document.getElementById(id).clientWidth - width) <= 2", arg=[SIDEBAR, width])
 
-    def faults(self) -> list[str]:
-        """Return what axe finds wrong with the sidebar for those who do not see it or use no mouse, if it is serious."""
+    def faults(self, part: Locator | None = None) -> list[str]:
+        """Return what axe finds wrong with the sidebar, or another part, for those who do not see it or use no mouse, if it is serious."""
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        found: list[str] = self.sidebar.evaluate(SERIOUS)
+        found: list[str] = (part or self.sidebar).evaluate(SERIOUS)
         return found
 
-    def cut_off(self) -> list[str]:
-        """Return the texts of the sidebar that do not fit in it. What is shortened and has its whole in a tooltip fits."""
-        found: list[str] = self.sidebar.evaluate(CUT_OFF)
+    def cut_off(self, part: Locator | None = None) -> list[str]:
+        """Return the texts of the sidebar, or another part, that do not fit. What is shortened and has its whole in a tooltip fits."""
+        found: list[str] = (part or self.sidebar).evaluate(CUT_OFF)
         return found
 
 

@@ -26,7 +26,7 @@ class Server:
     folder : Path
         Empty; the server's settings, notebooks and log go there.
     checkout : Path
-        What kernels import the package from, installed or not.
+        What kernels import the package from, installed or not; the front end that was built there is the one that is served.
     """
 
     def __init__(self, folder: Path, *, checkout: Path) -> None:
@@ -38,6 +38,9 @@ class Server:
         settings.mkdir(parents=True)
         quiet = {"fetchNews": "false", "checkForUpdates": False}  # a question in the corner covers what it lies on
         (settings / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
+        extensions = folder / "checkout" / "labextensions"
+        extensions.mkdir(parents=True)
+        (extensions / "jupyter-dtrain").symlink_to(checkout / "jupyter_dtrain" / "labextension")
         self.token = uuid.uuid4().hex
         own_folders = {
             "IPYTHONDIR": "ipython",
@@ -45,6 +48,7 @@ class Server:
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "JUPYTER_CONFIG_DIR": "config",
             "JUPYTER_DATA_DIR": "data",
+            "JUPYTER_PATH": "checkout",
             "JUPYTER_RUNTIME_DIR": "runtime",
         }
         environment = os.environ | {name: str(folder / own) for name, own in own_folders.items()} | {"PYTHONPATH": str(checkout)}

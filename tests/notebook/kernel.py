@@ -17,6 +17,8 @@ import psutil
 import zmq
 from jupyter_client.manager import KernelManager
 
+from jupyter_dtrain.notebook.run_view import METADATA
+
 LIMIT = 120.0  # seconds; every wait ends at a condition, this is for the day it never comes
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
@@ -54,9 +56,17 @@ class Cell:
 
     @property
     def displays(self) -> list[dict[str, Any]]:
-        """The data of each display by media type, without those of the cluster's progress."""
+        """The data of each display by media type, without those of the cluster's progress and the view of the run."""
         starting = re.compile(r"starting|waiting for the controller|the engines? imports? torch|\d+ engines? ready|\d+ of \d+ engines up")
-        return [c["data"] for c in self.contents("display_data") if not starting.match(c["data"].get("text/plain", ""))]
+        shown = [c for c in self.contents("display_data") if c["metadata"] != METADATA]
+        return [content["data"] for content in shown if not starting.match(content["data"].get("text/plain", ""))]
+
+    @property
+    def run_views(self) -> list[dict[str, Any]]:
+        """What the view of the run has shown, one in the place of the other: the data by media type."""
+        kinds = ("display_data", "update_display_data")
+        shown = [message["content"] for message in self.messages if message["msg_type"] in kinds]
+        return [content["data"] for content in shown if content["metadata"] == METADATA]
 
     @property
     def result(self) -> str | None:

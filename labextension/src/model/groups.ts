@@ -29,7 +29,7 @@ const BEFORE = new RegExp(`^(${WORDS})[\\s/_.-]+(.+)$`, 'i');
 const AFTER = new RegExp(`^(.+?)[\\s/_.-]+(${WORDS})$`, 'i');
 const ORDER: readonly Part[] = ['train', 'validation', 'test'];
 
-/** Group the names of curves, in the order in which the groups appear. */
+/** Group the names of curves: the loss first, then in the order in which they appear. */
 export function groupCurves(names: Iterable<string>): IGroup[] {
   const groups = new Map<string, IGroup>();
   for (const name of names) {
@@ -45,7 +45,9 @@ export function groupCurves(names: Iterable<string>): IGroup[] {
   for (const { members } of groups.values()) {
     members.sort((a, b) => ORDER.indexOf(a.part) - ORDER.indexOf(b.part));
   }
-  return [...groups.values()];
+  const isLoss = ({ stem }: IGroup): boolean => stem.toLowerCase() === 'loss';
+  const all = [...groups.values()];
+  return [...all.filter(isLoss), ...all.filter(group => !isLoss(group))];
 }
 
 function split(name: string): { stem: string; part: Part } {

@@ -1,0 +1,127 @@
+"""What a cell shows of its run: a live view while it goes on, and in its place a summary that stays when it has ended.
+
+The summary takes the view's place because a widget is empty wherever its kernel is not: in the saved notebook, on GitHub, after
+nbconvert. The interactive curves of past runs are in the sidebar.
+
+All of it is shown by the thread that runs the cell, in moments in which that thread only waits, and never for more than a
+hundredth of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from IPython.core.getipython import get_ipython
+from IPython.display import publish_display_data
+
+from ..options import View
+from ..protocol import RUN_PHASES_ENDED, Points, RunUpdate
+from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
+from .summary import Summary
+
+if TYPE_CHECKING:
+    from ..runs.recorder import RunRecorder
+    from .run_widget import RunWidget
+
+INTERVAL = 1.0
+"""Seconds between two pictures at least."""
+SHARE = 0.01
+"""Part of the time that may go into them."""
+MAX_POINTS = 500
+"""Points of one curve: a chart in a cell has about as many pixels."""
+METADATA = {"jupyter_dtrain": "run"}
+"""Marks the display in the notebook, for tools that look for it."""
+
+_log = logging.getLogger(__name__)
+
+
+class RunView:
+    """The view of one run.
+
+    Parameters
+    ----------
+    view : {"live", "summary", "off"}
+        What to show.
+    at_once : bool
+        Whether to show it before the first step. A view that appears later breaks a progress bar that the cell has begun; one that
+        appears for a cell that trains nothing is in the way.
+    """
+
+    def __init__(self, view: View, *, at_once: bool) -> None:
+        self._view: View = view
+        self._at_once = at_once
+        self._widget: RunWidget | None = None
+        self._display_id = uuid.uuid4().hex
+        self._is_shown = False
+        self._due = 0.0
+
+    def update(self, recorder: RunRecorder) -> None:
+        """Show how the run is doing, where there is something to show and it is time to. It fails for no reason."""
+        if self._view == "off":
+            return
+        try:
+            self._update(recorder)
+        except Exception:
+            self._view = "off"
+            _log.exception("the run cannot be shown in its cell")
+
+    def cleared(self) -> None:
+        """Know that the cell has cleared its output, this view with it."""
+        self._is_shown = False
+        self._view = "off" if self._view == "off" else "summary"
+        self._close()
+
+    def _update(self, recorder: RunRecorder) -> None:
+        run = recorder.run_update()
+        if run.phase in RUN_PHASES_ENDED:
+            self._view = "off"
+            self._finish(run, recorder)
+        elif self._view == "live" and time.monotonic() >= self._due and (self._at_once or run.step):
+            self._draw(run, recorder)
+
+    def _draw(self, run: RunUpdate, recorder: RunRecorder) -> None:
+        if self._widget is None:
+            self._widget = _new_widget()
+            if self._widget is None:
+                self._view = "summary"
+                return
+        began = time.monotonic()
+        self._widget.show(run, _drawn(recorder))
+        if not self._is_shown:
+            self._publish(self._widget.bundle(f"{run.name}: {run.phase}"))
+        now = time.monotonic()
+        self._due = now + max(INTERVAL, (now - began) / SHARE)
+
+    def _finish(self, run: RunUpdate, recorder: RunRecorder) -> None:
+        summary = Summary(run, recorder.outline(MAX_POINTS))
+        if self._is_shown or not summary.is_empty:
+            self._publish({"text/plain": summary.text(), "text/html": summary.html()})
+        self._close()
+
+    def _publish(self, data: dict[str, object]) -> None:
+        publish_display_data(data, METADATA, transient={"display_id": self._display_id}, update=self._is_shown)
+        self._is_shown = True
+
+    def _close(self) -> None:
+        if self._widget is not None:
+            self._widget.close()
+            self._widget = None
+
+
+def _drawn(recorder: RunRecorder) -> list[Points]:
+    """Return the curves that a cell shows; over steps, so without their times."""
+    curves = recorder.outline(MAX_POINTS)
+    return [replace(curve, time=[]) for curve in curves if curve.name not in (EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND)]
+
+
+def _new_widget() -> RunWidget | None:
+    """Return a widget, or ``None`` where none can be shown: in a terminal, and before the front end was built."""
+    if not hasattr(get_ipython(), "kernel"):
+        return None
+    from .run_widget import RunWidget, is_built
+
+    return RunWidget() if is_built() else None

@@ -1,0 +1,106 @@
+"""A run in short, as it stays in the notebook: a sentence, a table of its curves and their picture; in a terminal, text alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from ..protocol import Points, RunUpdate
+from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
+from .picture import picture
+
+MAX_ROWS = 8
+_LEVELS = "▁▂▃▄▅▆▇█"
+_SPARKS = 24
+
+
+class _Row(NamedTuple):
+    """One curve: its name, and its first, last, least and greatest value."""
+
+    name: str
+    first: float
+    last: float
+    least: float
+    greatest: float
+    spark: str
+
+
+class Summary:
+    """A run as it is now.
+
+    Parameters
+    ----------
+    run : RunUpdate
+    curves : sequence of Points
+        Thinned ones will do.
+    """
+
+    def __init__(self, run: RunUpdate, curves: Sequence[Points]) -> None:
+        self._run = run
+        self._curves = [curve for curve in curves if curve.name not in (EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND)]
+        rows = [row for curve in self._curves if (row := _row(curve)) is not None]
+        self._rows = sorted(rows, key=lambda row: row.name != LOSS)[:MAX_ROWS]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run has neither finished a step nor logged anything."""
+        return not self._run.step and not self._rows
+
+    @property
+    def sentence(self) -> str:
+        """How the run is or went, in one line, without its name."""
+        run = self._run
+        facts = [run.phase, f"{run.step:,} step{'' if run.step == 1 else 's'} in {_duration(run.elapsed)}"]
+        if run.samples_per_second:
+            facts.append(f"{run.samples_per_second:,.0f} samples/s")
+        return ", ".join(facts) + f" on {run.world_size} engine{'' if run.world_size == 1 else 's'}"
+
+    def text(self) -> str:
+        """Return it for a terminal."""
+        lines = [f"{self._run.name}: {self.sentence}"]
+        width = max((len(row.name) for row in self._rows), default=0)
+        lines += [f"  {row.name:<{width}}  {row.first:.4g} → {row.last:.4g}  {row.spark}" for row in self._rows]
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        """Return it for a page on which no script runs and no style is ours."""
+        parts = [f"<p><b>{escape(self._run.name)}</b>: {escape(self.sentence)}</p>"]
+        if self._rows:
+            head = "".join(f"<th>{name}</th>" for name in ("curve", "first", "last", "least", "greatest"))
+            body = "".join(
+                f"<tr><td>{escape(row.name)}</td>"
+                + "".join(f"<td>{value:.4g}</td>" for value in (row.first, row.last, row.least, row.greatest))
+                + "</tr>"
+                for row in self._rows
+            )
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        parts.append(picture(self._curves))
+        return "\n".join(part for part in parts if part)
+
+
+def _row(curve: Points) -> _Row | None:
+    values = [value for value in curve.value if value is not None]
+    if not values:
+        return None
+    return _Row(curve.name, values[0], values[-1], min(values), max(values), _spark(values))
+
+
+def _spark(values: Sequence[float]) -> str:
+    """Return a curve in a few characters, a mean of its values each."""
+    size = len(values) / min(_SPARKS, len(values))
+    pieces = [values[math.floor(i * size) : math.floor((i + 1) * size)] for i in range(min(_SPARKS, len(values)))]
+    means = [sum(piece) / len(piece) for piece in pieces if piece]
+    low, high = min(means), max(means)
+    if not math.isfinite(high - low) or high == low:
+        return _LEVELS[0] * len(means)
+    return "".join(_LEVELS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{whole:02}"
+    return f"{minutes}:{whole:02} min" if minutes else f"{seconds:.1f} s"

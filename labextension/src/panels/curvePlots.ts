@@ -1,0 +1,237 @@
+/**
+ * The curves of a run: a chart for the loss and for each quantity that the
+ * cell logs, with those of other runs in them; what the engines report on
+ * their own besides is there to be unfolded.
+ *
+ * Plain nodes, and no widget of JupyterLab's: the sidebar shows them, and the
+ * output of a cell wherever that is.
+ */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ILine } from '../charts/data';
+import { LineChart, type IFrame } from '../charts/lineChart';
+import type { Details } from '../model/details';
+import { groupCurves, type IGroup } from '../model/groups';
+import {
+  LineBuilder,
+  drawnNames,
+  fullRange,
+  runColor,
+  type ICurveLine,
+  type ICurveRun
+} from '../model/lines';
+import type { PlotOptions } from '../model/plotOptions';
+import { formatCount, formatDuration, formatTick, formatValue } from './format';
+
+const HEIGHT = 170;
+const SMALL_HEIGHT = 110;
+/** Curves that every run has and that are seldom looked at. */
+const FOLDED = ['learning_rate', 'samples_per_second'];
+
+export interface ICurvePlotsOptions {
+  plot: PlotOptions;
+  trans: TranslationBundle;
+  /** Called when something is to be drawn again. */
+  schedule: () => void;
+  /** Buttons that act on a chart. */
+  actions?: (chart: LineChart, label: string) => HTMLElement[];
+}
+
+export class CurvePlots {
+  constructor(private readonly _options: ICurvePlotsOptions) {
+    const { plot, trans, schedule } = _options;
+    this.node = document.createElement('div');
+    this._builder = new LineBuilder(plot, null);
+    this._folded = document.createElement('details');
+    this._folded.className = 'jp-dtrain-folded';
+    this._folded.dataset.testid = 'jp-dtrain-more-curves';
+    const summary = document.createElement('summary');
+    summary.textContent = trans.__('Learning rate and speed');
+    this._folded.append(summary);
+    this._folded.addEventListener('toggle', schedule);
+    plot.changed.connect(schedule);
+    plot.hovered.connect(this._onHover, this);
+  }
+
+  readonly node: HTMLElement;
+
+  /** Whether it is known which step belongs to which epoch. */
+  get hasEpochs(): boolean {
+    return this._hasEpochs;
+  }
+
+  /** Draw the curves of `runs`, closer ones from `details` where it is zoomed to. */
+  draw(runs: readonly ICurveRun[], details: Details | null): void {
+    if (details !== this._details) {
+      this._details = details;
+      this._builder = new LineBuilder(this._options.plot, details);
+      this.clear();
+    }
+    const groups = groupCurves(drawnNames(runs));
+    this._drop(new Set(groups.map(group => group.stem)));
+    if (!groups.some(group => FOLDED.includes(group.stem))) {
+      this._folded.remove();
+    }
+    const { plot } = this._options;
+    const lines = groups.map(group => this._builder.lines(group, runs));
+    const full = fullRange(lines.flat());
+    this._full = full[1] > full[0] ? full : [full[0], full[0] + 1];
+    this._hasEpochs = runs.some(run => run.positions.hasEpochs);
+    if (!this._hasEpochs && plot.xKind === 'epoch') {
+      plot.xKind = 'step';
+    }
+    groups.forEach((group, index) => {
+      this._drawGroup(group, lines[index] ?? [], runs);
+    });
+  }
+
+  /** Draw everything again in the colours of another theme. */
+  restyle(): void {
+    for (const chart of this._charts.values()) {
+      chart.restyle();
+    }
+  }
+
+  clear(): void {
+    this._drop(new Set());
+  }
+
+  dispose(): void {
+    const { plot, schedule } = this._options;
+    plot.changed.disconnect(schedule);
+    plot.hovered.disconnect(this._onHover, this);
+    this.clear();
+  }
+
+  private _drawGroup(
+    group: IGroup,
+    lines: readonly ICurveLine[],
+    runs: readonly ICurveRun[]
+  ): void {
+    const chart = this._chart(group);
+    const whole = runs[0]?.series.get(group.members[0]?.name ?? '');
+    chart.node.dataset.points = String(whole?.length ?? 0);
+    const numMembers = group.members.length;
+    chart.draw({
+      ...this._axis(),
+      lines: lines.map(line => this._styled(line, group, runs, numMembers)),
+      range: this._options.plot.zoom ?? this._full,
+      logScale: this._options.plot.logScale,
+      hover: this._options.plot.hover
+    });
+  }
+
+  private _styled(
+    line: ICurveLine,
+    group: IGroup,
+    runs: readonly ICurveRun[],
+    numMembers: number
+  ): ILine {
+    const part = group.members[line.member]?.part ?? 'train';
+    const parts = ['train', 'validation', 'test'];
+    // The first run has a colour for each of its curves, others one for all.
+    const color =
+      line.run === 0 ? Math.max(0, parts.indexOf(part)) : runColor(line.run);
+    const name = this._label(line.name);
+    const run = runs[line.run]?.name ?? '';
+    const label =
+      runs.length === 1 ? name : numMembers === 1 ? run : `${run} · ${name}`;
+    return { ...line, label, color, dashed: part !== 'train' };
+  }
+
+  private _axis(): Pick<IFrame, 'whole' | 'formatX' | 'describeX'> {
+    const { trans, plot } = this._options;
+    switch (plot.xKind) {
+      case 'step':
+        return {
+          whole: true,
+          formatX: formatTick,
+          describeX: x => trans.__('step %1', formatCount(Math.round(x)))
+        };
+      case 'epoch':
+        return {
+          whole: false,
+          formatX: formatValue,
+          describeX: x => trans.__('epoch %1', x.toFixed(2))
+        };
+      case 'time':
+        return {
+          whole: true,
+          formatX: formatDuration,
+          describeX: x => trans.__('after %1', formatDuration(x))
+        };
+    }
+  }
+
+  private _chart(group: IGroup): LineChart {
+    let chart = this._charts.get(group.stem);
+    if (chart === undefined) {
+      const { plot, trans, actions } = this._options;
+      const folded = FOLDED.includes(group.stem);
+      const label = this._label(group.stem);
+      chart = new LineChart({
+        name: group.stem,
+        label,
+        height: folded ? SMALL_HEIGHT : HEIGHT,
+        hint: trans.__(
+          'Drag: zoom. Shift+drag: move. Ctrl+wheel: zoom. Double-click: show all. Keys: + − ← → 0.'
+        ),
+        format: formatValue,
+        onHover: x => {
+          plot.hover = x;
+        },
+        onZoom: range => {
+          plot.zoom = range;
+        },
+        onMove: (factor, shift, center) => {
+          plot.move(this._full, factor, shift, center);
+        }
+      });
+      chart.actions.append(...(actions?.(chart, label) ?? []));
+      this._charts.set(group.stem, chart);
+      (folded ? this._folded : this.node).append(chart.node);
+      if (folded || this._folded.isConnected) {
+        // Last, whatever appeared before it.
+        this.node.append(this._folded);
+      }
+    }
+    return chart;
+  }
+
+  private _label(name: string): string {
+    const { trans } = this._options;
+    switch (name) {
+      case 'loss':
+        return trans.__('Loss');
+      case 'learning_rate':
+        return trans.__('Learning rate');
+      case 'samples_per_second':
+        return trans.__('Samples/s');
+      default:
+        return name;
+    }
+  }
+
+  private _onHover(): void {
+    for (const chart of this._charts.values()) {
+      chart.hover(this._options.plot.hover);
+    }
+  }
+
+  /** Take away the charts of quantities that are no longer there. */
+  private _drop(kept: Set<string>): void {
+    for (const [stem, chart] of this._charts) {
+      if (!kept.has(stem)) {
+        chart.dispose();
+        this._charts.delete(stem);
+      }
+    }
+  }
+
+  private readonly _folded: HTMLDetailsElement;
+  private readonly _charts = new Map<string, LineChart>();
+  private _builder: LineBuilder;
+  private _details: Details | null = null;
+  private _full: readonly [number, number] = [0, 1];
+  private _hasEpochs = false;
+}

@@ -1,0 +1,78 @@
+"""The run in the output of its cell: watched while it goes on, readable when the kernel is gone."""
+
+import re
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETUP = """
+%load_ext jupyter_dtrain
+import jupyter_dtrain as dtrain, math, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.ones(250 * 8, 4)), batch_size=8)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+TRAIN = """%%distribute --engines 2 --name "a run in its cell"
+print("before")
+for step, (x,) in enumerate(loader):
+    time.sleep(0.03)
+    loss = model(x).square().mean() + math.exp(-step / 50)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    dtrain.log(accuracy=1 - math.exp(-step / 60), val_loss=loss.item() + 0.1)
+print("after")
+"""
+setup, train = range(2)
+
+
+def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot):
+    lab = open_lab(SETUP, TRAIN)
+    lab.run(setup)
+    lab.start(train)
+    view = lab.cell(train).locator(".jp-dtrain-cell")
+    expect(view).to_have_attribute("data-phase", "running")
+    loss = view.locator('figure[data-series="loss"]')
+    expect(loss.locator(".jp-dtrain-legend-name")).to_have_text(["Loss", "val_loss"])
+    expect(view.locator('figure[data-series="accuracy"]')).to_be_visible()
+    expect(view.get_by_test_id("jp-dtrain-step")).to_have_text(re.compile(r"\d\d+"))
+    seen = int(loss.get_attribute("data-points"))
+    expect(loss).not_to_have_attribute("data-points", str(seen))  # it goes on
+    assert lab.is_running(train)
+    assert int(loss.get_attribute("data-points")) > seen
+    assert lab.cut_off(view) == []
+    assert lab.faults(view) == []
+    screenshot(lab, "cell", cell=train)
+    lab.change_theme("JupyterLab Light")
+
+    # What stays is a table and a picture, in the view's place above what the cell printed.
+    lab.finish(train)
+    expect(view).to_have_count(0)
+    kept = lab.cell(train).locator('.jp-OutputArea-output[data-mime-type="text/html"]')
+    expect(kept).to_contain_text(re.compile(r"a run in its cell: finished, 250 steps in [\d.:]+ (s|min), \d+ samples/s on 2 engines"))
+    picture = kept.get_by_role("img", name="Curves of loss, accuracy")
+    assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") > 300
+    rows = kept.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.first.locator("td").nth(0)).to_have_text("loss")
+    expect(rows.first.locator("td").nth(2)).to_have_text(re.compile(r"0\.0\d+"))  # the last value
+    assert lab.cell(train).locator('[data-mime-type="application/vnd.jupyter.stdout"]').inner_text() == "before\nafter\n"
+    screenshot(lab, "summary", cell=train)
+
+    # So does the notebook that is saved, without a widget that nobody could draw.
+    lab.execute("docmanager:save")
+    lab.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+    notebook = nbformat.read(lab.path, as_version=4)
+    outputs = notebook.cells[train].outputs
+    assert [output.output_type for output in outputs] == ["display_data", "display_data", "stream"]  # the first: "2 engines ready"
+    assert set(outputs[1].data) == {"text/plain", "text/html"}
+    assert "widgets" not in notebook.metadata
+    html, _ = HTMLExporter().from_notebook_node(notebook)
+    assert "finished, 250 steps" in html
+    assert 'alt="Curves of loss, accuracy"' in html

@@ -1,0 +1,95 @@
+"""What a cell shows of its run: a view while it goes on, a summary in its place, and none of it in the way of what the cell prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dtrain.notebook.run_widget import is_built
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+SETUP = """
+import jupyter_dtrain as dtrain, time
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+TRAIN = """%%distribute --engines 2 --name tiny
+for step in range(20):
+    loss = model(torch.ones(8, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    dtrain.log(val_loss=loss.item() + 1)
+print("end")
+"""
+
+
+def states(cell):
+    """Return the snapshots that the widget of the run was given."""
+    opened = [content for content in cell.contents("comm_open") if "snapshot" in content["data"].get("state", {})]
+    (comm,) = {content["comm_id"] for content in opened}
+    updates = [c["data"]["state"] for c in cell.contents("comm_msg") if c["comm_id"] == comm and "state" in c["data"]]
+    return [state["snapshot"] for state in updates if state.get("snapshot")]
+
+
+@pytest.mark.skipif(not is_built(), reason="the front end has not been built")
+def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
+    notebook.run(SETUP)
+    cell = notebook.run(TRAIN.replace("dtrain.log", "time.sleep(0.1); dtrain.log"))
+    live, last = cell.run_views
+    assert live[WIDGET]["model_id"]
+    assert live["text/plain"].startswith("tiny: ")
+    assert cell.stdout == "end\n"
+    kinds = [message["msg_type"] for message in cell.messages]
+    assert kinds.index("display_data") < kinds.index("stream")
+    assert "comm_close" in kinds[kinds.index("update_display_data") :]
+
+    # It was written anew while the cell went on, with the curves so far.
+    shown = states(cell)
+    assert len(shown) > 1
+    (loss,) = [points for points in shown[-1]["points"] if points["name"] == "loss"]
+    assert len(loss["step"]) == len(loss["value"]) > 1
+    assert shown[-1]["run"]["phase"] == "running"
+
+    # What stays needs no script.
+    assert set(last) == {"text/plain", "text/html"}
+    assert last["text/plain"].startswith("tiny: finished, 20 steps in ")
+    assert "on 2 engines" in last["text/plain"]
+    assert "<b>tiny</b>: finished, 20 steps" in last["text/html"]
+    assert "<td>val_loss</td>" in last["text/html"]
+    assert '<img alt="Curves of loss"' in last["text/html"]
+
+
+def test_a_summary_alone_or_nothing_on_request(notebook):
+    notebook.run(SETUP)
+    (only,) = notebook.run(TRAIN.replace("--name", "--view summary --name")).run_views
+    assert "<b>tiny</b>" in only["text/html"]
+    assert notebook.run(TRAIN.replace("--name", "--view off --name")).run_views == []
+    notebook.run("%config DistributeMagics.view = 'off'")
+    assert notebook.run(TRAIN).run_views == []
+    (only,) = notebook.run(TRAIN.replace("--name", "--view summary --name")).run_views
+    assert "<b>tiny</b>" in only["text/html"]
+    notebook.run("%config DistributeMagics.view = 'live'")
+    wrong = notebook.fail("%%distribute --view loud\npass")
+    assert wrong.error[1] == "--view loud: choose live or summary or off."
+
+
+def test_a_cell_that_trains_nothing_shows_nothing(notebook):
+    notebook.run(SETUP)
+    cell = notebook.run("%%distribute --engines 2\nprint(model(torch.ones(2, 4)).shape)")
+    assert (cell.run_views, cell.stdout) == ([], "torch.Size([2, 1])\n")
+
+
+def test_a_cell_that_clears_its_output_has_its_summary(notebook):
+    notebook.run(SETUP)
+    cell = notebook.run(TRAIN.replace("print", "from IPython.display import clear_output; clear_output(wait=True); print"))
+    *_, last = cell.run_views
+    assert "20 steps" in last["text/plain"]
+    kinds = [message["msg_type"] for message in cell.messages]
+    assert "display_data" in kinds[kinds.index("clear_output") :]
+
+
+def test_a_cell_that_fails_says_how_far_it_came(notebook):
+    notebook.run(SETUP)
+    cell = notebook.fail(TRAIN + "1 / 0")
+    assert cell.error[0] == "ZeroDivisionError"
+    assert cell.run_views[-1]["text/plain"].startswith("tiny: failed, 20 steps in ")

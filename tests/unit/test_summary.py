@@ -1,0 +1,91 @@
+"""A run in short: what stays of it in a notebook, for those who have no kernel and run no scripts."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from jupyter_dtrain.notebook.picture import picture
+from jupyter_dtrain.notebook.summary import Summary
+from jupyter_dtrain.protocol import Points, RunUpdate
+
+
+def run(**changes):
+    facts = {"run_id": "r", "name": "digits", "phase": "finished", "world_size": 2, "started": 0.0, "elapsed": 75.4, "step": 1380}
+    return RunUpdate(**facts | changes)
+
+
+def curve(name, *values):
+    return Points(run_id="r", name=name, step=list(range(1, len(values) + 1)), time=[], value=list(values))
+
+
+def drawing(html):
+    """Return the picture in `html` as a tree."""
+    found = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    assert found
+    return ElementTree.fromstring(base64.b64decode(found[1]))
+
+
+def lines(tree):
+    """Return the lines of the curves: those that are not frames."""
+    return [path.get("d") for path in tree.findall(".//{*}path") if path.get("stroke-opacity") is None]
+
+
+def texts(tree):
+    return [text.text for text in tree.findall(".//{*}text")]
+
+
+def test_a_run_in_text():
+    curves = [curve("epoch", 0.0, 1.0), curve("accuracy", 0.1, 0.5, 0.9), curve("loss", 2.303, 1.0, None, 0.3128)]
+    assert Summary(run(samples_per_second=8512.3), curves).text() == (
+        "digits: finished, 1,380 steps in 1:15 min, 8,512 samples/s on 2 engines\n"
+        "  loss      2.303 → 0.3128  █▃▁\n"
+        "  accuracy  0.1 → 0.9  ▁▅█"
+    )
+
+
+@pytest.mark.parametrize(("elapsed", "told"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1:00 min"), (3723, "1:02:03")])
+def test_how_long_it_took(elapsed, told):
+    assert f"1 step in {told} on 1 engine" in Summary(run(elapsed=elapsed, step=1, world_size=1), []).text()
+
+
+def test_a_run_that_did_nothing_is_empty():
+    assert Summary(run(step=0), [curve("epoch", 0.0)]).is_empty
+    assert not Summary(run(step=1), []).is_empty
+    assert not Summary(run(step=0), [curve("accuracy", 0.5)]).is_empty
+
+
+def test_a_table_and_a_picture_for_pages_without_scripts():
+    html = Summary(run(name="a <b> & c"), [curve("loss", 2.0, 0.5, 1.0)]).html()
+    assert "<b>a &lt;b&gt; &amp; c</b>" in html
+    assert re.findall(r"<td>(.*?)</td>", html) == ["loss", "2", "1", "0.5", "2"]
+    assert not re.search(r"<script|<style|style=|onload", html)
+    (line,) = lines(drawing(html))
+    assert line.count("L") == 2
+
+
+def test_one_chart_for_a_quantity_in_training_and_validation():
+    tree = drawing(picture([curve("acc", 0.1, 0.2), curve("val_loss", 3.0, 2.0), curve("loss", 2.0, 1.0), curve("lr <x>", 1.0, 2.0)]))
+    groups = [texts(group) for group in tree.findall("{*}g")]
+    assert [group[: group.index("step 1") - 2] for group in groups] == [["loss", "val_loss"], ["acc"], ["lr <x>"]]
+    assert groups[0][2:4] == ["3", "1"]  # the greatest and the least of both
+
+
+def test_gaps_constants_and_extremes_can_be_drawn():
+    (line,) = lines(drawing(picture([curve("loss", 1.0, None, 2.0, 3.0)])))
+    assert (line.count("M"), line.count("L")) == (2, 1)
+    (flat,) = lines(drawing(picture([curve("loss", 1.0, 1.0)])))
+    (huge,) = lines(drawing(picture([curve("loss", -1.7e308, 1.7e308)])))
+    for numbers in (re.findall(r"-?[\d.]+|nan|inf", path) for path in (flat, huge)):
+        assert all(0 <= float(number) <= 340 for number in numbers)
+    assert picture([curve("loss", 1.0), curve("none", None, None)]) == ""
+
+
+def test_a_spark_of_a_long_curve_is_short_and_of_a_wild_one_is_flat():
+    spark = Summary(run(), [curve("loss", *(math.cos(i / 400) for i in range(1000)))]).text().split()[-1]
+    assert len(spark) == 24 and spark[0] == "█" and spark[-1] == "▁"
+    assert Summary(run(), [curve("loss", 1.7e308, -1.7e308)]).text().endswith("▁▁")
