@@ -29,6 +29,7 @@ CommandName = Literal[
     "pause_run",
     "resume_run",
     "checkpoint_now",
+    "roll_back",
     "start_cluster",
     "stop_cluster",
     "list_runs",
@@ -37,6 +38,10 @@ CommandName = Literal[
     "rename_run",
     "tag_run",
     "delete_run",
+    "list_checkpoints",
+    "pin_checkpoint",
+    "delete_checkpoint",
+    "export_checkpoint",
 ]
 
 RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
@@ -297,6 +302,26 @@ class PastRun(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointInfo(Message):
+    """A checkpoint on disk, of the state after `step` steps. `time` in seconds since the epoch.
+
+    `epoch` is that of the curve (1.5: half way through the second pass) and `loss` that of the step, ``None`` where they are not known.
+    `place` is where in the cell it goes on. `num_bytes` counts buffers that other checkpoints share too. One that is `pinned` stays until
+    it is deleted.
+    """
+
+    run_id: str
+    step: int
+    place: str
+    epoch: float | None
+    loss: float | None
+    num_bytes: int
+    time: float
+    world_size: int
+    pinned: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Change(Message):
     """An argument or a version that differs between two runs; ``None`` where a run has none of that name."""
 
@@ -319,7 +344,8 @@ class Comparison(Message):
 class Reply(Message):
     """The answer to the command with this `id`. `message` says what was done, or why it was not.
 
-    `runs` answers ``list_runs``, the newest first, `points` ``get_curves`` and `comparison` ``compare_runs``.
+    `runs` answers ``list_runs``, the newest first, `points` ``get_curves`` and `comparison` ``compare_runs``; `checkpoints`, the newest
+    first, and the `free_bytes` of their disk answer ``list_checkpoints``, and `paths` are what ``export_checkpoint`` has written.
     """
 
     id: str
@@ -328,6 +354,9 @@ class Reply(Message):
     runs: list[PastRun] = field(default_factory=list)
     points: list[Points] = field(default_factory=list)
     comparison: Comparison | None = None
+    checkpoints: list[CheckpointInfo] = field(default_factory=list)
+    free_bytes: int | None = None
+    paths: list[str] = field(default_factory=list)
 
 
 # -- JupyterLab → kernel -------------------------------------------------------------------------------------------
@@ -339,7 +368,8 @@ class Command(Message):
 
     `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices). `run_id` names the run that a command is about,
     `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves, or the one called `curve`, from step `first` to
-    step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between them.
+    step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between them. `step` names a checkpoint
+    of the run, which ``pin_checkpoint`` keeps if `pinned` is true.
     """
 
     id: str
@@ -352,6 +382,8 @@ class Command(Message):
     last: int | None = None
     limit: int | None = None
     text: str | None = None
+    step: int | None = None
+    pinned: bool | None = None
 
 
 ENGINE_EVENTS: tuple[type[Message], ...] = (

@@ -24,6 +24,7 @@ from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
 from .runs.recording import Recording
 from .runs.store import RunStore
+from .supervision.checkpoint import Checkpoint
 from .supervision.checkpoints import CheckpointFolder
 from .supervision.keeper import SnapshotKeeper
 from .supervision.supervisor import Supervisor
@@ -146,8 +147,10 @@ class Runner:
             writer = None if is_program else self._writer(recording, task, output)
         return self._carry_out(group, task, keeper, writer, recording, output)
 
-    def resume(self, run_id: str | None, options: ClusterOptions, *, output: Output) -> tuple[RunResult, Task, Packed]:
-        """Let a run go on whose kernel has died, or that was stopped, from its newest checkpoint.
+    def resume(
+        self, run_id: str | None, options: ClusterOptions, *, step: int | None = None, trusted: bool = False, output: Output
+    ) -> tuple[RunResult, Task, Packed]:
+        """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
 
         Parameters
         ----------
@@ -155,6 +158,10 @@ class Runner:
             By default the last run that has one and has not finished.
         options : ClusterOptions
             Its engines; by default as many as it had.
+        step : int, optional
+            Of the checkpoint; by default the newest that is intact.
+        trusted : bool
+            Read it whoever has written it, which can run any code.
 
         Returns
         -------
@@ -167,20 +174,26 @@ class Runner:
         Raises
         ------
         CheckpointError
-            There is no checkpoint to go on from.
+            There is no checkpoint to go on from, or somebody else has written it.
         """
         self._check_idle()
         record = self._resumable(run_id)
         folder = CheckpointFolder(record.folder)
-        checkpoint, complaints = folder.newest_intact()
-        for complaint in complaints:
-            output.say(f"{complaint} The one before it is used.")
+        if not trusted:
+            folder.check_origin()
+        checkpoint: Checkpoint | None
+        if step is not None:
+            checkpoint = folder.intact(step, trusted=trusted)
+        else:
+            checkpoint, complaints = folder.newest_intact(trusted=trusted)
+            for complaint in complaints:
+                output.say(f"{complaint} The one before it is used.")
         if checkpoint is None:
             raise CheckpointError(f"{record.run_id} has no checkpoint that is intact: run its cell again.")
         group = self._group(options, options.num_engines or record.world_size, output)
         group.disband()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(group.cluster.blob_dir)
-        kept: Task = pickle.loads(folder.read_task(blobs))
+        kept: Task = pickle.loads(folder.read_task(blobs, trusted=trusted))
         snapshot_folder = blobs.path / f".{record.run_id}"
         newest = folder.read(checkpoint, snapshot_folder, number=1)
         recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
@@ -282,13 +295,12 @@ class Runner:
         return None if folder is None else CheckpointWriter(CheckpointFolder(folder), task, say=output.say)
 
     def _resumable(self, run_id: str | None) -> RunRecord:
-        runs = self._store.list_runs()
         if run_id is not None:
-            found = next((run for run in runs if run_id in (run.run_id, run.name)), None)
+            found = self._store.find_run(run_id)
             if found is None:
                 raise CheckpointError(f"There is no run {run_id!r} here.")
             return found
-        for run in reversed(runs):
+        for run in reversed(self._store.list_runs()):
             if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
                 return run
         raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")

@@ -92,9 +92,11 @@ class Session:
         """Run a cell on the engines and return how it ended: see :meth:`Runner.run`."""
         return self._runner.run(source, bundle, options, cell=cell, filename=filename, output=output)
 
-    def resume(self, run_id: str | None, options: ClusterOptions, *, output: Output) -> tuple[RunResult, Task, Packed]:
-        """Let a run go on from its newest checkpoint: see :meth:`Runner.resume`."""
-        return self._runner.resume(run_id, options, output=output)
+    def resume(
+        self, run_id: str | None, options: ClusterOptions, *, step: int | None, trusted: bool, output: Output
+    ) -> tuple[RunResult, Task, Packed]:
+        """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
+        return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
 
     def stop_run(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
@@ -160,6 +162,8 @@ class Session:
             case "checkpoint_now":
                 self._supervisor().write_checkpoint()
                 return Reply(id=command.id, ok=True, message="A checkpoint is written at the next place where the cell can go on from it.")
+            case "roll_back":
+                return self._roll_back(command)
             case "start_cluster":
                 if self._engines.update.phase in ("starting", "stopping"):
                     return Reply(id=command.id, ok=False, message=f"The cluster is {self._engines.update.phase}.")
@@ -173,6 +177,15 @@ class Session:
                 return Reply(id=command.id, ok=True, message="The engines are stopping.")
             case _:
                 raise UsageError(f"{command.name} is no command to the engines.")
+
+    def _roll_back(self, command: Command) -> Reply:
+        supervisor, recorder, step = self._runner.supervisor, self._recorder, command.step
+        if step is None:
+            raise UsageError("Which checkpoint? The command names no step.")
+        if supervisor is None or recorder is None or recorder.run_update().run_id != command.run_id:
+            raise UsageError(f"That run is not going on. `%distribute resume {command.run_id}@{step}` in a cell lets it go on from there.")
+        supervisor.roll_back(step)
+        return Reply(id=command.id, ok=True, message=f"Going back to step {step}.")
 
     def close(self) -> None:
         """Stop the cluster and let go of the record."""

@@ -28,6 +28,14 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=4, help="moments at which tests/faults kills an engine")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_jupyter_data(tmp_path_factory):
+    """What signs checkpoints lies in Jupyter's data folder: tests, and the kernels that they start, have one of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
+        yield
+
+
 def pytest_collection_modifyitems(config, items):
     if "long" not in (config.option.markexpr or ""):
         long = [item for item in items if item.get_closest_marker("long")]

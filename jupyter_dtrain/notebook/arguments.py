@@ -122,7 +122,13 @@ def _line_parser() -> argparse.ArgumentParser:
     resume = actions.add_parser(
         "resume", help="go on with a run whose kernel has died, or that ended behind a checkpoint", allow_abbrev=False
     )
-    resume.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one that can go on)")
+    resume.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN[@STEP]",
+        help="its id or name, and of which step the checkpoint is (default: the newest of the last run that can go on)",
+    )
+    resume.add_argument("--trust", action="store_true", help="read it whoever has written it, which can run any code")
     _add_cluster(resume, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
     return parser
@@ -135,6 +141,8 @@ class LineCommand:
     action: str
     cluster: ClusterOptions
     run: str | None = None
+    step: int | None = None
+    trusted: bool = False
 
 
 def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
@@ -169,7 +177,16 @@ def parse_line(line: str) -> LineCommand:
     found = _parse(_line_parser, line)
     if found.action is None:
         raise HelpAsked(_line_parser().format_help().rstrip())
-    return LineCommand(action=found.action, cluster=_cluster(found), run=getattr(found, "run", None))
+    run, step = _run_and_step(getattr(found, "run", None) or "")
+    return LineCommand(action=found.action, cluster=_cluster(found), run=run, step=step, trusted=getattr(found, "trust", False))
+
+
+def _run_and_step(text: str) -> tuple[str | None, int | None]:
+    """Return what ``RUN``, ``RUN@STEP`` or ``@STEP`` names."""
+    run, at, step = text.rpartition("@")
+    if at and not step.isdecimal():
+        raise UsageError(f"{text!r}: behind the @ is the step of a checkpoint, as in {run or 'RUN'}@120.")
+    return (run if at else step) or None, int(step) if at else None
 
 
 def _cluster(found: argparse.Namespace) -> ClusterOptions:

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from ..options import ClusterOptions
     from ..runs.archive import RunArchive
     from ..session import Session
+    from ..supervision.shelf import CheckpointShelf
 
-OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "start_cluster", "stop_cluster")
-"""Commands that act on engines; all others are about past runs, and need no session."""
+OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "roll_back", "start_cluster", "stop_cluster")
+"""Commands that act on engines; all others are about the record, and need no session."""
+OF_SHELF = ("list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint")
+"""Those about checkpoints."""
 
 
 class LazySession:
@@ -26,6 +29,7 @@ class LazySession:
         self._session: Session | None = None
         self._archive: RunArchive | None = None
         self._engines: Engines | None = None
+        self._shelf: CheckpointShelf | None = None
         self.telemetry = Telemetry(self)
 
     @property
@@ -59,6 +63,8 @@ class LazySession:
             self._session.close()
         if self._archive is not None:
             self._archive.close()
+        if self._shelf is not None:
+            self._shelf.close()
         self.telemetry.close()
 
     # -- what the sidebar is told -----------------------------------------------------------------------------------
@@ -75,6 +81,8 @@ class LazySession:
 
     def command(self, command: Command) -> Reply:
         """Carry out a command."""
+        if command.name in OF_SHELF:
+            return self._checkpoints().answer(command)
         if command.name not in OF_SESSION:
             return self._past_runs().answer(command)
         if self._session is None and command.name != "start_cluster":
@@ -88,3 +96,12 @@ class LazySession:
 
                 self._archive = RunArchive(self._session.runs_folder if self._session is not None else None)
             return self._archive
+
+    def _checkpoints(self) -> CheckpointShelf:
+        folder = self._past_runs().folder
+        with self._lock:
+            if self._shelf is None:
+                from ..supervision.shelf import CheckpointShelf
+
+                self._shelf = CheckpointShelf(folder)
+            return self._shelf

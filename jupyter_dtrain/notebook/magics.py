@@ -97,7 +97,9 @@ class DistributeMagics(Magics):
         shell = self.shell
         assert shell is not None
         output = CellOutput(RunView(self.view, at_once=True))
-        result, task, packed = self.session.get().resume(command.run, command.cluster, output=output)
+        result, task, packed = self.session.get().resume(
+            command.run, command.cluster, step=command.step, trusted=command.trusted, output=output
+        )
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)
         linecache.cache[task.filename] = (len(task.source), None, task.source.splitlines(keepends=True), task.filename)

@@ -73,7 +73,7 @@ class RunArchive:
         self._store.close()
 
     def _past_run(self, record: RunRecord) -> PastRun:
-        steps, loss = self._store.last_loss(record.run_id, LOSS)
+        steps, loss = self._store.last_point(record.run_id, LOSS)
         return PastRun(
             run_id=record.run_id,
             number=record.number,

@@ -146,6 +146,13 @@ class RunStore:
         with self._reading() as connection:
             return [self._record(row) for row in connection.execute("SELECT * FROM runs ORDER BY number")]
 
+    def find_run(self, wanted: str) -> RunRecord | None:
+        """Return the run of this id, or the last one of this name."""
+        runs = self.list_runs()
+        return next((run for run in reversed(runs) if run.run_id == wanted), None) or next(
+            (run for run in reversed(runs) if run.name == wanted), None
+        )
+
     def names(self, run_id: str) -> list[str]:
         """Return the names of a run's curves."""
         with self._reading() as connection:
@@ -196,13 +203,13 @@ class RunStore:
                 _append(points, row)
             return points, total > limit
 
-    def last_loss(self, run_id: str, name: str) -> tuple[int, float | None]:
-        """Return the last step of the curve `name` and its value, ``None`` where it was not a number; step 0 if there is no point."""
+    def last_point(self, run_id: str, name: str, *, up_to: int | None = None) -> tuple[int, float | None]:
+        """Return the last step of the curve `name`, at most `up_to`, and its value, ``None`` where it was not a number; step 0 if none."""
         with self._reading() as connection:
             row = connection.execute(
                 "SELECT step, value FROM points JOIN curves USING (curve) JOIN runs USING (number)"
-                " WHERE run_id = ? AND curves.name = ? ORDER BY step DESC LIMIT 1",
-                (run_id, name),
+                " WHERE run_id = ? AND curves.name = ? AND step <= ? ORDER BY step DESC LIMIT 1",
+                (run_id, name, 2**62 if up_to is None else up_to),
             ).fetchone()
             return (0, None) if row is None else (row["step"], row["value"])
 

@@ -1,9 +1,9 @@
 """Checkpoints: snapshots on disk, where they outlive engines and kernel.
 
-A checkpoint is a folder of its own: each rank's part of a snapshot, and a manifest with a checksum of every file. It is
-written aside and published by one rename, so a half-written one is never seen. Large buffers lie once for all checkpoints of
-the run, under the hash of their bytes (:mod:`..transport.blobs`), which is their checksum too. What the run began with lies
-beside them: a new kernel needs nothing else to go on.
+A checkpoint is a folder of its own: each rank's part of a snapshot, and a signed manifest (:mod:`.manifest`) with a checksum
+of every file. It is written aside and published by one rename, so a half-written one is never seen. Large buffers lie once
+for all checkpoints of the run, under the hash of their bytes (:mod:`..transport.blobs`), which is their checksum too. What
+the run began with lies beside them: a new kernel needs nothing else to go on.
 
 ::
 
@@ -20,58 +20,28 @@ beside them: a new kernel needs nothing else to go on.
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
 from ..transport.blobs import BlobFolder, bytes_of, key_of, write_whole
+from .checkpoint import Checkpoint
 from .keeper import Whole
+from .manifest import check_signature, read_manifest, write_manifest
 
-FORMAT = 1
 TASK = "task"
 MANIFEST = "manifest.json"
 PINNED = "pinned"
 ROOM = 1.1
 """Free space that has to be there, as a multiple of what is written."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """One checkpoint of a run.
-
-    Attributes
-    ----------
-    folder : Path
-    step : int
-        Steps that were done.
-    world_size : int
-        Ranks that wrote it.
-    place : str
-        Where in the cell that was.
-    time : float
-        When it was written, in seconds since the epoch.
-    num_bytes : int
-        What it takes, buffers that others use as well included.
-    pinned : bool
-        It stays until it is deleted.
-    """
-
-    folder: Path
-    step: int
-    world_size: int
-    place: str
-    time: float
-    num_bytes: int
-    pinned: bool
 
 
 class CheckpointFolder:
@@ -97,10 +67,10 @@ class CheckpointFolder:
     def write_task(self, data: bytes, blobs: BlobFolder, keys: Sequence[str]) -> None:
         """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
-        self._copy_blobs(blobs, keys)
-        manifest = {"format": FORMAT, "blobs": list(keys), "key": key_of(memoryview(data))}
-        write_whole(self._run_folder / TASK, json.dumps(manifest).encode(), durable=True)
-        write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
+        with self._alone():
+            self._copy_blobs(blobs, keys)
+            write_manifest(self._run_folder / TASK, {"blobs": list(keys), "key": key_of(memoryview(data))})
+            write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
     def write(
         self, parts: Sequence[Path], blobs: BlobFolder, keys: Iterable[str], *, step: int, place: str, pinned: bool = False
@@ -114,42 +84,52 @@ class CheckpointFolder:
         """
         keys = sorted(set(keys))
         try:
-            missing = BlobFolder(self._blobs).missing(keys)
-            self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
-            self._copy_blobs(blobs, missing)
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._folder))
-            try:
-                found = self._write_parts(aside, parts, keys, step=step, place=place)
-                target = self._folder / f"step-{step:06d}"
-                if pinned or (target / PINNED).exists():
-                    write_whole(aside / PINNED, b"")
-                if target.exists():  # of a generation before
-                    shutil.rmtree(target)
-                aside.rename(target)
-                _sync(self._folder)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
+            with self._alone():
+                missing = BlobFolder(self._blobs).missing(keys)
+                self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
+                self._copy_blobs(blobs, missing)
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._folder))
+                try:
+                    found = self._write_parts(aside, parts, keys, step=step, place=place)
+                    target = self._at(step)
+                    if pinned or (target / PINNED).exists():
+                        (aside / PINNED).touch()
+                    if target.exists():  # of a generation before
+                        shutil.rmtree(target)
+                    aside.rename(target)
+                    _sync(self._folder)
+                except BaseException:
+                    shutil.rmtree(aside, ignore_errors=True)
+                    raise
         except OSError as error:
             raise CheckpointError(f"A checkpoint cannot be written to {self._folder}: {error}.") from error
         return self._checkpoint(target, found)
 
+    @contextlib.contextmanager
+    def _alone(self, *, wait: bool = True) -> Iterator[bool]:
+        """Keep others from removing buffers, of this process or another; whether that is so, where it is not waited for."""
+        handle = os.open(self._run_folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                yield True
+                return
+            yield False
+        finally:
+            os.close(handle)
+
+    def _at(self, step: int) -> Path:
+        return self._folder / f"step-{step:06d}"
+
     def _write_parts(self, folder: Path, parts: Sequence[Path], keys: Sequence[str], *, step: int, place: str) -> dict[str, Any]:
-        manifest: dict[str, Any] = {
-            "format": FORMAT,
-            "step": step,
-            "place": place,
-            "time": time.time(),
-            "parts": [],
-            "blobs": list(keys),
-        }
+        checksums = []
         for rank, part in enumerate(parts):
             data = part.read_bytes()
             write_whole(folder / str(rank), data, durable=True)
-            manifest["parts"].append(key_of(memoryview(data)))
-        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode(), durable=True)
-        return manifest
+            checksums.append(key_of(memoryview(data)))
+        content = {"run": self._run_folder.name, "step": step, "place": place, "time": time.time(), "parts": checksums, "blobs": list(keys)}
+        return write_manifest(folder / MANIFEST, content)
 
     def _copy_blobs(self, blobs: BlobFolder, keys: Iterable[str]) -> None:
         own = BlobFolder(self._blobs)
@@ -176,9 +156,30 @@ class CheckpointFolder:
         for checkpoint in checkpoints:
             if checkpoint not in kept:
                 shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        with self._alone():
+            self._trim()
+
+    def pin(self, step: int, pinned: bool) -> None:
+        """Let the checkpoint of `step` stay until it is deleted, or no longer."""
+        mark = self.at(step).folder / PINNED
+        if pinned:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
+
+    def delete(self, step: int) -> None:
+        """Delete the checkpoint of `step`. What it alone needs goes too, with the next one if one is being written."""
+        shutil.rmtree(self.at(step).folder)
+        with self._alone(wait=False) as alone:
+            if alone:
+                self._trim()
+
+    def _trim(self) -> None:
+        """Remove the buffers that nothing needs."""
         used = set(self._task_manifest().get("blobs", ()))
-        for checkpoint in kept:
-            used.update(_read_manifest(checkpoint.folder)["blobs"])
+        for folder in self._folders():
+            with contextlib.suppress(CheckpointError):
+                used.update(_manifest_of(folder)["blobs"])
         if self._blobs.is_dir():
             BlobFolder(self._blobs).trim(keep=used, limit=0)
 
@@ -189,16 +190,36 @@ class CheckpointFolder:
         found = []
         for folder in self._folders():
             with contextlib.suppress(CheckpointError):
-                found.append(self._checkpoint(folder, _read_manifest(folder)))
+                found.append(self._checkpoint(folder, _manifest_of(folder)))
         return found
 
-    def newest_intact(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest checkpoint whose files are all as they were written, and what is wrong with newer ones."""
+    def at(self, step: int) -> Checkpoint:
+        """Return the checkpoint of `step`; a `CheckpointError`: there is none."""
+        folder = self._at(step)
+        if not folder.is_dir():
+            there = ", ".join(str(checkpoint.step) for checkpoint in self.newest_first())
+            raise CheckpointError(f"{self._run_folder.name} has no checkpoint of step {step}; " + (f"of {there}." if there else "of none."))
+        return self._checkpoint(folder, _manifest_of(folder))
+
+    def intact(self, step: int, *, trusted: bool = False) -> Checkpoint:
+        """Return the checkpoint of `step`, whose files are all as this user has written them.
+
+        Raises
+        ------
+        CheckpointError
+            There is none, it is damaged, or somebody else has written it and it is not `trusted`.
+        """
+        found = self.at(step)
+        self._verify(found.folder, _manifest_of(found.folder), trusted=trusted)
+        return found
+
+    def newest_intact(self, *, trusted: bool = False) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest checkpoint that is :meth:`intact`, and what is wrong with newer ones."""
         complaints: list[str] = []
         for folder in self._folders():
             try:
-                manifest = _read_manifest(folder)
-                self._verify(folder, manifest)
+                manifest = _manifest_of(folder)
+                self._verify(folder, manifest, trusted=trusted)
                 return self._checkpoint(folder, manifest), complaints
             except CheckpointError as error:
                 complaints.append(str(error))
@@ -209,13 +230,13 @@ class CheckpointFolder:
         steps = {int(match[1]): folder for folder in self._folder.glob("step-*") if (match := re.fullmatch(r"step-(\d+)", folder.name))}
         return [steps[step] for step in sorted(steps, reverse=True)]
 
-    def read_task(self, blobs: BlobFolder) -> bytes:
+    def read_task(self, blobs: BlobFolder, *, trusted: bool = False) -> bytes:
         """Return what the run began with, its buffers copied to `blobs`.
 
         Raises
         ------
         CheckpointError
-            It is not there, or has been changed.
+            It is not there, has been changed, or somebody else has written it and it is not `trusted`.
         """
         manifest = self._task_manifest()
         try:
@@ -224,12 +245,20 @@ class CheckpointFolder:
             manifest = {}
         if not manifest:
             raise CheckpointError(f"{self._run_folder.name} has no checkpoint: run its cell again.")
+        if not trusted:
+            self.check_origin()
         if key_of(memoryview(data)) != manifest["key"]:
             raise CheckpointError(f"What {self._run_folder.name} began with has been changed on disk: run its cell again.")
         own = BlobFolder(self._blobs)
         for key in manifest["blobs"]:
             blobs.write(key, self._intact_blob(own, key, self._run_folder))
         return data
+
+    def check_origin(self) -> None:
+        """Raise a `CheckpointError` where somebody else has written what the run began with."""
+        manifest = self._task_manifest()
+        if manifest:
+            check_signature(manifest, self._run_folder.name)
 
     def remove(self) -> None:
         """Remove all checkpoints and what the run began with."""
@@ -240,7 +269,7 @@ class CheckpointFolder:
 
     def read(self, checkpoint: Checkpoint, folder: Path, *, number: int) -> Whole:
         """Copy a checkpoint, which is intact, to where ranks look for snapshot `number`."""
-        manifest = _read_manifest(checkpoint.folder)
+        manifest = _manifest_of(checkpoint.folder)
         own, blobs = BlobFolder(self._blobs), BlobFolder(snapshot_blobs(folder, number))
         for key in manifest["blobs"]:
             blobs.write(key, own.open(key))
@@ -248,7 +277,9 @@ class CheckpointFolder:
             shutil.copyfile(checkpoint.folder / str(rank), snapshot_file(folder, number, rank))
         return Whole(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(manifest["blobs"]))
 
-    def _verify(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def _verify(self, folder: Path, manifest: dict[str, Any], *, trusted: bool) -> None:
+        if not trusted:
+            check_signature(manifest, self._run_folder.name)
         for rank, key in enumerate(manifest["parts"]):
             try:
                 intact = key_of(memoryview((folder / str(rank)).read_bytes())) == key
@@ -272,10 +303,9 @@ class CheckpointFolder:
 
     def _task_manifest(self) -> dict[str, Any]:
         try:
-            manifest: dict[str, Any] = json.loads((self._run_folder / TASK).read_bytes())
-        except (OSError, ValueError):
+            return read_manifest(self._run_folder / TASK, f"What {self._run_folder.name} began with")
+        except CheckpointError:
             return {}
-        return manifest
 
     def _checkpoint(self, folder: Path, manifest: dict[str, Any]) -> Checkpoint:
         return Checkpoint(
@@ -289,18 +319,8 @@ class CheckpointFolder:
         )
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        version = manifest["format"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"Checkpoint {folder.name} is damaged: its manifest cannot be read.") from None
-    if version > FORMAT:
-        raise CheckpointError(
-            f"Checkpoint {folder.name} was written by a newer version of jupyter_dtrain (format {version}, this one knows {FORMAT}): "
-            "update jupyter_dtrain to use it."
-        )
-    return manifest
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    return read_manifest(folder / MANIFEST, f"Checkpoint {folder.name}")
 
 
 def _sync(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable
@@ -78,7 +79,7 @@ class SnapshotKeeper:
         self.newest = newest
         self.held: Whole | None = None
         self.training_since: float | None = None
-        self._number = newest.number if newest is not None else 0
+        self._numbers = itertools.count(newest.number + 1 if newest is not None else 1)
         self._every = every
         self._step = 0  # that was reported
         self._hastened = False
@@ -123,8 +124,11 @@ class SnapshotKeeper:
         return asked
 
     def _new(self, at: int) -> Asked:
-        self._number += 1
-        return Asked(self._number, at)
+        return Asked(self.new_number(), at)
+
+    def new_number(self) -> int:
+        """Return a number that no snapshot has. Any thread may call this."""
+        return next(self._numbers)
 
     def settle(self) -> None:
         """Look whether what was asked for is whole, and remove the one before."""
@@ -146,6 +150,12 @@ class SnapshotKeeper:
         self.newest = Whole(
             number, self._world_size, first.step, first.place, frozenset(key for part in parts.values() for key in part.keys)
         )
+        if before is not None and before is not self.held:
+            self._remove(before.number)
+
+    def go_back(self, snapshot: Whole) -> None:
+        """Let `snapshot`, whose files are there, be the newest."""
+        before, self.newest = self.newest, snapshot
         if before is not None and before is not self.held:
             self._remove(before.number)
 

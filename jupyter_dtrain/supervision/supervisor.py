@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,11 +18,12 @@ from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
 from ..engine.worker import Resume, Task
-from ..errors import ClusterError, UsageError
+from ..errors import CheckpointError, ClusterError, UsageError
 from ..execution import Execution, Output, RankEnd
 from ..group import Group
 from ..protocol import Message, Notice, Paused, SnapshotTaken, Standing
 from ..transport.blobs import BlobFolder
+from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
 from .pauses import Pauses
 from .stall import Stall
@@ -39,7 +41,8 @@ REPLACE_LIMIT = timedelta(seconds=60)
 class Supervisor:
     """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
 
-    :meth:`stop`, :meth:`pause`, :meth:`resume` and :meth:`write_checkpoint` may be called on any thread and return at once.
+    What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`) may be ordered on any thread,
+    and the methods return at once.
 
     Parameters
     ----------
@@ -81,6 +84,8 @@ class Supervisor:
         self._stall: Stall | None = None
         self._stopping = False
         self._is_program = False
+        self._back: Whole | None = None  # where the run is to go on instead
+        self._reader: threading.Thread | None = None  # of a checkpoint to go back to
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
         self._on_paused = on_paused
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
@@ -118,6 +123,27 @@ class Supervisor:
             raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
         self._writer.want(self._keeper)
 
+    def roll_back(self, step: int) -> None:
+        """Let the run go on from its checkpoint of `step`; a `UsageError` or `CheckpointError` says why it cannot."""
+        self._check_orders("taken back")
+        if self._writer is None:
+            raise UsageError("This run has no folder of its own, and so no checkpoints.")
+        checkpoint = self._writer.folder.at(step)
+        if self._back is not None or (self._reader is not None and self._reader.is_alive()):
+            raise UsageError("The run is going back already.")
+        self._reader = threading.Thread(target=self._go_back, args=(checkpoint, self._writer), name="dtrain-back", daemon=True)
+        self._reader.start()
+
+    def _go_back(self, checkpoint: Checkpoint, writer: CheckpointWriter) -> None:
+        try:
+            intact = writer.folder.intact(checkpoint.step)  # the ranks train on meanwhile
+            self._back = writer.folder.read(intact, self._keeper.folder, number=self._keeper.new_number())
+        except (CheckpointError, OSError) as error:
+            writer.say_later(f"The run does not go back to step {checkpoint.step}: {error}")
+        else:
+            if self._execution is not None:
+                self._execution.stop()
+
     def _check_orders(self, what: str) -> None:
         if self._is_program:
             raise UsageError(f"A cell that distributes itself (--strategy none) cannot be {what}.")
@@ -152,10 +178,16 @@ class Supervisor:
                     execution.resume(task.pause)
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
                 lost = [end for end in ends if end.outcome is None and not end.killed]
-                if not lost or execution.interrupted or self._stopping or self._is_program:
+                back = self._back if lost or any(end.outcome is not None and end.outcome.stopped for end in ends) else None
+                if not (lost or back) or execution.interrupted or self._stopping or self._is_program:
                     return ends
                 self._keeper.settle()
-                if not self._mend(lost):
+                if back is not None:
+                    self._back = None
+                    self._keeper.go_back(back)
+                    self._group.disband()
+                    self._tell(f"Going back to step {back.step}.")
+                if lost and not self._mend(lost):
                     return ends
                 task = self._task_of_next(task, execution)
         finally:

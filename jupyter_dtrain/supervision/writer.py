@@ -11,7 +11,8 @@ from datetime import timedelta
 from ..engine.worker import Task
 from ..errors import CheckpointError, StoreError
 from ..transport.blobs import BlobFolder, bytes_of
-from .checkpoints import Checkpoint, CheckpointFolder
+from .checkpoint import Checkpoint
+from .checkpoints import CheckpointFolder
 from .keeper import SnapshotKeeper, Whole
 
 FIRST = timedelta(seconds=10)
@@ -60,6 +61,15 @@ class CheckpointWriter:
         """Let the next snapshot be written in any case, and kept until it is deleted. Any thread may call this."""
         self._wanted_after, self._wanted = keeper.newest, True
         keeper.hasten()
+
+    @property
+    def folder(self) -> CheckpointFolder:
+        """Where they are written."""
+        return self._folder
+
+    def say_later(self, text: str) -> None:
+        """Let :meth:`news` return `text`. Any thread may call this."""
+        self._news.append(text)
 
     def news(self) -> list[str]:
         """Return what has become of those that were wanted, since the last call."""

@@ -47,6 +47,7 @@ export type CommandName =
   | 'pause_run'
   | 'resume_run'
   | 'checkpoint_now'
+  | 'roll_back'
   | 'start_cluster'
   | 'stop_cluster'
   | 'list_runs'
@@ -54,7 +55,11 @@ export type CommandName =
   | 'compare_runs'
   | 'rename_run'
   | 'tag_run'
-  | 'delete_run';
+  | 'delete_run'
+  | 'list_checkpoints'
+  | 'pin_checkpoint'
+  | 'delete_checkpoint'
+  | 'export_checkpoint';
 
 /**
  * A message inside another one: the field that holds it says what it is, so it
@@ -326,6 +331,28 @@ export interface IPastRun {
 }
 
 /**
+ * A checkpoint on disk, of the state after `step` steps. `time` in seconds
+ * since the epoch.
+ *
+ * `epoch` is that of the curve (1.5: half way through the second pass) and
+ * `loss` that of the step, `null` where they are not known. `place` is where in
+ * the cell it goes on. `num_bytes` counts buffers that other checkpoints share
+ * too. One that is `pinned` stays until it is deleted.
+ */
+export interface ICheckpointInfo {
+  type: 'checkpoint_info';
+  run_id: string;
+  step: number;
+  place: string;
+  epoch: number | null;
+  loss: number | null;
+  num_bytes: number;
+  time: number;
+  world_size: number;
+  pinned: boolean;
+}
+
+/**
  * An argument or a version that differs between two runs; `null` where a run
  * has none of that name.
  */
@@ -353,7 +380,9 @@ export interface IComparison {
  * why it was not.
  *
  * `runs` answers `list_runs`, the newest first, `points` `get_curves` and
- * `comparison` `compare_runs`.
+ * `comparison` `compare_runs`; `checkpoints`, the newest first, and the
+ * `free_bytes` of their disk answer `list_checkpoints`, and `paths` are what
+ * `export_checkpoint` has written.
  */
 export interface IReply {
   type: 'reply';
@@ -363,6 +392,9 @@ export interface IReply {
   runs: Nested<IPastRun>[];
   points: Nested<IPoints>[];
   comparison: Nested<IComparison> | null;
+  checkpoints: Nested<ICheckpointInfo>[];
+  free_bytes: number | null;
+  paths: string[];
 }
 
 /**
@@ -372,7 +404,9 @@ export interface IReply {
  * devices). `run_id` names the run that a command is about, `other_run_id` the
  * later one of `compare_runs`. `get_curves` returns all curves, or the one
  * called `curve`, from step `first` to step `last`, of at most `limit` points
- * each. `text` is the new name, or the tags with commas between them.
+ * each. `text` is the new name, or the tags with commas between them. `step`
+ * names a checkpoint of the run, which `pin_checkpoint` keeps if `pinned` is
+ * true.
  */
 export interface ICommand {
   type: 'command';
@@ -386,6 +420,8 @@ export interface ICommand {
   last?: number | null;
   limit?: number | null;
   text?: string | null;
+  step?: number | null;
+  pinned?: boolean | null;
 }
 
 /**

@@ -199,3 +199,85 @@ def test_a_cell_that_distributes_itself_is_left_alone(start):
     assert run.command("checkpoint_now") == (False, "A cell that distributes itself (--strategy none) cannot be kept on disk.")
     run.notebook.interrupt()
     run.notebook.finish(run.cell)
+
+
+def run_id(run):
+    return run.messages("run_update")[-1]["run_id"]
+
+
+def ask(run, name, **options):
+    return run.notebook.command(run.commands, name, run_id=run_id(run), **options)
+
+
+def steps_on_disk(run):
+    return [info["step"] for info in ask(run, "list_checkpoints")["checkpoints"]]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
+    run = start("--checkpoint-every 40 --keep 9 --name back")
+    run.wait_for_steps()
+    run.wait(lambda: 40 in steps_on_disk(run), "a checkpoint")
+    run.wait(lambda: run.num_steps > 2 * 60, "more steps")
+    if paused:
+        run.pause()
+    assert ask(run, "roll_back", step=7)["message"].startswith(f"{run_id(run)} has no checkpoint of step 7; ")
+    assert ask(run, "roll_back", step=40)["message"] == "Going back to step 40."
+    run.wait(lambda: "Going back to step 40." in run.cell.stderr, "the way back")
+    if paused:
+        run.wait_for_phase("paused")
+        run.go_on()
+    run.finish()
+    assert difference(run.notebook.value(STATE), expected) is None
+    assert run.num_steps > 2 * (60 * 6 + 10), "some steps were made twice"
+    assert ask(run, "roll_back", step=40)["message"] == (
+        f"That run is not going on. `%distribute resume {run_id(run)}@40` in a cell lets it go on from there."
+    )
+
+
+def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, expected):
+    run = start("--checkpoint-every 120 --keep 9 --name shelf")
+    run.finish()
+    run.notebook.wait(lambda: (updates := run.messages("run_update")) and updates[-1]["phase"] == "finished", "the end")
+    found = ask(run, "list_checkpoints")
+    assert [info["step"] for info in found["checkpoints"]] == [360, 240, 120][-len(found["checkpoints"]) :]
+    assert found["free_bytes"] > 0
+    info = found["checkpoints"][-1]
+    losses = run.notebook.value("losses")
+    assert info["loss"] == pytest.approx(losses[119], abs=1e-9)
+    assert 19 < info["epoch"] <= 20
+    assert (info["run_id"], info["world_size"], info["pinned"]) == (run_id(run), 2, False)
+    assert info["num_bytes"] > 0
+    assert ask(run, "pin_checkpoint", step=120, pinned=True)["message"] == "The checkpoint of step 120 stays until it is deleted."
+    assert ask(run, "delete_checkpoint", step=240)["ok"]
+    assert [(info["step"], info["pinned"]) for info in ask(run, "list_checkpoints")["checkpoints"]][-1] == (120, True)
+    assert 240 not in steps_on_disk(run)
+    exported = ask(run, "export_checkpoint", step=120)
+    assert exported["ok"], exported
+    run.notebook.run(f"from safetensors.torch import load_file\nfile = load_file({exported['paths'][0]!r})")
+    run.notebook.run("import jupyter_dtrain as dtrain\nsaved = dtrain.load_checkpoint('shelf', 120, model=model)")
+    assert run.notebook.value("set(file) == set(model.state_dict())")
+    assert run.notebook.value("all(torch.equal(file[name], value) for name, value in model.state_dict().items())")
+    assert run.notebook.value("len(saved['losses']) == 120 and saved['losses'] == losses[:120]")
+    assert run.notebook.fail("dtrain.load_checkpoint('shelf', 120, net=model)").error == (
+        "CheckpointError",
+        "The checkpoint has no 'net' with a state; those that have one: model, optimizer.",
+    )
+    again = run.notebook.run("%distribute resume shelf@120 -n 3")
+    assert "shelf: going on from step 120." in again.stderr
+    assert difference(run.notebook.value(STATE), expected) is None
+
+
+def test_a_run_that_somebody_else_has_written_is_refused_and_runs_nothing(new_notebook, start, tmp_path):
+    run = start("--checkpoint-every 120 --name foreign")
+    run.finish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+        other = new_notebook(run.notebook.folder)
+    other.run("%load_ext jupyter_dtrain\nimport pickle\ndef fail(*args, **options): raise AssertionError('unpickled')\npickle.loads = fail")
+    for line in ("%distribute resume foreign", "import jupyter_dtrain\njupyter_dtrain.load_checkpoint('foreign')"):
+        cell = other.fail(line)
+        assert cell.error[0] == "CheckpointError"
+        assert "was not written by you here, or has been changed since" in cell.error[1]
+    other.run("import importlib\nimportlib.reload(pickle)")
+    assert "going on from step 360." in other.run("%distribute resume foreign@360 --trust").stderr

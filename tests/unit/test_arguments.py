@@ -118,3 +118,16 @@ def test_nothing_is_printed_and_nothing_exits(capsys):
         with pytest.raises((HelpAsked, UsageError)):
             parse_cell_line(line)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("", (None, None)), ("digits", ("digits", None)), ("digits@120", ("digits", 120)), ("@120", (None, 120))]
+)
+def test_which_checkpoint_a_run_goes_on_from(text, found):
+    command = parse_line(f"resume {text} --trust")
+    assert ((command.run, command.step), command.trusted) == (found, True)
+
+
+def test_a_step_is_a_number():
+    with pytest.raises(UsageError, match="is the step of a checkpoint"):
+        parse_line("resume digits@last")

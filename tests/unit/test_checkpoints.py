@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from jupyter_dtrain.engine.snapshots import snapshot_blobs
 from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.supervision import checkpoints as module
+from jupyter_dtrain.supervision import manifest as manifests
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.transport.blobs import BlobFolder, write_whole
+from jupyter_dtrain.transport.blobs import BlobFolder, key_of, write_whole
 
 
 class Run:
@@ -109,7 +111,7 @@ def test_one_of_a_newer_version_is_left_alone(run):
     run.write(10)
     path = run.folder / "checkpoints" / "step-000010" / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "format": module.FORMAT + 1}))
+    path.write_text(json.dumps({**manifest, "format": manifests.FORMAT + 1}))
     found, (complaint,) = run.checkpoints.newest_intact()
     assert found is None
     assert "newer version" in complaint
@@ -135,7 +137,7 @@ def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch
             raise OSError(errno.ENOSPC, "No space left on device")
         write_whole(path, data, **options)
 
-    monkeypatch.setattr(module, "write_whole", fail)
+    monkeypatch.setattr(manifests, "write_whole", fail)
     with pytest.raises(CheckpointError, match="No space left"):
         run.write(20)
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000010"]
@@ -164,3 +166,79 @@ def test_of_a_run_that_is_through_nothing_stays(run):
     run.checkpoints.remove()
     assert list(run.folder.iterdir()) == []
     assert run.checkpoints.newest_first() == []
+
+
+class Spy:
+    """Tells when it is unpickled."""
+
+    ran = False
+
+    def __reduce__(self):
+        return (setattr, (Spy, "ran", True))
+
+
+def test_what_another_user_has_written_is_refused_unless_it_is_trusted(run, tmp_path, monkeypatch):
+    run.checkpoints.write_task(b"began", run.memory, [])
+    run.write(10)
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "somebody else"))
+    with pytest.raises(CheckpointError, match=r"was not written by you here.*resume run --trust"):
+        run.checkpoints.check_origin()
+    for action in (lambda: run.checkpoints.intact(10), lambda: run.checkpoints.read_task(BlobFolder(tmp_path / "blobs"))):
+        with pytest.raises(CheckpointError, match="was not written by you here"):
+            action()
+    assert run.checkpoints.newest_intact()[0] is None
+    assert run.checkpoints.intact(10, trusted=True).step == 10
+    assert run.checkpoints.read_task(BlobFolder(tmp_path / "blobs"), trusted=True) == b"began"
+
+
+def test_a_part_that_was_changed_with_its_checksum_is_refused(run):
+    written = run.write(10)
+    path = written.folder / "manifest.json"
+    data = pickle.dumps(Spy())
+    (written.folder / "0").write_bytes(data)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        run.checkpoints.intact(10)
+    manifest = json.loads(path.read_text())
+    manifest["parts"][0] = key_of(memoryview(data))
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="was not written by you here, or has been changed since"):
+        run.checkpoints.intact(10)
+    assert not Spy.ran
+
+
+def test_the_secret_is_the_users_own(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    run.write(10)
+    secret = tmp_path / "data" / "jupyter_dtrain" / "secret"
+    assert (secret.stat().st_mode & 0o777, len(secret.read_bytes())) == (0o600, 32)
+    run.write(20)
+    assert [run.checkpoints.intact(step).step for step in (10, 20)] == [10, 20]
+    assert list(secret.parent.iterdir()) == [secret]
+
+
+def test_pinned_ones_stay_and_deleted_ones_go_with_what_they_alone_need(run):
+    for step in (10, 20, 30):
+        run.write(step)
+    run.checkpoints.pin(10, True)
+    run.checkpoints.keep(1)
+    assert [(found.step, found.pinned) for found in run.checkpoints.newest_first()] == [(30, False), (10, True)]
+    run.write(10)
+    assert run.checkpoints.at(10).pinned, "written anew by a run that was rolled back"
+    run.checkpoints.delete(30)
+    assert len(list((run.folder / "blobs").iterdir())) == 2
+    run.checkpoints.pin(10, False)
+    run.checkpoints.keep(0)
+    assert run.everything() == set()
+    with pytest.raises(CheckpointError, match="no checkpoint of step 10"):
+        run.checkpoints.delete(10)
+
+
+def test_what_is_deleted_while_another_is_being_written_takes_nothing_from_it(run):
+    run.write(10)
+    with run.checkpoints._alone():
+        run.checkpoints.delete(10)
+        assert len(list((run.folder / "blobs").iterdir())) == 2
+    run.write(20)
+    run.checkpoints.keep(1)
+    assert run.checkpoints.intact(20).step == 20
+    assert len(list((run.folder / "blobs").iterdir())) == 2

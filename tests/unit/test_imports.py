@@ -35,6 +35,7 @@ LEVELS = {
     "execution": 4,
     "engines": 5,
     "supervision": 5,
+    "loading": 6,
     "runner": 6,
     "session": 7,
     "notebook": 8,

@@ -143,11 +143,13 @@ def test_one_that_is_being_written_keeps_its_buffers_when_another_is_whole(tmp_p
     written = ranks.write(0, ahead.number, step=50)
     ranks.write(0, now.number), ranks.write(1, now.number)
     keeper.settle()
-    assert keeper.newest.number == now.number
+    assert numbers(keeper) == (now.number, 10, "line 3")
     ranks.write(1, ahead.number, step=50)
     keeper.settle()
-    assert keeper.newest.number == ahead.number
-    assert keeper.blobs(keeper.newest).missing([written, *keeper.newest.keys]) == []
+    newest = keeper.newest
+    assert newest is not None
+    assert newest.number == ahead.number
+    assert keeper.blobs(newest).missing([written, *newest.keys]) == []
 
 
 def test_one_that_is_held_stays(keeper, clock, ranks):

@@ -1,0 +1,75 @@
+"""``jupyter_dtrain.load_checkpoint``: what a run held at a checkpoint, in any notebook, without engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError, UsageError
+from .runs.record import RunRecord
+from .runs.store import DEFAULT_FOLDER, RunStore
+from .supervision.checkpoints import CheckpointFolder
+from .supervision.saved import read_values
+
+
+def load_checkpoint(
+    run: str | None = None, step: int | None = None, *, folder: Path | str = DEFAULT_FOLDER, trust: bool = False, **into: Any
+) -> dict[str, Any]:
+    """Return the values of a run's names as they were at a checkpoint, on the CPU.
+
+    Parameters
+    ----------
+    run : str, optional
+        Its id or name; by default the last run that has a checkpoint.
+    step : int, optional
+        Of the checkpoint; by default the newest that is intact.
+    folder : path
+        Where the runs are.
+    trust : bool
+        Read it whoever has written it, which can run any code.
+    **into
+        Objects with a ``load_state_dict`` that take over the state of the value of the same name.
+
+    Returns
+    -------
+    dict of str to object
+
+    Raises
+    ------
+    CheckpointError
+        There is no such checkpoint, or somebody else has written it.
+    UsageError
+        An object cannot take over a state.
+
+    Examples
+    --------
+    ``dtrain.load_checkpoint("digits", 120, model=model, optimizer=optimizer)``
+    """
+    for name, obj in into.items():
+        if not hasattr(obj, "load_state_dict"):
+            raise UsageError(f"{name}={type(obj).__name__}: only what has a load_state_dict takes over a state.")
+    store = RunStore(Path(folder))
+    try:
+        record = _record(store, run)
+    finally:
+        store.close()
+    values = read_values(CheckpointFolder(record.folder), step, trusted=trust).values
+    for name in into:
+        if not hasattr(values.get(name), "state_dict"):
+            there = ", ".join(sorted(other for other, value in values.items() if hasattr(value, "state_dict")))
+            raise CheckpointError(f"The checkpoint has no {name!r} with a state; those that have one: {there or 'none'}.")
+    for name, obj in into.items():
+        obj.load_state_dict(values[name].state_dict())
+    return values
+
+
+def _record(store: RunStore, run: str | None) -> RunRecord:
+    if run is not None:
+        found = store.find_run(run)
+        if found is None:
+            raise CheckpointError(f"There is no run {run!r} here.")
+        return found
+    for record in reversed(store.list_runs()):
+        if CheckpointFolder(record.folder).newest_first():
+            return record
+    raise CheckpointError("There is no run here that has a checkpoint.")
