@@ -3,6 +3,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import { trainingIcon } from './icons';
+import { RUN_COMMANDS } from './model/controls';
 import type { TrainingModel } from './model/training';
 import { obstacleText } from './panels/texts';
 import type { CommandName } from './protocol';
@@ -10,6 +11,9 @@ import type { CommandName } from './protocol';
 export const CommandIDs = {
   show: 'jupyter-dtrain:show',
   stopRun: 'jupyter-dtrain:stop-run',
+  pauseRun: 'jupyter-dtrain:pause-run',
+  resumeRun: 'jupyter-dtrain:resume-run',
+  checkpointNow: 'jupyter-dtrain:checkpoint-now',
   startCluster: 'jupyter-dtrain:start-cluster',
   stopCluster: 'jupyter-dtrain:stop-cluster'
 } as const;
@@ -60,6 +64,24 @@ export function addCommands(options: ICommandOptions): void {
     trans.__('Stop after the current step and keep its weights')
   );
   addControl(
+    CommandIDs.pauseRun,
+    'pause_run',
+    trans.__('Pause the Distributed Run'),
+    trans.__('Wait after the current step')
+  );
+  addControl(
+    CommandIDs.resumeRun,
+    'resume_run',
+    trans.__('Let the Distributed Run Go On'),
+    trans.__('End the pause')
+  );
+  addControl(
+    CommandIDs.checkpointNow,
+    'checkpoint_now',
+    trans.__('Write a Checkpoint of the Distributed Run'),
+    trans.__('Write a checkpoint to disk, and keep it')
+  );
+  addControl(
     CommandIDs.startCluster,
     'start_cluster',
     trans.__('Start Training Engines'),
@@ -86,7 +108,7 @@ export function addCommands(options: ICommandOptions): void {
 }
 
 const CONTROLS: readonly CommandName[] = [
-  'stop_run',
+  ...RUN_COMMANDS,
   'start_cluster',
   'stop_cluster'
 ];

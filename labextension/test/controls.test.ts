@@ -67,6 +67,72 @@ describe('Stop', () => {
   });
 });
 
+describe('Pause', () => {
+  const told = recorded('reload-mid-run').find(
+    update => update.type === 'run_update' && update.phase === 'running'
+  );
+  assert.ok(told?.type === 'run_update');
+  const run = told;
+
+  it('is on its way until all ranks wait, and ends with Go on', async () => {
+    const [kernel, { controls, connection }] = await training(
+      'reload-mid-run',
+      4
+    );
+    const receive = (phase: typeof run.phase): void => {
+      const now = { ...run, run_id: connection.state.run?.run_id ?? '' };
+      kernel.comm(TELEMETRY_TARGET).receive({ ...now, phase });
+    };
+    assert.equal(controls.obstacle('resume_run'), 'run-not-paused');
+    const sent = controls.send('pause_run');
+    assert.equal(controls.pausing, true);
+    assert.equal(controls.obstacle('pause_run'), 'run-pausing');
+    kernel.comm(COMMAND_TARGET).reply(true, 'Pausing');
+    await sent;
+    assert.equal(controls.pausing, true, 'until the ranks have said so');
+    receive('paused');
+    assert.equal(controls.pausing, false);
+    assert.equal(controls.obstacle('pause_run'), 'run-paused');
+    assert.equal(controls.obstacle('resume_run'), null);
+    assert.equal(controls.obstacle('stop_run'), null, 'a pause can be left so');
+
+    const resumed = controls.send('resume_run');
+    kernel.comm(COMMAND_TARGET).reply(true, 'The run goes on.');
+    await resumed;
+    receive('running');
+    assert.equal(controls.pausing, false, 'the first pause is over');
+    assert.equal(controls.obstacle('pause_run'), null);
+  });
+
+  it('says what the kernel said to the last command alone', async () => {
+    const [kernel, { controls }] = await training('reload-mid-run', 4);
+    const sent = controls.send('checkpoint_now');
+    kernel.comm(COMMAND_TARGET).reply(true, 'It is written soon.');
+    await sent;
+    assert.deepEqual(controls.answer, {
+      command: 'checkpoint_now',
+      message: 'It is written soon.'
+    });
+    const refused = controls.send('pause_run');
+    kernel.comm(COMMAND_TARGET).reply(false, 'The run is stopping.');
+    await refused;
+    assert.equal(controls.answer, null);
+    assert.equal(controls.failure?.message, 'The run is stopping.');
+    assert.equal(controls.pausing, false);
+  });
+
+  it('has nothing to act on when the run has ended', async () => {
+    const [, { controls }] = await training('digits-two-engines');
+    for (const command of [
+      'pause_run',
+      'resume_run',
+      'checkpoint_now'
+    ] as const) {
+      assert.equal(controls.obstacle(command), 'run-ended');
+    }
+  });
+});
+
 describe('the engines', () => {
   it('can be started when there are none', async () => {
     const [, { controls }] = await training('digits-two-engines', 1);

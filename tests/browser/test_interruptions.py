@@ -135,7 +135,7 @@ def test_a_restart_of_the_kernel_in_the_middle_of_a_run(lab):
     assert lab.cut_off() == []
     assert lab.points() >= steps
     expect(lab.part("stop")).to_have_attribute("aria-disabled", "true")
-    expect(lab.part("stop-reason")).to_have_text("The run has ended")
+    expect(lab.part("run-answer")).to_have_text("The run has ended")
     expect(lab.part("rank")).to_have_count(0)
     expect(lab.sidebar.locator(".jp-dtrain-waiting")).to_have_count(0)
     assert psutil.wait_procs(running, timeout=60)[1] == []

@@ -5,7 +5,7 @@
  */
 
 import { Signal, type ISignal } from '@lumino/signaling';
-import type { CommandName } from '../protocol';
+import type { CommandName, ICommand } from '../protocol';
 import { CommandError } from './commands';
 import type { Connection, ConnectionStatus } from './connection';
 
@@ -15,11 +15,28 @@ export type Obstacle =
   | 'no-run'
   | 'run-ended'
   | 'run-stopping'
+  | 'run-pausing'
+  | 'run-paused'
+  | 'run-not-paused'
   | 'run-active'
   | 'cluster-changing'
   | 'cluster-running'
   | 'cluster-stopped'
   | 'sent';
+
+/** Commands about the run that is going on. */
+export const RUN_COMMANDS: readonly CommandName[] = [
+  'stop_run',
+  'pause_run',
+  'resume_run',
+  'checkpoint_now'
+];
+
+/** What the kernel says to a command that it has accepted. */
+export interface IAnswer {
+  command: CommandName;
+  message: string;
+}
 
 /** A command that did not do what it was to do. */
 export interface IFailure {
@@ -42,6 +59,20 @@ export class Controls {
     return this._failure;
   }
 
+  /** What the kernel said to the last command, until the next one is sent. */
+  get answer(): IAnswer | null {
+    return this._answer;
+  }
+
+  /** Whether the run has been told to pause and has not yet done so. */
+  get pausing(): boolean {
+    const { run } = this._connection.state;
+    return (
+      run?.phase === 'running' &&
+      (this._pending.has('pause_run') || this._pauseAccepted === run.run_id)
+    );
+  }
+
   /** Whether the run has been told to stop and has not ended yet. */
   get stopping(): boolean {
     const { run, running } = this._connection.state;
@@ -56,7 +87,8 @@ export class Controls {
   /** Why `command` cannot be sent now; `null`: it can. */
   obstacle(command: CommandName): Obstacle | null {
     const { status, canCommand, state } = this._connection;
-    if (command === 'stop_run' && state.run !== null && !state.running) {
+    const aboutRun = RUN_COMMANDS.includes(command);
+    if (aboutRun && state.run !== null && !state.running) {
       return 'run-ended'; // whatever became of its kernel
     }
     if (status !== 'connected') {
@@ -65,26 +97,33 @@ export class Controls {
     if (!canCommand) {
       return 'waiting';
     }
-    return command === 'stop_run'
-      ? this._stopRunObstacle()
+    return aboutRun
+      ? this._runObstacle(command)
       : this._clusterObstacle(command);
   }
 
   /** Send a command. It never rejects: `failure` says what went wrong. */
-  async send(command: CommandName, numEngines?: number | null): Promise<void> {
+  async send(
+    command: CommandName,
+    options: Partial<ICommand> = {}
+  ): Promise<void> {
     if (this.obstacle(command) !== null) {
       return;
     }
     const runId = this._connection.state.run?.run_id ?? null;
     this._failure = null;
+    this._answer = null;
     this._pending.add(command);
     this._changed.emit();
     try {
-      await this._connection.send(command, {
-        num_engines: numEngines ?? null
-      });
+      const { message } = await this._connection.send(command, options);
+      this._answer = { command, message };
       if (command === 'stop_run') {
         this._stopAccepted = runId;
+      } else if (command === 'pause_run') {
+        this._pauseAccepted = runId;
+      } else if (command === 'resume_run') {
+        this._pauseAccepted = null;
       }
     } catch (error) {
       this._failure = {
@@ -99,11 +138,26 @@ export class Controls {
     }
   }
 
-  private _stopRunObstacle(): Obstacle | null {
-    if (this._connection.state.run === null) {
+  private _runObstacle(command: CommandName): Obstacle | null {
+    const { run } = this._connection.state;
+    if (run === null) {
       return 'no-run';
     }
-    return this.stopping ? 'run-stopping' : null;
+    if (this.stopping) {
+      return 'run-stopping';
+    }
+    switch (command) {
+      case 'pause_run':
+        return run.phase === 'paused'
+          ? 'run-paused'
+          : this.pausing
+            ? 'run-pausing'
+            : null;
+      case 'resume_run':
+        return run.phase === 'paused' ? null : 'run-not-paused';
+      default:
+        return null;
+    }
   }
 
   private _clusterObstacle(command: CommandName): Obstacle | null {
@@ -128,5 +182,7 @@ export class Controls {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _pending = new Set<CommandName>();
   private _failure: IFailure | null = null;
+  private _answer: IAnswer | null = null;
   private _stopAccepted: string | null = null;
+  private _pauseAccepted: string | null = null;
 }

@@ -2,6 +2,7 @@
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { RUN_COMMANDS } from '../model/controls';
 import type { ITraining } from '../model/training';
 import { Control } from './control';
 import { Ranks } from './ranks';
@@ -88,7 +89,9 @@ function ClusterControls(props: IClusterControlsProps): React.ReactElement {
             testId="jp-dtrain-start-cluster"
             reason={reason('start_cluster')}
             onClick={() => {
-              void controls.send('start_cluster', number > 0 ? number : null);
+              void controls.send('start_cluster', {
+                num_engines: number > 0 ? number : null
+              });
             }}
           />
         </div>
@@ -107,7 +110,7 @@ function ClusterControls(props: IClusterControlsProps): React.ReactElement {
           )}
         </div>
       )}
-      {failure !== null && failure.command !== 'stop_run' && (
+      {failure !== null && !RUN_COMMANDS.includes(failure.command) && (
         <p className="jp-dtrain-error-text" role="alert">
           {failureText(failure, trans)}
         </p>

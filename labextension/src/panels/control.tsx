@@ -6,6 +6,8 @@ export interface IControlProps {
   label: string;
   testId: string;
   className?: string;
+  /** What the button does, where its label is too short to say it. */
+  hint?: string;
   /** Why the button cannot act; `null`: it can. */
   reason: string | null;
   onClick: () => void;
@@ -16,14 +18,14 @@ export interface IControlProps {
  * that was just pressed, and its reason can be read.
  */
 export function Control(props: IControlProps): React.ReactElement {
-  const { label, testId, className, reason, onClick } = props;
+  const { label, testId, className, hint, reason, onClick } = props;
   return (
     <button
       type="button"
       className={`jp-dtrain-button ${className ?? ''}`}
       data-testid={testId}
       aria-disabled={reason !== null}
-      title={reason ?? label}
+      title={reason ?? hint ?? label}
       onClick={() => {
         if (reason === null) {
           onClick();

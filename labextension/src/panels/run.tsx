@@ -5,9 +5,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import type { Run } from '../model/state';
 import type { ITraining } from '../model/training';
-import { Control } from './control';
+import { RunControls } from './runControls';
 import { RunFacts } from './runFacts';
-import { failureText, obstacleText, runPhaseText } from './texts';
+import { runPhaseText } from './texts';
 import { View } from './view';
 
 /** The elapsed time goes on between two updates of a run with long steps. */
@@ -94,9 +94,6 @@ function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
   const { connection, controls } = training;
   const { state } = connection;
   const phase = controls.stopping ? 'stopping' : run.phase;
-  const obstacle = controls.obstacle('stop_run');
-  const reason = obstacle === null ? null : obstacleText(obstacle, trans);
-  const { failure } = controls;
   const elapsed =
     run.elapsed +
     (state.running ? Math.max(0, Date.now() - state.runReceived) / 1000 : 0);
@@ -147,25 +144,7 @@ function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
           <pre>{'%load_ext jupyter_dtrain\n%distribute resume'}</pre>
         </>
       )}
-      <div className="jp-dtrain-controls">
-        <Control
-          label={controls.stopping ? trans.__('Stopping…') : trans.__('Stop')}
-          testId="jp-dtrain-stop"
-          className="jp-dtrain-stop"
-          reason={reason}
-          onClick={() => {
-            void controls.send('stop_run');
-          }}
-        />
-        <span className="jp-dtrain-hint" data-testid="jp-dtrain-stop-reason">
-          {reason ?? trans.__('Keeps the weights of the last finished step')}
-        </span>
-      </div>
-      {failure?.command === 'stop_run' && state.running && (
-        <p className="jp-dtrain-error-text" role="alert">
-          {failureText(failure, trans)}
-        </p>
-      )}
+      <RunControls training={training} trans={trans} />
     </section>
   );
 }

@@ -66,6 +66,12 @@ export function obstacleText(
       return trans.__('The run has ended');
     case 'run-stopping':
       return trans.__('Stopping after the current step…');
+    case 'run-pausing':
+      return trans.__('Pausing after the current step…');
+    case 'run-paused':
+      return trans.__('The run is paused');
+    case 'run-not-paused':
+      return trans.__('The run is not paused');
     case 'run-active':
       return trans.__('A run is using the engines: stop it first');
     case 'cluster-changing':
