@@ -15,6 +15,7 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 Numbers = Literal["global", "local"]
 Strategy = Literal["auto", "none"]
 Batch = Literal["global", "per-rank"]
+Draws = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
 View = Literal["live", "summary", "off"]
 
@@ -71,6 +72,9 @@ class RunOptions:
         What a loader's ``batch_size`` is: the samples of a step, or those of each rank in a step.
     split_eval : bool
         Whether loaders are split in evaluation too. Always so with batches per rank.
+    draws : {"auto", "global", "per-rank"}
+        What a model draws at random inside (dropout, noise): for the whole batch, as one process does, or each rank for its share, which
+        takes less time. ``auto`` draws for the whole batch on CPUs.
     output : {"main", "all"}
         Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
     view : {"live", "summary", "off"}
@@ -85,13 +89,15 @@ class RunOptions:
     preview: bool = False
     batch: Batch = "global"
     split_eval: bool = False
+    draws: Draws = "auto"
     output: ShownOutput = "main"
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
     view: View = "live"
 
     def __post_init__(self) -> None:
-        for option, known in (("strategy", Strategy), ("numbers", Numbers), ("batch", Batch), ("output", ShownOutput), ("view", View)):
+        known_values = {"strategy": Strategy, "numbers": Numbers, "batch": Batch, "draws": Draws, "output": ShownOutput, "view": View}
+        for option, known in known_values.items():
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")

@@ -118,7 +118,7 @@ class Runner:
         recording = Recording(
             self._store, name=options.name, cell=cell, world_size=group.num_ranks, arguments=_arguments(options), say=output.say
         )
-        is_program = options.strategy == "none"
+        is_program, device = options.strategy == "none", group.cluster.device_plans[0].device
         with recording.failing("broken off"):
             task = Task(
                 run_id=recording.run_id,
@@ -133,11 +133,12 @@ class Runner:
                 random_state=random_state,
                 surroundings=Surroundings.now(),
                 blob_folder=blobs.path,
-                device=group.cluster.device_plans[0].device,
+                device=device,
                 numbers=options.numbers,
                 split=options.split,
                 per_rank_batches=options.batch == "per-rank",
                 split_evaluation=options.split_eval,
+                global_draws=options.draws == "global" or (options.draws == "auto" and device == "cpu"),
                 output=options.output,
                 timeout=GROUP_TIMEOUT,
                 snapshot_folder=blobs.path / f".{recording.run_id}",
@@ -326,6 +327,7 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "strategy": options.strategy,
         "numbers": options.numbers,
         "batch": options.batch,
+        "draws": options.draws,
     }
 
 

@@ -24,6 +24,8 @@ from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from .compiled import reduced_compiled
+
 _Cached = type(lru_cache(lambda: None))
 
 
@@ -57,7 +59,7 @@ def reduced(obj: Any, words: Container[str]) -> Any:
         case _ if type(obj).__module__.startswith("tqdm."):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
-    return NotImplemented
+    return reduced_compiled(obj)
 
 
 def foreign_attributes(obj: object) -> frozenset[str]:

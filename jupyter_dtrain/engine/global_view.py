@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .cell import users_line
+from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
 from .placements import GlobalTensor, Partial, Shard, part_of, place
@@ -71,6 +72,7 @@ class GlobalView:
     def installed(self) -> Iterator[None]:
         """Let operations on global tensors follow this view's rules."""
         with ExitStack() as stack:
+            stack.enter_context(as_written())
             stack.enter_context(watched_constructors(self._rules.whole))
             stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
             for module, name in _TRANSFORMS:

@@ -58,6 +58,8 @@ class SharedLoaders:
         Told before every batch of a loader that is not split.
     on_unknown : callable
         Told the type in a batch that keeps a loader from being split.
+    on_order : callable
+        Told on all ranks that the order of the samples of a loader that is split is about to be drawn.
     streams : Streams, optional
         Shares out the workers of iterable data; ``None`` where there is one rank.
     stream : LoadingStream, optional
@@ -78,6 +80,7 @@ class SharedLoaders:
         on_batch: OnBatch,
         on_whole: Callable[[], None],
         on_unknown: Callable[[str], None],
+        on_order: Callable[[], None],
         streams: Streams | None,
         stream: LoadingStream | None,
         cursors: CursorLog | None = None,
@@ -92,6 +95,7 @@ class SharedLoaders:
         self._on_batch = on_batch
         self._on_whole = on_whole
         self._on_unknown = on_unknown
+        self._on_order = on_order
         self._streams = streams
         self._stream = stream
         self._joined: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
@@ -105,7 +109,10 @@ class SharedLoaders:
         if self._cursors is not None and (before := self._cursors.again()) is not None:
             return LoaderIterator(replace(before, loader=loader), pretended=before.taken, log=self._cursors)
         training = self._training()
-        cursor = Cursor(loader, training, training or self._split_evaluation(), Moment(loader))
+        split = training or self._split_evaluation()
+        if split:
+            self._on_order()
+        cursor = Cursor(loader, training, split, Moment(loader))
         if self._cursors is not None:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, training=training, split=cursor.split))

@@ -11,7 +11,9 @@ the global batch, and the modules that it calls are the models. This is found at
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,10 +23,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
 
+from .compiling import compiled
+from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
-from .placements import GlobalTensor
-from .randomness import ModelStream
+from .placements import GlobalTensor, Shard
+from .randomness import ModelStream, TorchState
 
 _FEWEST = 2  # samples of a share that statistics can be taken of
 
@@ -38,14 +42,23 @@ class ModelCalls:
         Told of each module with parameters when it is first entered from the cell.
     stream : ModelStream, optional
         Random stream inside models; ``None`` where the cell's own is used.
+    draws : ModelDraws, optional
+        Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
     view : GlobalView, optional
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
     """
 
-    def __init__(self, *, on_first_call: Callable[[nn.Module], None], stream: ModelStream | None, view: GlobalView | None) -> None:
+    def __init__(
+        self,
+        *,
+        on_first_call: Callable[[nn.Module], None],
+        stream: ModelStream | None,
+        view: GlobalView | None,
+        draws: ModelDraws | None = None,
+    ) -> None:
         self._on_first_call = on_first_call
         self._view = view
-        self._stream = stream
+        self._stream, self._draws = stream, draws
         self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._made: WeakSet[nn.Module] = WeakSet()
         self._normalizing: WeakSet[nn.Module] = WeakSet()  # models that may have changed their statistics since these were taken
@@ -81,46 +94,66 @@ class ModelCalls:
             self._normalizing.add(module)
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
-            return self._enclosed(original, module, args, kwargs, self._stream)
+            return self._enclosed(original, module, (args, kwargs), self._stream)
         if module in self._open:
             return original(module, *args, **kwargs)
         view = self._view
-        (own_args, own_kwargs), placement = view.enter((args, kwargs))
+        own, placement = view.enter((args, kwargs))
         if placement is not None and module.training and view.smallest(placement) < _FEWEST and _normalizes(module):
             # A layer that normalizes over the batch refuses a single sample.
-            (own_args, own_kwargs), placement = pytree.tree_map(view.whole, (args, kwargs)), None
+            own, placement = pytree.tree_map(view.whole, (args, kwargs)), None
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
-            return self._enclosed(original, module, own_args, own_kwargs, None)
+            return self._enclosed(original, module, own, None)
+        return self._on_part(view, original, module, (args, kwargs), own, placement)
+
+    def _on_part(self, view: GlobalView, original: Callable[..., Any], module: nn.Module, given: Any, own: Any, placement: Shard) -> Any:
+        """Run a model on the rank's part of the batch, `own`, and place what comes out; `given` is what the cell has called it with."""
         known = self._results.setdefault(module, {})
-        before = None if known else _Before(module, self._stream)
+        is_first = not known or (self._draws is not None and not self._draws.knows(module))
+        before = _Before(module, self._stream) if is_first else None
         self._narrow, self._keeps, self._batch_dims = True, False, {}
+
+        def run() -> tuple[Any, Drawing | None]:
+            with nullcontext() if self._draws is None else self._draws.drawing(module, placement) as drawing:
+                return self._enclosed(original, module, own, self._stream), drawing
+
+        def one_more(mode: AbstractContextManager[Any] | None = None) -> Any:
+            more, again = view.with_one_more(given, placement), _Before(module, self._stream)
+            again.drop_hooks()
+            try:
+                with torch.no_grad(), mode or nullcontext():
+                    return self._enclosed(original, module, more, self._stream)
+            finally:
+                again.restore()
+
         try:
             error: Exception | None = None
+            drawing: Drawing | None = None
             try:
-                result = self._enclosed(original, module, own_args, own_kwargs, self._stream)
+                result, drawing = run()
             except Exception as raised:
                 if before is None:
                     raise
                 error, result = raised, None
-            if before is not None and any(Exchange.objects(error is not None or self._keeps or before.buffers_changed())):
+            if before is not None:
                 # A module that refuses a part of a batch may take all of it.
-                del error
-                raise NotPerSample
+                refuses = error is not None or self._keeps or before.buffers_changed()
+                of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
+                if any(refused for refused, _ in of_ranks):
+                    del error
+                    raise NotPerSample
+                if drawing is not None and self._draws is not None:
+                    drawn = [of_rank for _, of_rank in of_ranks]
+                    if not self._draws.learn(module, placement, of_ranks=drawn, one_more=one_more):
+                        before.restore()
+                        self._batch_dims = {}
+                        result, _ = run()
             if isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
             if self._keeps:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-
-            def one_more() -> Any:
-                (more_args, more_kwargs), again = view.with_one_more((args, kwargs), placement), _Before(module, self._stream)
-                try:
-                    with torch.no_grad():
-                        return self._enclosed(original, module, more_args, more_kwargs, self._stream)
-                finally:
-                    again.restore()
-
             return view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
         except NotPerSample:
             self._open.add(module)
@@ -129,14 +162,16 @@ class ModelCalls:
         if before is not None:
             before.restore()
         del result
-        return self.call(original, module, args, kwargs)
+        return self.call(original, module, *given)
 
-    def _enclosed(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, stream: ModelStream | None) -> Any:
+    def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
+        args, kwargs = given
         self._inside = True
         if stream is not None:
             stream.switch()
         try:
-            return original(module, *args, **kwargs)
+            with nullcontext() if self._view is None else compiled():
+                return original(module, *args, **kwargs)
         finally:
             if stream is not None:
                 stream.switch()
@@ -191,13 +226,15 @@ class ModelCalls:
         self._normalizing.clear()
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
 
-    def state(self) -> list[nn.Module]:
-        """Return what a run that goes on from here has to know: the models whose statistics may have changed."""
-        return self._in_order(self._normalizing)
+    def state(self) -> dict[str, Any]:
+        """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
+        return {"normalizing": self._in_order(self._normalizing), "draws": None if self._draws is None else self._draws.state()}
 
-    def set_state(self, state: Iterable[nn.Module]) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._normalizing.update(state)
+        self._normalizing.update(state["normalizing"])
+        if self._draws is not None and state["draws"] is not None:
+            self._draws.set_state(state["draws"])
 
     def _in_order(self, modules: WeakSet[nn.Module]) -> list[nn.Module]:
         """Return `modules` in the order in which they became known, which is the same on all ranks."""
@@ -242,8 +279,14 @@ class _Before:
         ]
         self._stream = stream
         self._random = None if stream is None else stream.other
+        self._cell_random = TorchState.now()
         self._python_random = random.getstate()
         self._numpy_random = np.random.get_state()
+
+    def drop_hooks(self) -> None:
+        """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
+        for child, _, _ in self._attributes:
+            child.__dict__["_forward_hooks"] = OrderedDict()
 
     def buffers_changed(self) -> bool:
         """Return whether the call has written to a buffer; those of normalization layers are theirs."""
@@ -264,5 +307,6 @@ class _Before:
                     buffer.copy_(value)
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
+        self._cell_random.set()
         random.setstate(self._python_random)
         np.random.set_state(self._numpy_random)

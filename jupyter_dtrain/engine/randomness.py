@@ -20,33 +20,42 @@ from ..capture.bundle import RandomState
 
 
 @dataclass
-class _State:
+class TorchState:
+    """The states of PyTorch's generators."""
+
     cpu: torch.Tensor
     cuda: torch.Tensor | None
 
     @classmethod
-    def now(cls) -> _State:
-        return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
+    def now(cls) -> TorchState:
+        """Return the states of those in use."""
+        # The generator itself: `drawing` watches who calls torch.get_rng_state.
+        return cls(torch.default_generator.get_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
 
     def set(self) -> None:
-        torch.set_rng_state(self.cpu)
+        """Go on from here."""
+        torch.default_generator.set_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)
+
+    def to_bytes(self) -> bytes:
+        """Return what two equal states have in common."""
+        return b"".join(state.numpy().tobytes() for state in (self.cpu, self.cuda) if state is not None)
 
 
 class ModelStream:
     """The rank's own stream. Entering switches to it, leaving switches back to the cell's."""
 
     def __init__(self, rank: int) -> None:
-        cell = _State.now()
+        cell = TorchState.now()
         seed = int(torch.randint(2**62, ()).item())  # follows from the cell's stream, so a seeded run stays seeded
         torch.manual_seed(seed + rank)
-        self.other = _State.now()  # the stream that is not in use
+        self.other = TorchState.now()  # the stream that is not in use
         cell.set()
 
     def switch(self) -> None:
         """Exchange the stream in use for the other one."""
-        current = _State.now()
+        current = TorchState.now()
         self.other.set()
         self.other = current
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from .placements import GlobalTensor
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_HIDDEN = frozenset({"__builtins__", "__name__"})
+_HIDDEN = re.compile(r"__(builtins__|name__)\Z|__(builtins_dict__|compiled_fn|import|resume_at)_")  # torch.compile leaves the last four
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class Home:
         return {
             name: obj
             for name, obj in self._namespace.items()
-            if name not in _HIDDEN and (name not in before or before[name] is not obj or _moves_on(obj))
+            if not _HIDDEN.match(name) and (name not in before or before[name] is not obj or _moves_on(obj))
         }
 
     def _changes(self) -> Changes:

@@ -33,6 +33,7 @@ class Texts:
         self._shared: frozenset[str] = frozenset()
         self._skip: set[str] = set()
         self._waiting: dict[str, list[FunctionType]] = {}  # by the names that they are called by
+        self._compiled: set[str] = set()  # names of functions that torch.compile was given
         self._adopted: list[tuple[weakref.ref[FunctionType], CodeType]] = []
 
     def unit_of(self, code: CodeType) -> Unit | None:
@@ -83,6 +84,8 @@ class Texts:
         """Let functions run the rewritten code of their texts from `compile_cell` on, if they were made from these."""
         self._sources.update(sources)
         for obj in objects:
+            if isinstance(obj, FunctionType) and (compiled := getattr(obj, "_torchdynamo_orig_callable", None)) is not None:
+                self._compiled.add(compiled.__name__)
             for name, function in _functions_of(obj):
                 self._waiting.setdefault(name, []).append(function)
 
@@ -113,7 +116,7 @@ class Texts:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 own.setdefault(node.name, []).append(node)
-        pending = ["forward", *compiled_by_torch(tree)]
+        pending = ["forward", *self._compiled, *compiled_by_torch(tree)]
         seen = set(pending)
         while pending:
             name = pending.pop()

@@ -16,6 +16,7 @@ from . import cursors
 from .batches import placed
 from .control import Control
 from .cursors import CursorLog
+from .drawing import ModelDraws
 from .exchange import Exchange
 from .files import OwnFiles
 from .global_view import GlobalView
@@ -42,6 +43,8 @@ class Training:
         What came from the notebook: its models are known from the start, others when they are first called.
     global_numbers : bool
         Whether the cell sees global batches (`global_view`) or the rank's own.
+    global_draws : bool
+        Whether models draw for the whole batch and take their rows (`drawing`), or each rank for itself.
     per_rank_batches : bool
         Whether a loader's ``batch_size`` is that of each rank, and not of all of them together.
     split_evaluation : bool
@@ -61,6 +64,7 @@ class Training:
         world_size: int,
         objects: Iterable[object],
         global_numbers: bool,
+        global_draws: bool = False,
         per_rank_batches: bool = False,
         split_evaluation: bool = False,
         control: Control,
@@ -84,10 +88,16 @@ class Training:
         self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed) if shared else None
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
+        self._draws = (
+            ModelDraws(self._model_stream, sizes_of=self._sizes_of, on_apart=self._say_apart)
+            if global_draws and self._view is not None and self._model_stream is not None
+            else None
+        )
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
             stream=self._model_stream,
             view=self._view,
+            draws=self._draws,
         )
         objects = list(objects)
         if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
@@ -105,6 +115,7 @@ class Training:
             on_batch=self._on_batch,
             on_whole=lambda: control.boundary(observer.step),
             on_unknown=self._say_unknown,
+            on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self._shares) if shared else None,
             stream=self._loading_stream,
             cursors=cursor_log,
@@ -119,6 +130,7 @@ class Training:
         try:
             with (
                 self._view.installed() if self._view is not None else nullcontext(),
+                self._draws.installed() if self._draws is not None else nullcontext(),
                 self._files(),
                 instrumented(
                     models=self._models,
@@ -250,6 +262,11 @@ class Training:
     def _say_whole(self, name: str) -> None:
         self._notes.say(
             f"`{name}`{self._notes.place()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
+        )
+
+    def _say_apart(self) -> None:
+        self._notes.say(
+            "What a model draws at random differed between ranks, so each draws for itself from now on (as with `--draws per-rank`)."
         )
 
     def _say_unknown(self, kind: str) -> None:

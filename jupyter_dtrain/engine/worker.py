@@ -85,6 +85,7 @@ class Task:
     split: tuple[str, ...]
     per_rank_batches: bool
     split_evaluation: bool
+    global_draws: bool
     output: Literal["main", "all"]
     timeout: timedelta
     snapshot_folder: Path
@@ -261,6 +262,7 @@ def _run_cell(
             world_size=world_size,
             objects=tracked,
             global_numbers=task.numbers == "global",
+            global_draws=task.global_draws,
             per_rank_batches=task.per_rank_batches,
             split_evaluation=task.split_evaluation,
             control=control,

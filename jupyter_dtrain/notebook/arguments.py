@@ -91,6 +91,12 @@ def _cell_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--split-eval", action="store_true", help="share out batches in evaluation too; what the cell reads is the same")
     parser.add_argument(
+        "--draws",
+        default="auto",
+        metavar="KIND",
+        help="how models draw dropout and noise: global, as on one process, or per-rank, which is faster (default: global on CPUs)",
+    )
+    parser.add_argument(
         "--output",
         default="main",
         metavar="KIND",
@@ -165,6 +171,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         preview=found.preview,
         batch=found.batch,
         split_eval=found.split_eval,
+        draws=found.draws,
         output=found.output,
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,

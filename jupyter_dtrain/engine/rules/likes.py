@@ -8,7 +8,7 @@ import torch
 
 from ..exchange import weigh
 from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
-from .dispatch import NeedsWhole, Rules, at, changes_in_place, global_shape, globals_in, the_shard
+from .dispatch import NeedsWhole, Rules, at, blank_like, changes_in_place, global_shape, globals_in, the_shard
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -29,8 +29,7 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     wants_gradient = kwargs.get("requires_grad", False)
     kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
     with torch._C.DisableTorchFunctionSubclass():
-        blank = torch.empty(global_shape(tensor), dtype=tensor.dtype, device=tensor.device)
-        whole = func(blank, *args[1:], **kwargs)
+        whole = func(blank_like(tensor, placement.dim, placement.total), *args[1:], **kwargs)
         part = whole[at(placement.dim, placement.loaded)]
         if changes_in_place(func):
             tensor.copy_(part)
@@ -45,7 +44,7 @@ def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs.get("inplace"):
         raise NeedsWhole
     with torch._C.DisableTorchFunctionSubclass():
-        ones = torch.ones(global_shape(tensor), dtype=tensor.dtype, device=tensor.device)
+        ones = blank_like(tensor, placement.dim, placement.total).fill_(1.0)
         mask = func(ones, *args[1:], **kwargs)[at(placement.dim, placement.loaded)]
         return place(tensor * mask, placement)
 

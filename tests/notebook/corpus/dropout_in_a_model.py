@@ -1,5 +1,4 @@
-# per rank: each rank draws its own dropout masks inside a model.
-# Dropout inside a model.
+# Dropout inside a model: the masks are drawn for the whole batch.
 # %% setup
 import torch
 from torch import nn

@@ -1,0 +1,325 @@
+"""What a model draws at random, drawn as one process would draw it for the whole batch.
+
+A model on a share sees a part of the batch. Its dropout masks and its noise are drawn for the whole batch, by every rank, from the
+stream of the cell, which is the notebook's own; each rank takes its rows. So the draws, and the stream afterwards, are those of one
+process. Which dim of a draw has the rows is told by its size at the model's first call; where two dims could be meant, or the draw could as
+well be one of the model's own (noise on weights), by a call with one sample more, after which that first call is made again.
+
+What is drawn in other ways (`draws` says which) comes from the rank's stream, as does everything in a model that looks at random states
+itself (activation checkpointing draws again in the backward pass).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+from unittest import mock
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from .draws import BODIES, DROPS, Kind, Rows, Shape, kind_of
+from .exchange import Exchange
+from .placements import Shard
+from .randomness import ModelStream, TorchState
+
+_STATES = ("get_rng_state", "set_rng_state", "manual_seed", "seed")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A draw of a model: the function that drew, and the shape on this rank."""
+
+    function: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a rank drew in one call of a model, and along which dim of each draw it took the samples to be."""
+
+    sites: list[Site]
+    dims: list[int | None]
+
+
+class DrawSites:
+    """The draws of a model, in order, and along which dim of each the samples are: ``None`` along none."""
+
+    def __init__(self, sites: Sequence[Site], dims: Sequence[int | None]) -> None:
+        self._sites, self._dims = tuple(sites), tuple(dims)
+        self._by_kind: dict[tuple[str, int], set[int | None]] = {}
+        for site, dim in zip(self._sites, self._dims, strict=True):
+            self._by_kind.setdefault((site.function, len(site.shape)), set()).add(dim)
+
+    def dim(self, index: int, site: Site) -> int | None:
+        """Return the dim of the samples in the draw `site`, the call's number `index`. Raises KeyError where it is not known."""
+        kind = site.function, len(site.shape)
+        dims = self._by_kind[kind]
+        if len(dims) == 1:
+            return next(iter(dims))
+        known = self._sites[index] if index < len(self._sites) else None
+        if known is None or (known.function, len(known.shape)) != kind:
+            raise KeyError(site)
+        return self._dims[index]
+
+
+def guess(shape: Shape, num_samples: int) -> int | None:
+    """Return the dim of the samples that a shape suggests."""
+    exact = [dim for dim, size in enumerate(shape) if size == num_samples]
+    if exact:
+        return exact[0]
+    return 0 if shape and num_samples > 1 and shape[0] % num_samples == 0 else None
+
+
+def dims_of(sites: Sequence[Sequence[Site]], more: Sequence[Sequence[Site]] | None, sizes: Sequence[int]) -> list[int | None] | None:
+    """Return along which dim each draw has the samples, from what all ranks drew; ``None`` where that cannot be told.
+
+    Parameters
+    ----------
+    sites : sequence of sequence of Site
+        Of each rank.
+    more : sequence of sequence of Site, optional
+        Of each rank with one sample more; ``None``: go by the shapes alone.
+    sizes : sequence of int
+        Samples of each rank.
+    """
+    if any([site.function for site in of_rank] != [site.function for site in sites[0]] for of_rank in (*sites, *(more or ()))):
+        return None
+    dims: list[int | None] = []
+    for index, site in enumerate(sites[0]):
+        shapes = [of_rank[index].shape for of_rank in sites]
+        found: list[int | None] = list(_scaling(shapes, sizes))
+        if all(shape == shapes[0] for shape in shapes):
+            found.append(None)
+        if more is not None:
+            wider = [of_rank[index].shape for of_rank in more]
+            found = [dim for dim in found if _grows(shapes, wider, sizes, dim)]
+        elif site.function in DROPS:  # weights are seldom dropped
+            found = [dim for dim in found if dim is not None and site.shape[dim] == sizes[0]] or found
+        if len(found) != 1:
+            return None
+        dims.append(found[0])
+    return dims
+
+
+def _scaling(shapes: Sequence[Shape], sizes: Sequence[int]) -> Iterator[int]:
+    """Yield the dims whose sizes are the same multiple of each rank's samples, where the others are equal."""
+    for dim in range(min(map(len, shapes))):
+        rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
+        units = {divmod(shape[dim], size) for shape, size in zip(shapes, sizes, strict=True)}
+        if len(rest) == 1 and len(units) == 1 and next(iter(units))[1] == 0:
+            yield dim
+
+
+def _grows(shapes: Sequence[Shape], wider: Sequence[Shape], sizes: Sequence[int], dim: int | None) -> bool:
+    for shape, wide, size in zip(shapes, wider, sizes, strict=True):
+        if wide != tuple(length + length // size if number == dim else length for number, length in enumerate(shape)):
+            return False
+    return True
+
+
+# -- while a model is called -----------------------------------------------------------------------------------------
+
+
+class Watching(TorchFunctionMode):
+    """Notes the draws of a model.
+
+    Attributes
+    ----------
+    drawn : list of Site
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[Site] = []
+
+    def __torch_function__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Run `func`, noting what it draws."""
+        kwargs = kwargs or {}
+        if func in BODIES:
+            with self:
+                return BODIES[func](*args, **kwargs)
+        kind = kind_of(func, args) if torch._C._functorch.maybe_current_level() is None else None
+        shape = None if kind is None else kind.shape(args, kwargs)
+        if kind is None or shape is None:
+            return func(*args, **kwargs)
+        return self.draw(kind, Site(func.__name__, shape), func, args, kwargs)
+
+    def draw(self, _kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func`, which draws."""
+        self.drawn.append(site)
+        return func(*args, **kwargs)
+
+
+class Drawing(Watching):
+    """Draws for the whole batch while a model is called on the rank's part; between draws the rank's stream is in use.
+
+    Parameters
+    ----------
+    placement : Shard
+        Of the batch.
+    stream : ModelStream
+        Exchanges the rank's stream for the cell's, for a draw.
+    sites : DrawSites, optional
+        What is known of the model's draws; ``None``: they are guessed.
+
+    Attributes
+    ----------
+    dims : list of int or None
+        Along which dim each draw had the samples.
+    per_rank : bool
+        Whether something in the model looked at random states: what it draws from then on is the rank's own.
+    """
+
+    def __init__(self, placement: Shard, stream: ModelStream, sites: DrawSites | None) -> None:
+        super().__init__()
+        self._share, self._stream, self._sites = placement.share, stream, sites
+        self._num_samples = self._share.loaded.stop - self._share.loaded.start
+        self.dims: list[int | None] = []
+        self.per_rank = False
+
+    @property
+    def result(self) -> Drawn | None:
+        """What was drawn for the whole batch; ``None`` where not all can be."""
+        return None if self.per_rank else Drawn(self.drawn, self.dims)
+
+    def draw(self, kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Draw for the whole batch, and return the rank's part."""
+        dim = None if self.per_rank else self._dim(site)
+        if self.per_rank:
+            return func(*args, **kwargs)
+        self.drawn.append(site)
+        self.dims.append(dim)
+        self._stream.switch()
+        try:
+            return func(*args, **kwargs) if dim is None else kind.draw(func, args, kwargs, self._rows(dim, site.shape))
+        finally:
+            self._stream.switch()
+
+    def _dim(self, site: Site) -> int | None:
+        if self._sites is None:
+            return guess(site.shape, self._num_samples)
+        try:
+            dim = self._sites.dim(len(self.drawn), site)
+        except KeyError:
+            self.per_rank = True
+            return None
+        self.per_rank = dim is not None and site.shape[dim] % self._num_samples > 0
+        return dim
+
+    def _rows(self, dim: int, shape: Shape) -> Rows:
+        unit, loaded = shape[dim] // self._num_samples, self._share.loaded
+        return Rows(dim, slice(loaded.start * unit, loaded.stop * unit), self._share.total * unit)
+
+
+class ModelDraws:
+    """What is known of the draws of each model.
+
+    Parameters
+    ----------
+    stream : ModelStream
+    sizes_of : callable
+        Returns all ranks' numbers of samples for a batch of a given size, in rank order.
+    on_apart : callable
+        Told that ranks have drawn differently.
+    """
+
+    def __init__(self, stream: ModelStream, *, sizes_of: Callable[[int], tuple[int, ...]], on_apart: Callable[[], None]) -> None:
+        self._stream, self._sizes_of, self._on_apart = stream, sizes_of, on_apart
+        self._known: WeakKeyDictionary[nn.Module, dict[bool, DrawSites | None]] = WeakKeyDictionary()
+        self._current: Drawing | None = None
+        self._used = False  # since the ranks' streams were compared
+        self._off = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Notice models that look at random states, until the end of the ``with`` block."""
+
+        def told(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)
+            def function(*args: Any, **kwargs: Any) -> Any:
+                if self._current is not None:
+                    self._current.per_rank = True
+                return original(*args, **kwargs)
+
+            return function
+
+        with ExitStack() as stack:
+            for name in _STATES:
+                stack.enter_context(mock.patch.object(torch, name, told(getattr(torch, name))))
+            yield
+
+    def knows(self, module: nn.Module) -> bool:
+        """Return whether the draws of a model are known, in the mode (training or evaluation) that it is in."""
+        return self._off or module.training in self._known.get(module, ())
+
+    @contextmanager
+    def drawing(self, module: nn.Module, placement: Shard) -> Iterator[Drawing | None]:
+        """Let what `module` draws until the end of the ``with`` block be drawn for the whole batch; ``None``: it is the rank's own."""
+        known = self.knows(module)
+        sites = self._known[module][module.training] if known and not self._off else None
+        if known and sites is None:
+            yield None
+            return
+        self._used = True
+        self._current = Drawing(placement, self._stream, sites)
+        try:
+            with self._current as drawing:
+                yield drawing
+        finally:
+            self._current = None
+
+    def learn(
+        self,
+        module: nn.Module,
+        placement: Shard,
+        *,
+        of_ranks: Sequence[Drawn | None],
+        one_more: Callable[[TorchFunctionMode], object],
+    ) -> bool:
+        """Learn from a model's first call what it draws; return whether that call has drawn right. A collective.
+
+        Parameters
+        ----------
+        of_ranks : sequence of Drawn
+            What each rank has drawn; ``None`` where something in the model looked at random states.
+        one_more : callable
+            Calls the model with one sample more, under a mode.
+        """
+        dims: list[int | None] | None = None
+        drew = [of_rank for of_rank in of_ranks if of_rank is not None]
+        if len(drew) == len(of_ranks):
+            sites = [drawn.sites for drawn in drew]
+            sizes = [max(size, 1) for size in self._sizes_of(placement.share.total)]
+            dims = dims_of(sites, None, sizes)
+            if dims is None:
+                watching = Watching()
+                one_more(watching)
+                dims = dims_of(sites, Exchange.objects(watching.drawn), sizes)
+        self._known.setdefault(module, {})[module.training] = DrawSites(drew[0].sites, dims) if dims else None
+        return dims is not None and all(drawn.dims == dims for drawn in drew)
+
+    def agree(self) -> None:
+        """Go on from one state of the cell's stream, whatever models have drawn. A collective."""
+        if not self._used:
+            return
+        self._used = False
+        state = TorchState.now()
+        if len(set(Exchange.objects(hashlib.blake2b(state.to_bytes()).digest()))) > 1:
+            self._off = True
+            self._on_apart()
+            Exchange.objects(state)[0].set()
+
+    def state(self) -> list[tuple[nn.Module, dict[bool, DrawSites | None]]]:
+        """Return what a run that goes on from here has to know."""
+        return list(self._known.items())
+
+    def set_state(self, state: Iterable[tuple[nn.Module, dict[bool, DrawSites | None]]]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._known.update(state)
