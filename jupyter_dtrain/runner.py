@@ -29,7 +29,7 @@ from .supervision.checkpoints import CheckpointFolder
 from .supervision.keeper import SnapshotKeeper
 from .supervision.supervisor import Supervisor
 from .supervision.writer import CheckpointWriter
-from .transport.blobs import BlobFolder
+from .transport.blobs import HASHED, BlobFolder
 from .transport.wire import from_parcel, to_parcel
 
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
@@ -81,6 +81,7 @@ class Runner:
         self._engines, self._store = engines, store
         self._on_begin, self._on_news = on_begin, on_news
         self.supervisor: Supervisor | None = None
+        self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
     @property
     def running(self) -> bool:
@@ -112,7 +113,9 @@ class Runner:
         self._check_idle()
         random_state = RandomState.now()
         group = self._group(options.cluster, options.cluster.num_engines, output)
-        blobs = BlobFolder(group.cluster.blob_dir)
+        if self._blobs is None or self._blobs.path != group.cluster.blob_dir:
+            self._blobs = BlobFolder(group.cluster.blob_dir, hashed=HASHED)
+        blobs = self._blobs
         parcel = to_parcel(bundle.packed, blobs)
         blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + blobs.limit)
         recording = Recording(

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import copyreg
 import io
-import pickle
 import random
 import sys
-import zlib
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import is_
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -30,10 +27,10 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from .pickling import Numbers, collection_paused
+from .pickling import Numbers
 from .reduction import foreign_attributes
 
-_ABSENT = object()
+ABSENT = object()
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
 _PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that it keeps for itself
 
@@ -60,52 +57,6 @@ class Contents:
     replaced: bool = False
 
 
-class Baseline:
-    """The contents of objects at one moment, to tell later which have changed.
-
-    Parameters
-    ----------
-    objects : sequence of object
-        Kept alive, in order, until the comparison.
-    """
-
-    def __init__(self, objects: Sequence[object]) -> None:
-        self.objects = objects
-        with collection_paused():
-            self._before = [(type(obj), _mark(obj), attributes_of(obj)) for obj in objects]
-
-    def changed(self) -> dict[int, Contents]:
-        """Return what is new in the objects that have changed since, by their index."""
-        result: dict[int, Contents] = {}
-        for index, (obj, before) in enumerate(zip(self.objects, self._before, strict=True)):
-            found = _new_contents(obj, *before)
-            if found is not None:
-                result[index] = found
-        return result
-
-    def changed_holders(self) -> list[object]:
-        """Return the objects with new items or attributes, tensors and arrays left out. Looks at no numbers."""
-        pairs = zip(self.objects, self._before, strict=True)
-        return [obj for obj, before in pairs if not isinstance(obj, torch.Tensor | np.ndarray) and _new_contents(obj, *before) is not None]
-
-
-def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, Any] | None) -> Contents | None:
-    items = items_of(obj) if _differs(obj, mark) else None
-    now = attributes_of(obj)
-    new: dict[str, Any] = {}
-    removed: list[str] = []
-    if (
-        now is not None
-        and attributes is not None
-        and not (now.keys() == attributes.keys() and all(now[key] is attributes[key] for key in now))
-    ):
-        new = {key: value for key, value in now.items() if attributes.get(key, _ABSENT) is not value}
-        removed = [key for key in attributes if key not in now]
-    if type(obj) is not kind:  # a lazy layer becomes a plain one
-        new["__class__"] = type(obj)
-    return Contents(items, new, removed) if items is not None or new or removed else None
-
-
 def restore(obj: Any, new: Contents) -> None:
     """Write `new` into `obj` in place."""
     if new.items is not None:
@@ -123,7 +74,7 @@ def restore(obj: Any, new: Contents) -> None:
 def attributes_of(obj: Any) -> dict[str, Any] | None:
     """Return the attributes that `obj` itself holds, in its dict and its slots; ``None`` where it cannot hold any."""
     kind = type(obj)
-    if kind in _BARE or _is_frame(obj):
+    if kind in _BARE or is_frame(obj):
         return None
     own = getattr(obj, "__dict__", None)
     if isinstance(obj, torch.Tensor):
@@ -136,8 +87,8 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
         return None
     found = dict(own or {})
     for name in slots:
-        value = getattr(obj, name, _ABSENT)
-        if value is not _ABSENT:
+        value = getattr(obj, name, ABSENT)
+        if value is not ABSENT:
             found[name] = value
     for name in foreign_attributes(obj):
         found.pop(name, None)
@@ -217,7 +168,7 @@ def items_of(obj: Any) -> Any:
             return obj.getstate()
         case io.StringIO() | io.BytesIO():
             return obj.__reduce_ex__(4)[2][:-1]  # the state, less the attributes
-    return obj.copy(deep=False) if _is_frame(obj) else None
+    return obj.copy(deep=False) if is_frame(obj) else None
 
 
 def _restore_items(obj: Any, items: Any) -> None:
@@ -276,7 +227,8 @@ def _value_of(cell: CellType) -> object:
         return _Variable.EMPTY
 
 
-def _is_frame(obj: object) -> bool:
+def is_frame(obj: object) -> bool:
+    """Return whether `obj` is a table of pandas', without importing that."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(obj, pandas.DataFrame | pandas.Series)
 
@@ -291,87 +243,14 @@ def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
             tensor.data = new.to(tensor.device)
         return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        target, source = _once(tensor), _once(new)
+        target, source = once(tensor), once(new)
         plain = target.layout == torch.strided and target.device == source.device and not target.is_quantized
         # Weights count as changed: those that are the same keep their version, and so the graphs that hold them.
         if not (plain and torch.equal(target, source)):
             target.copy_(source)
 
 
-# -- what has changed ------------------------------------------------------------------------------------------------
-
-
-def _mark(obj: Any) -> Any:
-    """Return what to compare with later: a list whose items are to stay the same objects, or a value to stay equal."""
-    kind = type(obj)
-    if kind is list:
-        return obj.copy()
-    if kind is dict:
-        return [*obj, *obj.values()]
-    if isinstance(obj, torch.Tensor):
-        return _tensor_mark(obj)
-    if isinstance(obj, np.ndarray):
-        return _array_mark(obj)
-    if _is_frame(obj):
-        return [*obj._mgr.arrays, *obj._mgr.axes]  # numbers changed in place are those of the arrays, objects of their own
-    items = items_of(obj)
-    return items if items is None or isinstance(items, list | bytes) else pickle.dumps(items)
-
-
-def _differs(obj: object, before: Any) -> bool:
-    if isinstance(obj, torch.Tensor):
-        return _tensor_differs(obj, before)
-    now = _mark(obj)
-    if isinstance(now, list):
-        return len(now) != len(before) or not all(map(is_, now, before))
-    return bool(now != before)
-
-
-def _array_mark(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.hasobject:
-        return [*array.flat]
-    data = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
-    return (array.shape, array.dtype, zlib.crc32(data.reshape(-1).view(np.uint8).data) if data.nbytes else 0)
-
-
-@dataclass(frozen=True)
-class _TensorMark:
-    place: tuple[object, ...]
-    checksum: int
-
-
-def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
-    """Return what tells whether a tensor has changed; ``None`` for those that are taken to have changed anyway.
-
-    Its version alone does not tell: ``.data`` and batch normalization write without counting.
-    """
-    if tensor.requires_grad or is_lazy(tensor):
-        return None
-    try:
-        return _TensorMark(_place(tensor), _checksum(tensor))
-    except (RuntimeError, NotImplementedError, TypeError):  # no plain numbers in memory: sparse, or another library's
-        return None
-
-
-def _tensor_differs(tensor: torch.Tensor, before: _TensorMark | None) -> bool:
-    if is_lazy(tensor) or tensor.is_meta:  # there are no numbers
-        return False
-    if before is None or tensor.requires_grad or _place(tensor) != before.place:
-        return True
-    return _checksum(tensor) != before.checksum
-
-
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    version = None if tensor.is_inference() else tensor._version  # inference tensors count none
-    return (version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-
-
-def _checksum(tensor: torch.Tensor) -> int:
-    plain = _once(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
-    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _once(tensor: torch.Tensor) -> torch.Tensor:
+def once(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` without the dims along which it repeats one value, as ``expand`` makes them."""
     if tensor.layout != torch.strided or 0 not in tensor.stride():
         return tensor

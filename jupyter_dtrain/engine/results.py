@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..capture.copy_restore import Baseline, Contents, items_of, restore
+from ..capture.baseline import Baseline
+from ..capture.copy_restore import Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
 from ..capture.reduction import itself
 from .placements import GlobalTensor

@@ -22,7 +22,7 @@ from ..capture.bundle import RandomState, unpack
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
 from ..protocol import Paused, RankStarted
-from ..transport.blobs import BlobFolder
+from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import Parcel, from_parcel, to_parcel
 from .cell import Failure, describe, forget_frames, run_cell
 from .control import Control, StopRun
@@ -224,7 +224,7 @@ def _run_cell(
 ) -> Outcome:
     rank, world_size = task.rank, task.world_size
     notes = Notes(emitter.emit, rank=rank)
-    blobs = BlobFolder(task.blob_folder)
+    blobs = BlobFolder(task.blob_folder, hashed=HASHED)
     task.surroundings.set()
     surroundings = Surroundings.now()
     _modules.refresh(Path.cwd())

@@ -32,7 +32,7 @@ from typing import Any
 
 from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
-from ..transport.blobs import BlobFolder, bytes_of, key_of, write_whole
+from ..transport.blobs import BlobFolder, bytes_of, is_hash, key_of, write_whole
 from .checkpoint import Checkpoint
 from .keeper import Whole
 from .manifest import check_signature, read_manifest, write_manifest
@@ -69,7 +69,8 @@ class CheckpointFolder:
         self._check_room([*map(bytes_of, keys), len(data)])
         with self._alone():
             self._copy_blobs(blobs, keys)
-            write_manifest(self._run_folder / TASK, {"blobs": list(keys), "key": key_of(memoryview(data))})
+            hashes = {key: key_of(blobs.open(key)) for key in keys if not is_hash(key)}
+            write_manifest(self._run_folder / TASK, {"blobs": list(keys), "hashes": hashes, "key": key_of(memoryview(data))})
             write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
     def write(
@@ -251,7 +252,7 @@ class CheckpointFolder:
             raise CheckpointError(f"What {self._run_folder.name} began with has been changed on disk: run its cell again.")
         own = BlobFolder(self._blobs)
         for key in manifest["blobs"]:
-            blobs.write(key, self._intact_blob(own, key, self._run_folder))
+            blobs.write(key, self._intact_blob(own, key, self._run_folder, hashed=manifest.get("hashes", {}).get(key, key)))
         return data
 
     def check_origin(self) -> None:
@@ -289,15 +290,15 @@ class CheckpointFolder:
                 raise CheckpointError(f"Checkpoint {folder.name} is damaged: the part of rank {rank} is not what was written.")
         own = BlobFolder(self._blobs)
         for key in manifest["blobs"]:
-            self._intact_blob(own, key, folder)
+            self._intact_blob(own, key, folder, hashed=key)
 
     @staticmethod
-    def _intact_blob(blobs: BlobFolder, key: str, what: Path) -> memoryview:
+    def _intact_blob(blobs: BlobFolder, key: str, what: Path, *, hashed: str) -> memoryview:
         try:
             buffer = blobs.open(key)
         except OSError:
             buffer = None
-        if buffer is None or key_of(buffer) != key:
+        if buffer is None or key_of(buffer) != hashed:
             raise CheckpointError(f"Checkpoint {what.name} is damaged: some of its numbers are not what was written.")
         return buffer
 

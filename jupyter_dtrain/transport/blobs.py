@@ -4,30 +4,44 @@ A buffer is written once into a folder in shared memory and mapped by every engi
 is copied when an engine writes to it and shared until then. What is stored already is not written again, so the rerun
 of a cell sends only what changed. On a host whose shared memory is too small the folder lies on disk: slower, and the
 same otherwise.
+
+A hash takes longer than a copy. So the largest buffers of one process, which no other has as well, can go under names of their own:
+before one is written again it is compared with what was stored last time from the same place in memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..errors import ClusterError
 
 PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
+HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
+CHUNK = 1 << 24  # bytes that one thread compares at a time
+OWN = "own-"  # begins the names of buffers that were not hashed
 
 
 def key_of(buffer: memoryview) -> str:
     """Return the name under which `buffer` is stored: a hash of its bytes and its length."""
     return f"{hashlib.blake2b(buffer, digest_size=20).hexdigest()}-{buffer.nbytes:x}"
+
+
+def is_hash(key: str) -> bool:
+    """Return whether `key` is that of :func:`key_of`, by which the buffer can be checked."""
+    return not key.startswith(OWN)
 
 
 def bytes_of(key: str) -> int:
@@ -59,10 +73,13 @@ class BlobFolder:
         Made with mode 0700 if it is missing.
     before : Path, optional
         Another folder of the same file system: what lies there is linked from there and not written again.
+    hashed : int, optional
+        Bytes above which :meth:`put_all` gives a buffer a name of its own; by default all are stored by content.
     """
 
-    def __init__(self, path: Path, before: Path | None = None) -> None:
-        self.path, self._before = path, before
+    def __init__(self, path: Path, before: Path | None = None, *, hashed: int | None = None) -> None:
+        self.path, self._before, self._hashed = path, before, hashed
+        self._own: dict[tuple[int, int], str] = {}  # names by address and length
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put_all(self, buffers: Sequence[memoryview]) -> list[str]:
@@ -75,7 +92,10 @@ class BlobFolder:
         """
         # Hashing and writing release the interpreter's lock, so they run in threads.
         with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-            keys = list(pool.map(key_of, buffers))
+            large = {index for index, buffer in enumerate(buffers) if self._hashed is not None and buffer.nbytes > self._hashed}
+            own = {index: self._own_name(buffers[index], pool) for index in large}
+            hashes = pool.map(key_of, [buffer for index, buffer in enumerate(buffers) if index not in large])
+            keys = [own[index] if index in large else next(hashes) for index in range(len(buffers))]
             try:
                 list(pool.map(self.write, keys, buffers))
             except OSError as error:
@@ -84,6 +104,30 @@ class BlobFolder:
                 self.trim(keep=keys, limit=0)
                 self._write_or_say(keys, buffers)
         return keys
+
+    def _own_name(self, buffer: memoryview, pool: ThreadPoolExecutor) -> str:
+        """Return the name of a buffer that is not hashed: that of the last time if it holds the same."""
+        place = (_address(buffer), buffer.nbytes)
+        name = self._own.get(place)
+        if name is None or not self._holds(name, buffer, pool):
+            name = self._own[place] = f"{OWN}{uuid.uuid4().hex}-{buffer.nbytes:x}"
+        return name
+
+    def _holds(self, key: str, buffer: memoryview, pool: ThreadPoolExecutor) -> bool:
+        """Return whether `buffer` is what is stored under `key`, byte by byte."""
+        try:
+            stored = self.open(key)
+        except FileNotFoundError:
+            return False
+        here, there = _address(buffer), _address(stored)
+        compare = ctypes.CDLL(None).memcmp  # which lets other threads run
+
+        def same(start: int, length: int) -> bool:
+            length = min(length, buffer.nbytes - start)
+            return bool(compare(ctypes.c_void_p(here + start), ctypes.c_void_p(there + start), ctypes.c_size_t(length)) == 0)
+
+        # What has changed differs at its beginning as a rule.
+        return same(0, SMALLEST) and all(pool.map(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK)))
 
     def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
         try:
@@ -158,3 +202,8 @@ class BlobFolder:
             if name not in kept:
                 self.discard([name])
                 total -= stat.st_size
+
+
+def _address(buffer: memoryview) -> int:
+    address: int = np.frombuffer(buffer, np.uint8).ctypes.data
+    return address

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from jupyter_dtrain.errors import ClusterError
-from jupyter_dtrain.transport.blobs import BlobFolder, key_of
+from jupyter_dtrain.transport import blobs as module
+from jupyter_dtrain.transport.blobs import BlobFolder, bytes_of, is_hash, key_of
 
 
 @pytest.fixture
@@ -233,3 +234,37 @@ def test_what_lies_in_the_folder_before_is_linked_and_outlives_it(tmp_path):
     shutil.rmtree(before.path)
     new = after.put(memoryview(b"new"))
     assert (bytes(after.open(same)), bytes(after.open(new))) == (b"same", b"new")
+
+
+# -- without a hash ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unhashed(tmp_path, monkeypatch):
+    """A folder that hashes nothing above 64 KiB."""
+    monkeypatch.setattr(module, "key_of", lambda _: pytest.fail("hashed"))
+    return BlobFolder(tmp_path / "blobs", hashed=1 << 16)
+
+
+def test_a_large_buffer_is_stored_once_as_long_as_it_is_the_same(unhashed):
+    data = np.arange(50_000_000 // 8)
+    (key,) = unhashed.put_all([data.data])
+    assert not is_hash(key)
+    assert bytes_of(key) == data.nbytes
+    assert unhashed.put_all([data.data]) == [key]
+    assert np.array_equal(np.frombuffer(unhashed.open(key), data.dtype), data)
+    for place in (0, len(data) // 2, len(data) - 1):
+        data[place] += 1
+        (other,) = unhashed.put_all([data.data])
+        assert other != key
+        assert np.array_equal(np.frombuffer(unhashed.open(other), data.dtype), data)
+        key = other
+
+
+def test_a_large_buffer_that_was_removed_is_stored_again(unhashed):
+    data = np.ones(100_000)
+    (key,) = unhashed.put_all([data.data])
+    unhashed.discard([key])
+    (other,) = unhashed.put_all([data.data])
+    assert other != key
+    assert bytes(unhashed.open(other)) == data.tobytes()

@@ -160,6 +160,18 @@ def test_what_the_run_began_with_is_checked_too(run, tmp_path):
         run.checkpoints.read_task(out)
 
 
+def test_what_was_not_hashed_for_the_run_is_checked_as_well(run, tmp_path):
+    memory = BlobFolder(run.memory.path, hashed=100)
+    keys = memory.put_all([memoryview(b"data" * 100)])
+    run.checkpoints.write_task(b"task", memory, keys)
+    out = BlobFolder(tmp_path / "out")
+    assert run.checkpoints.read_task(out) == b"task"
+    assert bytes(out.open(keys[0])) == b"data" * 100
+    (run.folder / "blobs" / keys[0]).write_bytes(b"dato" * 100)
+    with pytest.raises(CheckpointError, match="not what was written"):
+        run.checkpoints.read_task(BlobFolder(tmp_path / "other"))
+
+
 def test_of_a_run_that_is_through_nothing_stays(run):
     run.checkpoints.write_task(b"task", run.memory, [])
     run.write(10)
