@@ -10,6 +10,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { insertCell } from './cells';
 import { addCommands, CommandIDs } from './commands';
 import { followCurrentKernel } from './model/currentKernel';
 import { TrainingModel } from './model/training';
@@ -40,7 +41,7 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   id: SIDEBAR_PLUGIN,
   description: 'Shows the cluster, the run and its curves in the sidebar.',
   autoStart: true,
-  requires: [ITrainingModel],
+  requires: [ITrainingModel, INotebookTracker],
   optional: [
     ITranslator,
     IThemeManager,
@@ -52,6 +53,7 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   activate: (
     app: JupyterFrontEnd,
     model: ITrainingModel,
+    tracker: INotebookTracker,
     translator: ITranslator | null,
     themes: IThemeManager | null,
     restorer: ILayoutRestorer | null,
@@ -60,7 +62,9 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_dtrain');
-    const sidebar = new Sidebar(model, trans, themes);
+    const sidebar = new Sidebar(model, trans, themes, code => {
+      insertCell(tracker, code);
+    });
     app.shell.add(sidebar, 'right', { rank: 900, type: 'Training' });
     restorer?.add(sidebar, SIDEBAR_ID);
     const show = (): void => {

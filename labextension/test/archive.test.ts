@@ -44,7 +44,10 @@ class FakeRecord {
       comparison:
         name === 'compare_runs'
           ? { before: 'r1', after: 'r2', changes: [], cell: [] }
-          : null
+          : null,
+      checkpoints: [],
+      free_bytes: null,
+      paths: []
     };
     return Promise.resolve(reply);
   };

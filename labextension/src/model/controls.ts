@@ -29,7 +29,8 @@ export const RUN_COMMANDS: readonly CommandName[] = [
   'stop_run',
   'pause_run',
   'resume_run',
-  'checkpoint_now'
+  'checkpoint_now',
+  'roll_back'
 ];
 
 /** What the kernel says to a command that it has accepted. */

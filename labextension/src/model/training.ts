@@ -9,9 +9,11 @@ import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Archive } from './archive';
 import type { KernelLink } from './comm';
+import { Checkpoints } from './checkpoints';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import type { Absence } from './currentKernel';
+import type { Ask } from './details';
 import type { ICurveRun } from './lines';
 import { PlotOptions } from './plotOptions';
 import { RunEnds } from './runEnds';
@@ -21,6 +23,7 @@ export interface ITraining {
   readonly connection: Connection;
   readonly controls: Controls;
   readonly archive: Archive;
+  readonly checkpoints: Checkpoints;
   /** The runs whose curves are drawn: the present one, then pinned ones. */
   curveRuns(): ICurveRun[];
 }
@@ -98,13 +101,14 @@ export class TrainingModel implements IDisposable {
       return known;
     }
     const connection = new Connection(kernel);
-    const archive = new Archive((name, options) =>
-      connection.ask(name, options)
-    );
+    const ask: Ask = (name, options) => connection.ask(name, options);
+    const archive = new Archive(ask);
+    const checkpoints = new Checkpoints(ask);
     const training: ITraining = {
       connection,
       controls: new Controls(connection),
       archive,
+      checkpoints,
       curveRuns: () => {
         const { curves } = connection.state;
         const pinned = archive.pinned.filter(
@@ -122,6 +126,7 @@ export class TrainingModel implements IDisposable {
     this.runEnds.watch(connection);
     training.controls.changed.connect(onChanged);
     archive.changed.connect(onChanged);
+    checkpoints.changed.connect(onChanged);
     kernel.disposed.connect(() => {
       this._trainings.delete(kernel);
     });

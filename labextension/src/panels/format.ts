@@ -41,6 +41,29 @@ export function formatMemory(used: number, total: number): string {
   return `${short(used / scale)} / ${short(total / scale)} ${BYTE_UNITS[unit] ?? ''}`;
 }
 
+/** Bytes in the largest unit that leaves a whole: `340 MiB`. */
+export function formatBytes(bytes: number): string {
+  let unit = 0;
+  let scale = 1;
+  while (bytes / scale >= 1024 && unit < BYTE_UNITS.length - 1) {
+    scale *= 1024;
+    unit += 1;
+  }
+  const value = bytes / scale;
+  return `${unit === 0 ? String(bytes) : short(value)} ${BYTE_UNITS[unit] ?? ''}`;
+}
+
+/** Seconds in the largest unit that fits: `40 s`, `3 min`, `5 h`, `2 d`. */
+export function formatAge(seconds: number): string {
+  const units: [number, string][] = [
+    [86_400, 'd'],
+    [3600, 'h'],
+    [60, 'min']
+  ];
+  const [size, unit] = units.find(([one]) => seconds >= one) ?? [1, 's'];
+  return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
+}
+
 function short(value: number): string {
   return value.toFixed(value < 10 ? 1 : 0);
 }

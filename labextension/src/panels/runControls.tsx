@@ -24,7 +24,7 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
     ? obstacleText('run-ended', trans)
     : paused
       ? trans.__('The engines wait after step %1.', formatCount(run.step))
-      : answer?.command === 'checkpoint_now'
+      : answer?.command === 'checkpoint_now' || answer?.command === 'roll_back'
         ? answer.message
         : trans.__('Stop keeps the weights of the last finished step.');
   const reason = (command: CommandName): string | null => {
@@ -50,7 +50,7 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
   );
   return (
     <>
-      <div className="jp-dtrain-controls">
+      <div className="jp-dtrain-controls jp-dtrain-run-controls">
         {paused
           ? button('resume_run', trans.__('Go on'), trans.__('End the pause'))
           : button(

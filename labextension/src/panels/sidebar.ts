@@ -6,6 +6,7 @@ import type { Message } from '@lumino/messaging';
 import { Panel } from '@lumino/widgets';
 import { trainingIcon } from '../icons';
 import type { TrainingModel } from '../model/training';
+import { CheckpointsView } from './checkpoints';
 import { ClusterView } from './cluster';
 import { CurvesView } from './curves';
 import { NoticesView } from './notices';
@@ -20,7 +21,8 @@ export class Sidebar extends Panel {
   constructor(
     private readonly _model: TrainingModel,
     trans: TranslationBundle,
-    themes: IThemeManager | null
+    themes: IThemeManager | null,
+    insertCell: (code: string) => void
   ) {
     super();
     this.id = SIDEBAR_ID;
@@ -32,6 +34,9 @@ export class Sidebar extends Panel {
     this.addWidget(new StatusView('jp-dtrain-status', _model, trans));
     this.addWidget(new RunView('jp-dtrain-run', _model, trans));
     this.addWidget(new CurvesView(_model, trans, themes));
+    this.addWidget(
+      new CheckpointsView('jp-dtrain-checkpoints', _model, trans, insertCell)
+    );
     this.addWidget(new TimesView('jp-dtrain-times', _model, trans));
     this.addWidget(new ClusterView('jp-dtrain-cluster', _model, trans));
     this.addWidget(new RunsView('jp-dtrain-runs', _model, trans));

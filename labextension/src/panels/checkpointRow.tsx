@@ -1,0 +1,156 @@
+/** One checkpoint: a row that unfolds to what can be done with it. */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Checkpoint } from '../model/checkpoints';
+import type { ITraining } from '../model/training';
+import { Control } from './control';
+import { formatAge, formatBytes, formatCount, formatValue } from './format';
+import { obstacleText } from './texts';
+
+export interface ICheckpointRowProps {
+  checkpoint: Checkpoint;
+  isLast: boolean;
+  isBest: boolean;
+  opened: boolean;
+  onToggle: () => void;
+  training: ITraining;
+  insertCell: (code: string) => void;
+  trans: TranslationBundle;
+}
+
+export function CheckpointRow(props: ICheckpointRowProps): React.ReactElement {
+  const { checkpoint, isLast, isBest, opened, onToggle, trans } = props;
+  const { step, epoch, loss, num_bytes, time, pinned } = checkpoint;
+  const marks = [
+    isBest ? trans.__('best') : '',
+    isLast ? trans.__('last') : '',
+    pinned ? trans.__('pinned') : ''
+  ].filter(Boolean);
+  const facts = [
+    loss === null ? '' : trans.__('loss %1', formatValue(loss)),
+    epoch === null ? '' : trans.__('epoch %1', formatValue(epoch)),
+    formatBytes(num_bytes),
+    trans.__('%1 ago', formatAge(Date.now() / 1000 - time))
+  ].filter(Boolean);
+  return (
+    <li
+      className="jp-dtrain-past-run"
+      data-testid="jp-dtrain-checkpoint"
+      data-step={step}
+    >
+      <div className="jp-dtrain-past-run-head">
+        <button
+          type="button"
+          className="jp-dtrain-past-run-name"
+          aria-expanded={opened}
+          onClick={onToggle}
+        >
+          {trans.__('Step %1', formatCount(step))}
+        </button>
+        <ul className="jp-dtrain-tags" aria-label={trans.__('Marks')}>
+          {marks.map(mark => (
+            <li key={mark}>{mark}</li>
+          ))}
+        </ul>
+      </div>
+      <div className="jp-dtrain-checkpoint-facts">{facts.join(' · ')}</div>
+      {opened && <Actions {...props} />}
+    </li>
+  );
+}
+
+function Actions(props: ICheckpointRowProps): React.ReactElement {
+  const { checkpoint, training, insertCell, trans } = props;
+  const { checkpoints, controls, connection } = training;
+  const { run_id, step, pinned } = checkpoint;
+  const [deleting, setDeleting] = React.useState(false);
+  const busy = checkpoints.busy ? trans.__('Wait for the last one') : null;
+  const obstacle = controls.obstacle('roll_back');
+  const button = (
+    id: string,
+    label: string,
+    hint: string,
+    act: () => void,
+    reason: string | null = busy
+  ): React.ReactElement => (
+    <Control
+      label={label}
+      hint={hint}
+      testId={`jp-dtrain-checkpoint-${id}`}
+      reason={reason}
+      onClick={act}
+    />
+  );
+  if (deleting) {
+    return (
+      <div className="jp-dtrain-controls jp-dtrain-checkpoint-actions">
+        <span>{trans.__('Delete it from the disk?')}</span>
+        {button('delete-now', trans.__('Delete'), '', () => {
+          void checkpoints.delete(checkpoint);
+        })}
+        {button('keep', trans.__('Keep'), '', () => {
+          setDeleting(false);
+        })}
+      </div>
+    );
+  }
+  return (
+    <div className="jp-dtrain-controls jp-dtrain-checkpoint-actions">
+      {connection.state.running
+        ? button(
+            'roll-back',
+            trans.__('Roll back'),
+            trans.__('Let the run go on from here, after the current step'),
+            () => {
+              void controls.send('roll_back', { run_id, step });
+            },
+            obstacle === null ? null : obstacleText(obstacle, trans)
+          )
+        : button(
+            'resume',
+            trans.__('Resume'),
+            trans.__('Add a cell that lets the run go on from here'),
+            () => {
+              insertCell(`%distribute resume ${run_id}@${step}`);
+            }
+          )}
+      {button(
+        'load',
+        trans.__('Load'),
+        trans.__('Add a cell that reads what the cell’s names held here'),
+        () => {
+          insertCell(
+            `import jupyter_dtrain\ncheckpoint = jupyter_dtrain.load_checkpoint("${run_id}", ${step})\nlist(checkpoint)`
+          );
+        }
+      )}
+      {button(
+        'pin',
+        pinned ? trans.__('Unpin') : trans.__('Pin'),
+        pinned
+          ? trans.__('Keep it only while it is among the last')
+          : trans.__('Keep it until it is deleted'),
+        () => {
+          void checkpoints.pin(checkpoint, !pinned);
+        }
+      )}
+      {button(
+        'export',
+        trans.__('Export'),
+        trans.__('Write its models as .safetensors files'),
+        () => {
+          void checkpoints.export(checkpoint);
+        }
+      )}
+      {button(
+        'delete',
+        trans.__('Delete…'),
+        trans.__('Delete it from the disk'),
+        () => {
+          setDeleting(true);
+        }
+      )}
+    </div>
+  );
+}

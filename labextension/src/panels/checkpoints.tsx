@@ -1,0 +1,126 @@
+/** The checkpoints of the run: what is on disk, and what can be done with it. */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ITraining, TrainingModel } from '../model/training';
+import { CheckpointRow } from './checkpointRow';
+import { formatBytes } from './format';
+import { View } from './view';
+
+/** While a run goes on it writes checkpoints, which nothing tells of. */
+const REFRESH_MS = 3000;
+
+export class CheckpointsView extends View {
+  constructor(
+    id: string,
+    model: TrainingModel,
+    trans: TranslationBundle,
+    private readonly _insertCell: (code: string) => void
+  ) {
+    super(id, model, trans);
+  }
+
+  protected render(): React.ReactElement | null {
+    const training = this.model.current;
+    const connected = training?.connection.status === 'connected';
+    const runId = training?.connection.state.run?.run_id;
+    return connected && runId !== undefined ? (
+      <CheckpointsSection
+        training={training}
+        runId={runId}
+        insertCell={this._insertCell}
+        trans={this.trans}
+      />
+    ) : null;
+  }
+}
+
+interface ISectionProps {
+  training: ITraining;
+  runId: string;
+  insertCell: (code: string) => void;
+  trans: TranslationBundle;
+}
+
+function CheckpointsSection(props: ISectionProps): React.ReactElement {
+  const { training, runId, insertCell, trans } = props;
+  const { checkpoints, connection } = training;
+  const { running } = connection.state;
+  const canAsk = connection.canCommand;
+  const [opened, setOpened] = React.useState<number | null>(null);
+  React.useEffect(() => {
+    if (!canAsk) {
+      return;
+    }
+    void checkpoints.refresh(runId);
+    if (!running) {
+      return;
+    }
+    const timer = setInterval(() => {
+      void checkpoints.refresh(runId);
+    }, REFRESH_MS);
+    return () => {
+      clearInterval(timer);
+    };
+  }, [checkpoints, runId, canAsk, running]);
+  const list = checkpoints.runId === runId ? checkpoints.list : null;
+  const { best, freeBytes, error, answer } = checkpoints;
+  return (
+    <section
+      className="jp-dtrain-section"
+      data-testid="jp-dtrain-checkpoints"
+      aria-labelledby="jp-dtrain-checkpoints-title"
+    >
+      <header>
+        <h2 id="jp-dtrain-checkpoints-title">{trans.__('Checkpoints')}</h2>
+        {freeBytes !== null && (
+          <span className="jp-dtrain-free" data-testid="jp-dtrain-free">
+            {trans.__('%1 free', formatBytes(freeBytes))}
+          </span>
+        )}
+      </header>
+      {list?.length === 0 && (
+        <p className="jp-dtrain-hint">
+          {running
+            ? trans.__(
+                'None on disk yet. One is written from time to time, or now with Checkpoint.'
+              )
+            : trans.__(
+                'None on disk: without --checkpoint-every they go when a run has finished.'
+              )}
+        </p>
+      )}
+      <ul className="jp-dtrain-past-runs">
+        {(list ?? []).map((checkpoint, index) => (
+          <CheckpointRow
+            key={checkpoint.step}
+            checkpoint={checkpoint}
+            isLast={index === 0}
+            isBest={checkpoint.step === best?.step}
+            opened={opened === checkpoint.step}
+            onToggle={() => {
+              setOpened(opened === checkpoint.step ? null : checkpoint.step);
+            }}
+            training={training}
+            insertCell={insertCell}
+            trans={trans}
+          />
+        ))}
+      </ul>
+      {answer !== null && (
+        <p
+          className="jp-dtrain-hint jp-dtrain-answer"
+          data-testid="jp-dtrain-checkpoint-answer"
+          role="status"
+        >
+          {answer}
+        </p>
+      )}
+      {error !== null && (
+        <p className="jp-dtrain-error-text" role="alert">
+          {error}
+        </p>
+      )}
+    </section>
+  );
+}
