@@ -15,9 +15,18 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 Numbers = Literal["global", "local"]
 Strategy = Literal["auto", "none"]
 Batch = Literal["global", "per-rank"]
-Draws = Literal["auto", "global", "per-rank"]
+OverBatch = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
 View = Literal["live", "summary", "off"]
+_CHOICES = {
+    "strategy": Strategy,
+    "numbers": Numbers,
+    "batch": Batch,
+    "draws": OverBatch,
+    "batchnorm": OverBatch,
+    "output": ShownOutput,
+    "view": View,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,9 @@ class RunOptions:
     draws : {"auto", "global", "per-rank"}
         What a model draws at random inside (dropout, noise): for the whole batch, as one process does, or each rank for its share, which
         takes less time. ``auto`` draws for the whole batch on CPUs.
+    batchnorm : {"auto", "global", "per-rank"}
+        What BatchNorm takes its statistics of: the whole batch, as one process does, for an exchange in each layer, or each rank's share.
+        ``auto`` takes the whole batch on CPUs.
     output : {"main", "all"}
         Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
     view : {"live", "summary", "off"}
@@ -89,15 +101,15 @@ class RunOptions:
     preview: bool = False
     batch: Batch = "global"
     split_eval: bool = False
-    draws: Draws = "auto"
+    draws: OverBatch = "auto"
+    batchnorm: OverBatch = "auto"
     output: ShownOutput = "main"
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
     view: View = "live"
 
     def __post_init__(self) -> None:
-        known_values = {"strategy": Strategy, "numbers": Numbers, "batch": Batch, "draws": Draws, "output": ShownOutput, "view": View}
-        for option, known in known_values.items():
+        for option, known in _CHOICES.items():
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")

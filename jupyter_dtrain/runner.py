@@ -18,7 +18,7 @@ from .engines import Engines
 from .errors import CheckpointError, ClusterError, UsageError
 from .execution import Output, RankEnd, lost_engines
 from .group import Group
-from .options import ClusterOptions, RunOptions
+from .options import ClusterOptions, OverBatch, RunOptions
 from .protocol import Message, RunPhase
 from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
@@ -141,7 +141,8 @@ class Runner:
                 split=options.split,
                 per_rank_batches=options.batch == "per-rank",
                 split_evaluation=options.split_eval,
-                global_draws=options.draws == "global" or (options.draws == "auto" and device == "cpu"),
+                global_draws=_is_global(options.draws, device),
+                global_batchnorm=_is_global(options.batchnorm, device),
                 output=options.output,
                 timeout=GROUP_TIMEOUT,
                 snapshot_folder=blobs.path / f".{recording.run_id}",
@@ -331,7 +332,12 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "numbers": options.numbers,
         "batch": options.batch,
         "draws": options.draws,
+        "batchnorm": options.batchnorm,
     }
+
+
+def _is_global(option: OverBatch, device: str) -> bool:
+    return option == "global" or (option == "auto" and device == "cpu")
 
 
 def _steps(every: timedelta | int | None) -> int | None:

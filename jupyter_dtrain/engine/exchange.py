@@ -131,6 +131,12 @@ class Exchange:
         return self.whole(tensor).detach()
 
     @staticmethod
+    def sum(part: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all ranks' `part`."""
+        result: torch.Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
+        return result
+
+    @staticmethod
     def objects(value: Any) -> list[Any]:
         """Return every rank's `value`, in rank order."""
         found: list[Any] = [None] * dist.get_world_size()

@@ -27,6 +27,7 @@ from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
+from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard
 from .randomness import ModelStream, TorchState
 
@@ -44,6 +45,8 @@ class ModelCalls:
         Random stream inside models; ``None`` where the cell's own is used.
     draws : ModelDraws, optional
         Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
+    normalization : GlobalNormalization, optional
+        Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
     view : GlobalView, optional
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
     """
@@ -55,10 +58,11 @@ class ModelCalls:
         stream: ModelStream | None,
         view: GlobalView | None,
         draws: ModelDraws | None = None,
+        normalization: GlobalNormalization | None = None,
     ) -> None:
         self._on_first_call = on_first_call
         self._view = view
-        self._stream, self._draws = stream, draws
+        self._stream, self._draws, self._normalization = stream, draws, normalization
         self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._made: WeakSet[nn.Module] = WeakSet()
         self._normalizing: WeakSet[nn.Module] = WeakSet()  # models that may have changed their statistics since these were taken
@@ -99,7 +103,7 @@ class ModelCalls:
             return original(module, *args, **kwargs)
         view = self._view
         own, placement = view.enter((args, kwargs))
-        if placement is not None and module.training and view.smallest(placement) < _FEWEST and _normalizes(module):
+        if placement is not None and self._takes_statistics(module) and view.smallest(placement) < _FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
             own, placement = pytree.tree_map(view.whole, (args, kwargs)), None
         if placement is None:
@@ -113,6 +117,8 @@ class ModelCalls:
         is_first = not known or (self._draws is not None and not self._draws.knows(module))
         before = _Before(module, self._stream) if is_first else None
         self._narrow, self._keeps, self._batch_dims = True, False, {}
+        if self._normalization is not None:
+            self._normalization.share = placement.share
 
         def run() -> tuple[Any, Drawing | None]:
             with nullcontext() if self._draws is None else self._draws.drawing(module, placement) as drawing:
@@ -159,6 +165,8 @@ class ModelCalls:
             self._open.add(module)
         finally:
             self._narrow, self._batch_dims = False, {}
+            if self._normalization is not None:
+                self._normalization.share = None
         if before is not None:
             before.restore()
         del result
@@ -216,15 +224,23 @@ class ModelCalls:
         )
 
     def new_statistics(self) -> list[torch.Tensor]:
-        """Return the running statistics of normalization layers that have been in use since the last time."""
+        """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
         layers = {
             id(layer): layer
             for module in self._in_order(self._normalizing)
             for layer in module.modules()
-            if isinstance(layer, _NormBase) and layer.training
+            if isinstance(layer, _NormBase) and layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
         }
         self._normalizing.clear()
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+    def _takes_statistics(self, module: nn.Module) -> bool:
+        """Return whether layers in `module` take statistics of the rank's part alone."""
+        return (
+            self._normalization is None
+            and module.training
+            and any(isinstance(layer, _BatchNorm) and layer.training for layer in module.modules())
+        )
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
@@ -256,10 +272,6 @@ def outermost(objects: Iterable[object]) -> list[nn.Module]:
     modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]
-
-
-def _normalizes(module: nn.Module) -> bool:
-    return any(isinstance(layer, _BatchNorm) and layer.training for layer in module.modules())
 
 
 class _Before:

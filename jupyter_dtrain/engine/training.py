@@ -24,6 +24,7 @@ from .gradients import GradientSync
 from .instrument import instrumented
 from .loaders import SharedLoaders
 from .models import ModelCalls, outermost
+from .normalization import GlobalNormalization
 from .notes import Notes
 from .observe import Observer
 from .placements import GlobalTensor, Partial, Shard, part_of, place
@@ -45,6 +46,8 @@ class Training:
         Whether the cell sees global batches (`global_view`) or the rank's own.
     global_draws : bool
         Whether models draw for the whole batch and take their rows (`drawing`), or each rank for itself.
+    global_batchnorm : bool
+        Whether BatchNorm inside models takes the statistics of the whole batch, or each rank those of its share.
     per_rank_batches : bool
         Whether a loader's ``batch_size`` is that of each rank, and not of all of them together.
     split_evaluation : bool
@@ -65,6 +68,7 @@ class Training:
         objects: Iterable[object],
         global_numbers: bool,
         global_draws: bool = False,
+        global_batchnorm: bool = False,
         per_rank_batches: bool = False,
         split_evaluation: bool = False,
         control: Control,
@@ -93,11 +97,13 @@ class Training:
             if global_draws and self._view is not None and self._model_stream is not None
             else None
         )
+        self._normalization = GlobalNormalization() if global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
             stream=self._model_stream,
             view=self._view,
             draws=self._draws,
+            normalization=self._normalization,
         )
         objects = list(objects)
         if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
@@ -131,6 +137,7 @@ class Training:
             with (
                 self._view.installed() if self._view is not None else nullcontext(),
                 self._draws.installed() if self._draws is not None else nullcontext(),
+                self._normalization.installed() if self._normalization is not None else nullcontext(),
                 self._files(),
                 instrumented(
                     models=self._models,

@@ -86,6 +86,7 @@ class Task:
     per_rank_batches: bool
     split_evaluation: bool
     global_draws: bool
+    global_batchnorm: bool
     output: Literal["main", "all"]
     timeout: timedelta
     snapshot_folder: Path
@@ -263,6 +264,7 @@ def _run_cell(
             objects=tracked,
             global_numbers=task.numbers == "global",
             global_draws=task.global_draws,
+            global_batchnorm=task.global_batchnorm,
             per_rank_batches=task.per_rank_batches,
             split_evaluation=task.split_evaluation,
             control=control,

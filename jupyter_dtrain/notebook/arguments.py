@@ -97,6 +97,12 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="how models draw dropout and noise: global, as on one process, or per-rank, which is faster (default: global on CPUs)",
     )
     parser.add_argument(
+        "--batchnorm",
+        default="auto",
+        metavar="KIND",
+        help="what BatchNorm normalizes over: the global batch, as on one process, or per-rank, which is faster (default: global on CPUs)",
+    )
+    parser.add_argument(
         "--output",
         default="main",
         metavar="KIND",
@@ -172,6 +178,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         batch=found.batch,
         split_eval=found.split_eval,
         draws=found.draws,
+        batchnorm=found.batchnorm,
         output=found.output,
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,

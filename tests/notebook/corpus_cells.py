@@ -29,8 +29,6 @@ class CorpusCell:
     ----------
     tolerance : float
         Largest relative difference; for cells that compute in less than float64 the file says ``# tolerance: 1e-2``.
-    exact : bool
-        Whether one process and several engines come to the same; a file that says ``# per rank: ...`` holds a documented exception.
     """
 
     name: str
@@ -38,7 +36,6 @@ class CorpusCell:
     cell: str
     compare: str
     tolerance: float
-    exact: bool
 
 
 def load(path: Path) -> CorpusCell:
@@ -51,7 +48,6 @@ def load(path: Path) -> CorpusCell:
         cell=found["cell"],
         compare=" ".join(found["compare"].split()),
         tolerance=float(tolerance[1]) if tolerance else TOLERANCE,
-        exact="# per rank:" not in head,
     )
 
 

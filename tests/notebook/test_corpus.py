@@ -27,11 +27,11 @@ def notebook(new_notebook):
     return opened
 
 
-def run(notebook: Notebook, cell: CorpusCell, engines: int) -> dict[str, object]:
+def run(notebook: Notebook, cell: CorpusCell, engines: int, options: str = "") -> dict[str, object]:
     """Run a corpus cell on that many engines, or plain, and return what must be the same."""
     notebook.run(SEEDS)
     notebook.run(cell.setup)
-    ran = notebook.run((f"%%distribute --engines {engines}\n" if engines else "") + cell.cell)
+    ran = notebook.run((f"%%distribute --engines {engines} {options}\n" if engines else "") + cell.cell)
     compared, random = notebook.value(f"(({cell.compare}), {RANDOM})")
     return {"compared": compared, "random": random, "printed": ran.stdout, "result": ran.result or ""}
 
@@ -53,18 +53,17 @@ def test_there_are_enough():
     assert len(CELLS) >= 40
 
 
-EXACT = [cell for cell in CELLS if cell.exact]
-MANY = {cell.name: 3 + index % 2 for index, cell in enumerate(EXACT)}
+MANY = {cell.name: 3 + index % 2 for index, cell in enumerate(CELLS)}
 """Each cell has its number of engines beside 1 and 2; `pytest -m long` tries the other one."""
 
 
-@pytest.mark.parametrize("cell", EXACT, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_a_cell_comes_to_the_same(notebook, cell):
     assert_same(notebook, cell, [1, 2, MANY[cell.name]])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", EXACT, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_a_cell_comes_to_the_same_on_the_number_of_engines_that_is_left(notebook, cell):
     assert_same(notebook, cell, [7 - MANY[cell.name]])
 
@@ -76,12 +75,15 @@ def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int]) -> Non
         assert found is None, f"{engines} engines: {found}"
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.exact], ids=lambda cell: cell.name)
-def test_what_is_per_rank_is_exact_on_one_engine_and_the_same_every_time(notebook, cell):
-    assert difference(run(notebook, cell, PLAIN), run(notebook, cell, 1), cell.tolerance) is None
+@pytest.mark.parametrize(("name", "option"), [("dropout_in_a_model", "--draws per-rank"), ("batchnorm", "--batchnorm per-rank")])
+def test_what_may_be_per_rank_is_exact_on_one_engine_and_the_same_every_time(notebook, name, option):
+    (cell,) = (cell for cell in CELLS if cell.name == name)
+    plain = run(notebook, cell, PLAIN)
+    assert difference(plain, run(notebook, cell, 1, option), cell.tolerance) is None
     for engines in (2, 3):
-        first, second = run(notebook, cell, engines), run(notebook, cell, engines)
+        first, second = run(notebook, cell, engines, option), run(notebook, cell, engines, option)
         assert difference(first, second, cell.tolerance) is None
+        assert difference(plain, first, cell.tolerance) is not None
 
 
 def test_a_set_of_texts_has_one_order_on_all_engines(notebook):

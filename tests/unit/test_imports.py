@@ -78,6 +78,7 @@ ENGINE_ORDER = [
     "draws",
     "drawing",
     "compiling",
+    "normalization",
     "global_view",
     "models",
     "index_batches",

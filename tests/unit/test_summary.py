@@ -6,6 +6,7 @@ import base64
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,15 @@ from jupyter_dtrain.protocol import Points, RunUpdate
 
 
 def run(**changes):
-    facts = {"run_id": "r", "name": "digits", "phase": "finished", "world_size": 2, "started": 0.0, "elapsed": 75.4, "step": 1380}
+    facts: dict[str, Any] = {
+        "run_id": "r",
+        "name": "digits",
+        "phase": "finished",
+        "world_size": 2,
+        "started": 0.0,
+        "elapsed": 75.4,
+        "step": 1380,
+    }
     return RunUpdate(**facts | changes)
 
 

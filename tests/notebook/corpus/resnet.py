@@ -1,4 +1,3 @@
-# per rank: BatchNorm and dropout.
 # A small ResNet with BatchNorm: residual blocks, early stopping on a validation loss, plateau scheduler, checkpoint dict saved and loaded.
 # %% setup
 import copy

@@ -1,0 +1,137 @@
+"""BatchNorm and draws over the whole batch: values, gradients, gradients of gradients and running statistics are those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.notebook.corpus_cells import apart
+
+OPTIONS = {"global_batchnorm": True, "global_draws": True}
+SETUP = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(3)
+loader = DataLoader(TensorDataset(torch.randn(26, 3, 4, 4) + 2, torch.randn(26, 1)), batch_size=8, shuffle=True)
+conv = lambda *more: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), *more, nn.Flatten(), nn.Linear(16, 1))
+"""
+TRAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+losses = []
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+"""
+MODELS = {
+    "images": "conv(nn.BatchNorm2d(4), nn.Tanh())",
+    "no affine map, no momentum": "conv(nn.BatchNorm2d(4, affine=False, momentum=None), nn.Tanh())",
+    "no running statistics": "conv(nn.BatchNorm2d(4, track_running_stats=False), nn.Tanh())",
+    "rows, dropped": "nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 1))",
+    "sequences": "nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(48, 1))",
+    "frozen": "conv(nn.BatchNorm2d(4).requires_grad_(False), nn.Tanh())",
+}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(4) as ranks:
+        yield ranks
+
+
+def assert_as_plain(ranks: Ranks, setup: str, cell: str, compare: str, worlds: tuple[int, ...] = (2, 3)) -> None:
+    (plain,) = ranks.call(1, run_plain, SETUP + setup, cell, compare)
+    for world_size in worlds:
+        for found in ranks.call(world_size, run_notebook, SETUP + setup, cell, compare, OPTIONS):
+            for part in ("compared", "random"):
+                assert apart(plain[part], found[part], 1e-9, f"{world_size} ranks: {part}") is None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training(ranks, name):
+    assert_as_plain(ranks, f"model = {MODELS[name]}", TRAIN, "model.state_dict(), losses")
+
+
+def test_more_ranks_than_samples(ranks):
+    """The last batch has two samples: two of four ranks have none of their own."""
+    assert_as_plain(ranks, f"model = {MODELS['images']}", TRAIN, "model.state_dict(), losses", worlds=(4,))
+
+
+def test_layers_that_do_not_train(ranks):
+    cell = TRAIN.replace("model.train()", "model.train(); model[1].eval()")
+    assert_as_plain(ranks, f"model = {MODELS['images']}", cell, "model.state_dict(), losses")
+
+
+def test_gradients_of_gradients(ranks):
+    cell = """
+norms = []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for x, y in loader:
+    x = x.requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    penalty = slope.flatten(1).norm(dim=1).mean()
+    optimizer.zero_grad()
+    penalty.backward()
+    optimizer.step()
+    norms.append(penalty.item())
+"""
+    assert_as_plain(ranks, f"model = {MODELS['images']}", cell, "model.state_dict(), norms")
+
+
+def test_one_sample_is_too_few_for_statistics_as_ever(ranks):
+    setup = "model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(48), nn.Linear(48, 1))\nloader = DataLoader(loader.dataset, batch_size=25)"
+    cell = """
+for x, y in loader:
+    try:
+        model(x)
+    except ValueError as error:
+        said = str(error)
+"""
+    assert_as_plain(ranks, setup, cell, "said", worlds=(2,))
+
+
+def test_dims_that_two_could_be_and_noise_on_weights(ranks):
+    """Batches of 8 on two ranks are parts of 4: the size of the features, and of the steps."""
+    setup = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.out = nn.Linear(48, 1)
+    def forward(self, x):
+        x = x + 0.1 * torch.randn_like(x[:, :1])
+        x = x @ (self.weight + 0.1 * torch.randn(4, 4))
+        x = F.dropout(x.permute(2, 0, 1, 3), 0.2).permute(1, 2, 0, 3)
+        return self.out(x.flatten(1))
+model = Net()
+"""
+    assert_as_plain(ranks, setup, TRAIN, "model.state_dict(), losses, torch.rand(1)")
+
+
+def test_draws_that_differ_between_ranks_are_found_and_told(ranks):
+    setup = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out, self.calls = nn.Linear(48, 1), 0
+    def forward(self, x):
+        x = x + torch.randn(len(x), 1, 1, 1)
+        return self.out(F.dropout(x, 0.2).flatten(1)) if x.sum() > SUM or self.calls_are_few() else self.out(x.flatten(1))
+    def calls_are_few(self):
+        Net.number = getattr(Net, "number", 0) + 1
+        return Net.number < 3
+SUM = 1e9
+model = Net()
+"""
+    cell = "from jupyter_dtrain import in_cell\nSUM = [1e9, 0.0][in_cell.current.rank]\n" + TRAIN
+    found = ranks.call(2, run_notebook, SETUP + setup, cell, "len(losses), x.shape", OPTIONS)
+    assert [rank["compared"][0] for rank in found] == [8, 8]
+    assert any("differed between ranks" in note for note in found[0]["notes"])
