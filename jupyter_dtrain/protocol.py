@@ -401,6 +401,7 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
 _MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
 _BY_TYPE = {cls.type: cls for cls in _MESSAGES}
+_NAMES = {cls: frozenset(f.name for f in fields(cls)) for cls in _MESSAGES}
 
 
 def parse(data: dict[str, Any]) -> Message:
@@ -415,7 +416,7 @@ def parse(data: dict[str, Any]) -> Message:
     if cls is None:
         raise ProtocolError(f"message of unknown type {data.get('type')!r}: are both sides of the same version?")
     values = {key: value for key, value in data.items() if key != "type"}
-    unknown = set(values) - {f.name for f in fields(cls)}
+    unknown = values.keys() - _NAMES[cls]
     if unknown:
         raise ProtocolError(f"message {cls.type!r} has unknown fields {sorted(unknown)}: are both sides of the same version?")
     if cls is Command and values.get("name") not in get_args(CommandName):

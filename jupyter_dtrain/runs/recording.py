@@ -103,9 +103,10 @@ class Recording:
         if store is None:
             self.recorder.drop_rows()
             return
-        for name, points in self.recorder.take_rows():
-            columns = (list(points.step), list(points.time), list(points.value))
-            self._try(lambda name=name, columns=columns: store.add_points(self.run_id, name, *columns))  # type: ignore[misc]
+        rows = self.recorder.take_rows()
+        if rows:  # in one transaction: hundreds of ranks have hundreds of curves
+            curves = [(name, list(points.step), list(points.time), list(points.value)) for name, points in rows]
+            self._try(lambda: store.add_curves(self.run_id, curves))
 
     def _try(self, action: Callable[[], Any]) -> Any:
         if self._store is None:

@@ -9,6 +9,7 @@ The price is that the slowest reporter sets the pace, up to a limit that keeps m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ProtocolError
@@ -61,6 +62,7 @@ class GlobalSteps:
         self._max_lag = max_lag
         self._parts: dict[int, dict[int, _Part]] = {}  # step → rank → part
         self._reported: dict[int, int] = {}  # rank → last step it reported
+        self._num_at: Counter[int] = Counter()  # last step reported → how many of the ranks that are waited for
         self._lost: set[int] = set()
         self._emitted: int | None = None
 
@@ -83,18 +85,24 @@ class GlobalSteps:
             raise ProtocolError(f"steps of rank {steps.rank} have columns of different lengths {[len(column) for column in columns]}")
         if not 0 <= steps.rank < self._world_size:
             raise ProtocolError(f"steps of rank {steps.rank} in a run of {self._world_size} ranks")
-        self._lost.discard(steps.rank)  # it was only slow
+        if steps.rank in self._lost:  # it was only slow
+            self._lost.discard(steps.rank)
+            self._count(steps.rank, 1)
+        self._count(steps.rank, -1)
         for step, *values in zip(*columns, strict=True):
             if step <= self._reported.get(steps.rank, step - 1):
                 continue
             self._reported[steps.rank] = step
             if self._emitted is None or step > self._emitted:
                 self._parts.setdefault(step, {})[steps.rank] = _Part(*values)
+        self._count(steps.rank, 1)
         return self._emit()
 
     def lose(self, rank: int) -> list[GlobalStep]:
         """Wait no more for `rank`, which has died; return the steps that only it was holding back."""
-        self._lost.add(rank)
+        if rank not in self._lost:
+            self._lost.add(rank)
+            self._count(rank, -1)
         return self._emit()
 
     def flush(self) -> list[GlobalStep]:
@@ -102,18 +110,26 @@ class GlobalSteps:
         return self._emit(everything=True)
 
     def _emit(self, *, everything: bool = False) -> list[GlobalStep]:
-        waited_for = set(range(self._world_size)) - self._lost
+        num_waited_for = self._world_size - len(self._lost)
         complete = -math.inf
-        if everything or not waited_for:
+        if everything or not num_waited_for:
             complete = math.inf
-        elif waited_for <= self._reported.keys():
-            complete = min(self._reported[rank] for rank in waited_for)
+        elif self._num_at.total() == num_waited_for:
+            complete = min(self._num_at)
         ready = sorted(self._parts)
         num_overdue = len(ready) - self._max_lag
         ready = [step for position, step in enumerate(ready) if step <= complete or position < num_overdue]
         if ready:
             self._emitted = ready[-1]
         return [_merge(step, self._parts.pop(step)) for step in ready]
+
+    def _count(self, rank: int, change: int) -> None:
+        """Count a rank at its step, or no more: looking at all ranks for each report would cost the square of their number."""
+        step = self._reported.get(rank)
+        if step is not None:
+            self._num_at[step] += change
+            if not self._num_at[step]:
+                del self._num_at[step]
 
 
 def _merge(step: int, parts: dict[int, _Part]) -> GlobalStep:

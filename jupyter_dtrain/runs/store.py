@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -102,16 +102,21 @@ class RunStore:
 
     def add_points(self, run_id: str, name: str, step: list[int], time: list[float], value: list[float]) -> None:
         """Append points to the curve `name` of a run: columns of equal length, `time` in seconds since the epoch."""
+        self.add_curves(run_id, [(name, step, time, value)])
+
+    def add_curves(self, run_id: str, curves: Iterable[tuple[str, list[int], list[float], list[float]]]) -> None:
+        """Append points to many curves at once, each with its name: all of them or, if there is an error, none."""
         with self._transaction() as connection:
             number = self._number(connection, run_id)
-            connection.execute("INSERT OR IGNORE INTO curves (number, name) VALUES (?, ?)", (number, name))
-            (curve,) = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
-            connection.executemany(
-                "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
-                ((curve, *point) for point in zip(step, time, value, strict=True)),  # SQLite makes NULL of nan
-            )
-            if time:
-                connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (time[-1], number))
+            for name, step, time, value in curves:
+                connection.execute("INSERT OR IGNORE INTO curves (number, name) VALUES (?, ?)", (number, name))
+                (curve,) = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
+                connection.executemany(
+                    "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
+                    ((curve, *point) for point in zip(step, time, value, strict=True)),  # SQLite makes NULL of nan
+                )
+                if time:
+                    connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (time[-1], number))
 
     def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
         """Record that a run has ended as `phase`, one of finished, stopped and failed."""

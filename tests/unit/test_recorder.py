@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import threading
 from itertools import pairwise
 
@@ -122,6 +123,27 @@ def test_a_dead_rank_holds_back_nothing_once_it_is_known_or_the_run_ends():
     unknown.apply(steps(0, [1, 2], [1.0, 2.0]))
     unknown.finish("failed", "an engine died")
     assert curve(unknown.drain()) == {1: 1.0, 2: 2.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_step_comes_out_as_soon_as_nobody_can_report_it_any_more(seed):
+    rng = random.Random(seed)
+    merged = GlobalSteps(5)
+    reached, lost, out = [0] * 5, set(), []
+    for _ in range(200):
+        rank = rng.randrange(5)
+        if rng.random() < 0.03:
+            out += merged.lose(rank)
+            lost.add(rank)
+        else:
+            first = reached[rank] + 1
+            reached[rank] += rng.randint(1, 3)
+            lost.discard(rank)
+            out += merged.add(steps(rank, list(range(first, reached[rank] + 1)), [1.0] * (reached[rank] - first + 1)))
+        waited_for = [step for rank, step in enumerate(reached) if rank not in lost]
+        assert len(out) >= min(waited_for, default=max(reached))
+        assert [step.step for step in out] == list(range(1, len(out) + 1))
+        assert not waited_for or min(waited_for) == 0 or len(out) <= max(reached)
 
 
 def test_a_rank_that_never_reports_holds_back_a_bounded_number_of_steps():

@@ -124,6 +124,15 @@ def test_runs_that_start_in_the_same_second_have_different_ids(store):
     assert [record.run_id for record in store.list_runs()] == ids
 
 
+def test_points_of_many_curves_are_there_all_or_none(store):
+    run_id = start(store)
+    store.add_curves(run_id, [("loss", [1, 2], [1.0, 2.0], [0.5, 0.25]), ("accuracy", [2], [2.0], [0.9])])
+    with pytest.raises(ValueError, match="zip"):
+        store.add_curves(run_id, [("loss", [3], [3.0], [0.125]), ("accuracy", [3, 4], [3.0], [0.9])])
+    assert list(store.points(run_id, "loss").step) == [1, 2]
+    assert list(store.points(run_id, "accuracy").value) == [0.9]
+
+
 def test_losses_that_are_not_finite_come_back_as_they_were(store):
     run_id = start(store)
     store.add_points(run_id, "loss", [1, 2, 3], [1.0, 2.0, 3.0], [math.nan, math.inf, -math.inf])
