@@ -239,13 +239,16 @@ class Px(InKernel):
 
     name = "%%px"
     load = """
+import socket
 import ipyparallel as ipp
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    port = str(listener.getsockname()[1])
 cluster = ipp.Cluster(n=2)
 engines = cluster.start_and_connect_sync()
 engines[:].apply_sync(lambda folder: __import__("os").chdir(folder), __import__("os").getcwd())
 for rank, engine in enumerate(engines):
-    engine.apply_sync(lambda rank: __import__("os").environ.update(
-        RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29517"), rank)
+    engine.apply_sync(lambda rank, port: __import__("os").environ.update(
+        RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port), rank, port)
 engines[:].execute("import torch.distributed as dist; dist.init_process_group('gloo')", block=True)
 """
     before = above = "%%px\n"
