@@ -187,6 +187,10 @@ class Execution:
         """Ask all ranks for a snapshot at the top of a loop, after step `at` or as soon as possible."""
         self._tell_all({"name": "snapshot", "number": number, "at": at})
 
+    def share_by(self, number: int, speeds: Sequence[float]) -> None:
+        """Ask all ranks to share out batches in proportion to `speeds`. `number` counts such orders."""
+        self._tell_all({"name": "share", "number": number, "speeds": list(speeds)})
+
     # -- what comes in ----------------------------------------------------------------------------------------------
 
     def _listener(self, rank: int) -> Callable[[str, dict[str, Any]], None]:

@@ -17,6 +17,7 @@ Strategy = Literal["auto", "none"]
 Batch = Literal["global", "per-rank"]
 OverBatch = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
+Balance = Literal["auto", "off"]
 View = Literal["live", "summary", "off"]
 _CHOICES = {
     "strategy": Strategy,
@@ -26,6 +27,7 @@ _CHOICES = {
     "batchnorm": OverBatch,
     "output": ShownOutput,
     "view": View,
+    "balance": Balance,
 }
 
 
@@ -91,6 +93,8 @@ class RunOptions:
         Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
     view : {"live", "summary", "off"}
         What the cell shows of its run: numbers and curves while it goes on and a summary of them at its end, that alone, or nothing.
+    balance : {"auto", "off"}
+        Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -104,6 +108,7 @@ class RunOptions:
     draws: OverBatch = "auto"
     batchnorm: OverBatch = "auto"
     output: ShownOutput = "main"
+    balance: Balance = "off"
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
     view: View = "live"

@@ -144,6 +144,7 @@ class Runner:
                 global_draws=_is_global(options.draws, device),
                 global_batchnorm=_is_global(options.batchnorm, device),
                 output=options.output,
+                balance=options.balance == "auto",
                 timeout=GROUP_TIMEOUT,
                 snapshot_folder=blobs.path / f".{recording.run_id}",
                 checkpoints=(options.checkpoint_every, options.keep),
@@ -333,6 +334,7 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "batch": options.batch,
         "draws": options.draws,
         "batchnorm": options.batchnorm,
+        "balance": options.balance,
     }
 
 

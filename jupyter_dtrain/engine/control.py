@@ -6,14 +6,15 @@ the group's store and goes on to no further step until all have posted. The high
 run on to it. While no command is there, a step costs one look at a flag.
 
 A pause is such a command too: the ranks wait at the first boundary of the agreed step, which is the same place on all of them, so that
-none waits in a collective meanwhile, which would have a time limit.
+none waits in a collective meanwhile, which would have a time limit. Other shares of the batches are one as well: from the same draw on,
+every rank takes its part of the same division.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
@@ -39,6 +40,11 @@ class Control:
         How long the ranks wait for each other to agree.
     pausing : callable
         Returns a context manager that the rank is in while it waits in the pause of this number.
+
+    Attributes
+    ----------
+    on_speeds : callable
+        Given the ranks' speeds where the batches are to be shared out by them from now on.
     """
 
     def __init__(
@@ -59,10 +65,12 @@ class Control:
         self._committed = 0  # the step in progress, or the next one if none is
         self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
         self._snapshots: list[int] = []  # that were asked for and not taken
+        self.on_speeds: Callable[[Sequence[float]], None] = lambda _: None
+        self._speeds: dict[str, Sequence[float]] = {}  # that were ordered and are not in force, by order
         self._pause = 0  # the number of the last one that was asked for
         self._resumed = 0  # the number of the last one that is over
 
-    def command(self, name: str, number: int = 0, at: int = 0) -> None:
+    def command(self, name: str, number: int = 0, at: int = 0, speeds: Sequence[float] = ()) -> None:
         """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
         if name == "stop":
             self._ask("stop")
@@ -71,6 +79,10 @@ class Control:
             with self._news:
                 self._snapshots.append(number)
                 self._news.notify()
+        elif name == "share":
+            self._ask(f"share/{number}")
+            with self._news:
+                self._speeds[f"share/{number}"] = speeds
         elif name == "pause":
             self._ask(f"pause/{number}")
             with self._news:
@@ -104,15 +116,19 @@ class Control:
         """
         while True:
             with self._lock:
-                order = self._order()
-                target = None if order is None else self._targets[order]
-                if order is None or (target is not None and finished < target):
+                orders = [*self._speeds, *filter(None, [self._order()])]
+                # All of them are looked at: some ranks may know of one only.
+                order = next((order for order in orders if (target := self._targets[order]) is None or finished >= target), None)
+                if order is None:
                     self._committed = finished + 1
                     return
-            if target is None:
+                is_agreed = self._targets[order] is not None
+            if not is_agreed:
                 self._agree(order)
             elif order == "stop":
                 raise StopRun
+            elif order in self._speeds:
+                self.on_speeds(self._speeds.pop(order))
             else:
                 with self._pausing(self._pause):
                     self._wait_through(order, meanwhile)

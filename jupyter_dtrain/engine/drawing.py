@@ -224,14 +224,12 @@ class ModelDraws:
     Parameters
     ----------
     stream : ModelStream
-    sizes_of : callable
-        Returns all ranks' numbers of samples for a batch of a given size, in rank order.
     on_apart : callable
         Told that ranks have drawn differently.
     """
 
-    def __init__(self, stream: ModelStream, *, sizes_of: Callable[[int], tuple[int, ...]], on_apart: Callable[[], None]) -> None:
-        self._stream, self._sizes_of, self._on_apart = stream, sizes_of, on_apart
+    def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None]) -> None:
+        self._stream, self._on_apart = stream, on_apart
         self._known: WeakKeyDictionary[nn.Module, dict[bool, DrawSites | None]] = WeakKeyDictionary()
         self._current: Drawing | None = None
         self._used = False  # since the ranks' streams were compared
@@ -296,7 +294,7 @@ class ModelDraws:
         drew = [of_rank for of_rank in of_ranks if of_rank is not None]
         if len(drew) == len(of_ranks):
             sites = [drawn.sites for drawn in drew]
-            sizes = [max(size, 1) for size in self._sizes_of(placement.share.total)]
+            sizes = [max(size, 1) for size in placement.share.sizes]
             dims = dims_of(sites, None, sizes)
             if dims is None:
                 watching = Watching()

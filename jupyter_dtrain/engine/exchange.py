@@ -91,16 +91,7 @@ class _Early:
 
 
 class Exchange:
-    """Turns global tensors into whole ones, the same on every rank.
-
-    Parameters
-    ----------
-    sizes_of : callable
-        Returns all ranks' numbers of samples for a batch of a given size, in rank order.
-    """
-
-    def __init__(self, *, sizes_of: Callable[[int], tuple[int, ...]]) -> None:
-        self._sizes_of = sizes_of
+    """Turns global tensors into whole ones, the same on every rank."""
 
     def whole(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
@@ -110,7 +101,7 @@ class Exchange:
             weighted = part if placement.weight is None else weigh(part, placement.weight)
             result = _Sum.apply(weighted)  # type: ignore[no-untyped-call]
         else:
-            sizes = tuple(size * placement.unit for size in self._sizes_of(placement.share.total))
+            sizes = tuple(size * placement.unit for size in placement.share.sizes)
             result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
         assert isinstance(result, torch.Tensor)
         return result

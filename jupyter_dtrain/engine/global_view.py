@@ -55,16 +55,13 @@ class GlobalView:
     Parameters
     ----------
     rank, world_size : int
-    sizes_of : callable
-        Returns all ranks' numbers of samples for a batch of a given size, in rank order.
     on_whole : callable
         Told the name of an operation that was computed on whole tensors for want of a rule.
     """
 
-    def __init__(self, *, rank: int, world_size: int, sizes_of: Callable[[int], tuple[int, ...]], on_whole: Callable[[str], None]) -> None:
+    def __init__(self, *, rank: int, world_size: int, on_whole: Callable[[str], None]) -> None:
         self._world_size = world_size
-        self._sizes_of = sizes_of
-        self._exchange = Exchange(sizes_of=sizes_of)
+        self._exchange = Exchange()
         self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, self._on_read)
         self._read_sites: set[tuple[str, int]] = set()
 
@@ -131,7 +128,7 @@ class GlobalView:
 
     def smallest(self, placement: Shard) -> int:
         """Return the number of samples of the rank that has fewest."""
-        return min(self._sizes_of(placement.share.total))
+        return min(placement.share.sizes)
 
     def with_one_more(self, values: Any, placement: Shard) -> Any:
         """Return a model's arguments as :meth:`enter` does, with one sample more."""
@@ -196,7 +193,7 @@ class GlobalView:
         self, tensors: list[torch.Tensor], placement: Shard, batch_dims: dict[int, int], one_more: Callable[[], Any]
     ) -> list[int | None]:
         """Return along which dim each result has a row per sample, as all ranks see it; ``None``: along none."""
-        rows = [max(size, 1) for size in self._sizes_of(placement.share.total)]
+        rows = [max(size, 1) for size in placement.share.sizes]
         shapes = Exchange.objects([tuple(tensor.shape) for tensor in tensors])
         found: list[list[int]] = []
         for index, tensor in enumerate(tensors):

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's part ``[start, stop)`` of a batch of `total` samples."""
+    """A rank's part ``[start, stop)`` of a batch of `total` samples; `sizes` are the samples of all ranks, in rank order.
+
+    Shares of different divisions are different also where this rank's part is the same, so that all ranks see it.
+    """
 
     start: int
     stop: int
     total: int
+    sizes: tuple[int, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -54,4 +59,5 @@ def share_of(total: int, rank: int, speeds: Sequence[float]) -> Share:
         # The same expression on both sides of it: some versions of Python add up floats more exactly than step by step.
         return total if before == len(speeds) else round(total * sum(speeds[:before]) / whole)
 
-    return Share(boundary(rank), boundary(rank + 1), total)
+    boundaries = [boundary(before) for before in range(len(speeds) + 1)]
+    return Share(boundaries[rank], boundaries[rank + 1], total, tuple(stop - start for start, stop in pairwise(boundaries)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -82,18 +82,15 @@ class Training:
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
+        self._speeds = (1.0,) * world_size
         self._shares = cache(self._shares_of)
         shared = world_size > 1
-        self._view = (
-            GlobalView(rank=rank, world_size=world_size, sizes_of=self._sizes_of, on_whole=self._say_whole)
-            if shared and global_numbers
-            else None
-        )
+        self._view = GlobalView(rank=rank, world_size=world_size, on_whole=self._say_whole) if shared and global_numbers else None
         self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed) if shared else None
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
         self._draws = (
-            ModelDraws(self._model_stream, sizes_of=self._sizes_of, on_apart=self._say_apart)
+            ModelDraws(self._model_stream, on_apart=self._say_apart)
             if global_draws and self._view is not None and self._model_stream is not None
             else None
         )
@@ -200,11 +197,13 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
-        return {"models": self._models.state()}
+        return {"models": self._models.state(), "speeds": self._speeds}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._models.set_state(state["models"])
+        if len(state["speeds"]) == self._world_size:  # on as many ranks as before
+            self.share_by(state["speeds"])
 
     def streams(self) -> tuple[Any, Any] | None:
         """Return the states of the rank's own random streams."""
@@ -259,10 +258,15 @@ class Training:
     # -- shares ------------------------------------------------------------------------------------------------------
 
     def _shares_of(self, total: int) -> tuple[Share, ...]:
-        return tuple(share_of(total, rank, [1.0] * self._world_size) for rank in range(self._world_size))
+        return tuple(share_of(total, rank, self._speeds) for rank in range(self._world_size))
 
-    def _sizes_of(self, total: int) -> tuple[int, ...]:
-        return tuple(share.num_samples for share in self._shares(total))
+    def share_by(self, speeds: Sequence[float]) -> None:
+        """Share out batches in proportion to `speeds`, one of them per rank, from the next on whose samples are drawn.
+
+        All ranks do so at the same place of the cell.
+        """
+        self._speeds = tuple(speeds)
+        self._shares.cache_clear()
 
     # -- what the user is told ---------------------------------------------------------------------------------------
 

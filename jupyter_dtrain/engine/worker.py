@@ -64,8 +64,8 @@ class Task:
 
     `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
     where its own process group meets. `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
-    `pause` is the number of one in which the ranks wait before anything else, 0 for none. `checkpoints` says how often they are to be
-    written and how many stay, for a kernel that takes over.
+    `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
+    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over.
     """
 
     run_id: str
@@ -92,6 +92,7 @@ class Task:
     snapshot_folder: Path
     resume: Resume | None = None
     pause: int = 0
+    balance: bool = False
     checkpoints: tuple[timedelta | int | None, int] = (None, 2)
     emit_interval: timedelta = timedelta(milliseconds=200)
 
@@ -195,7 +196,7 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         )
     )
 
-    def command(name: str, **options: int) -> None:
+    def command(name: str, **options: Any) -> None:
         if name == "stand":
             found = standing(task.rank)
             if found is not None:
@@ -280,6 +281,7 @@ def _run_cell(
     whole = {name: namespace[name] for name in task.split}
     namespace.update(shared_out)
     if isinstance(training, Training):
+        control.on_speeds = training.share_by
         snapshots = Snapshots(
             task.snapshot_folder,
             rank=rank,

@@ -109,6 +109,13 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="whose printed lines are shown: main, those of rank 0, or all, each with its rank before it (default: main)",
     )
     parser.add_argument(
+        "--balance",
+        default="off",
+        metavar="KIND",
+        help="how a batch is shared out: off, evenly, or auto, by the speed of the engines; runs then do not repeat to the last bit "
+        "(default: off)",
+    )
+    parser.add_argument(
         "--checkpoint-every",
         type=_every,
         metavar="N",
@@ -180,6 +187,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         draws=found.draws,
         batchnorm=found.batchnorm,
         output=found.output,
+        balance=found.balance,
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,
         view=view if found.view is None else found.view,

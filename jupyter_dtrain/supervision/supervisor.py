@@ -23,6 +23,7 @@ from ..execution import Execution, Output, RankEnd
 from ..group import Group
 from ..protocol import Message, Notice, Paused, SnapshotTaken, Standing
 from ..transport.blobs import BlobFolder
+from .balance import Balance
 from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
 from .pauses import Pauses
@@ -82,6 +83,7 @@ class Supervisor:
         self._renew = renew
         self._execution: Execution | None = None
         self._stall: Stall | None = None
+        self._balance: Balance | None = None
         self._stopping = False
         self._is_program = False
         self._back: Whole | None = None  # where the run is to go on instead
@@ -163,6 +165,7 @@ class Supervisor:
 
         ends: list[RankEnd] = []
         self._is_program = task.program_port is not None
+        self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
         try:
             while True:
                 self._keeper.begin()
@@ -200,6 +203,8 @@ class Supervisor:
     def _take(self, event: Message) -> None:
         self._keeper.note(event)
         self._pauses.note(event)
+        if self._balance is not None:
+            self._balance.note(event)
         if self._stall is not None:
             self._stall.note(event)
         if not isinstance(event, SnapshotTaken | Standing | Paused):
@@ -221,6 +226,8 @@ class Supervisor:
             self._end_stuck(execution)
         if self._stall is not None:
             self._stall.note(None) if self._pauses.reached else self._stall.look()
+        if self._balance is not None and (speeds := self._balance.due()) is not None:
+            self._share_by(self._balance.number, speeds, execution)
         keeper = self._keeper
         for asked in keeper.due(idle=self._pauses.reached):
             execution.take_snapshot(asked.number, at=asked.at)
@@ -229,6 +236,12 @@ class Supervisor:
             self._tell_all(self._writer.news())
         if keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
+
+    def _share_by(self, number: int, speeds: list[float], execution: Execution) -> None:
+        execution.share_by(number, speeds)
+        if number == 1:
+            parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
+            self._tell(f"The engines are not equally fast: of each batch they take {parts} now.")
 
     def _tell_all(self, texts: list[str]) -> None:
         for text in texts:

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -251,7 +252,10 @@ class Seat:
         self.finished, self.paused = 0, threading.Event()
         self.going_on = threading.Event()
         self.taken: list[tuple[int, int]] = []
+        self.took = threading.Event()
+        self.shares: list[tuple[int, list[float]]] = []
         self.control = Control(store, rank=rank, world_size=exchange.parties, timeout=LIMIT, pausing=self._pausing)
+        self.control.on_speeds = lambda speeds: self.shares.append((self.finished, list(speeds)))
         self._exchange = exchange
         self.thread = threading.Thread(target=self._train, daemon=True)
         self.thread.start()
@@ -269,6 +273,7 @@ class Seat:
         if number is not None:
             self.control.snapshot_done(number)
             self.taken.append((number, self.finished))
+            self.took.set()
 
     def _train(self) -> None:
         with contextlib.suppress(StopRun):
@@ -286,7 +291,7 @@ def seats():
     return [Seat(store, rank, exchange) for rank in range(3)]
 
 
-def tell(seats: Sequence[Seat], name: str, **options: int) -> None:
+def tell(seats: Sequence[Seat], name: str, **options: Any) -> None:
     for seat in seats:
         seat.control.command(name, **options)
 
@@ -323,9 +328,22 @@ def test_a_snapshot_that_is_asked_for_in_a_pause_is_taken_there(seats):
     assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
     steps = seats[0].finished
     tell(seats, "snapshot", number=7)
+    assert all(seat.took.wait(LIMIT.total_seconds()) for seat in seats)
     tell(seats, "resume", number=1)
     end(seats)
     assert [seat.taken for seat in seats] == [[(7, steps)]] * 3
+
+
+@pytest.mark.parametrize("order", [["share", "pause"], ["pause", "share"]])
+def test_other_shares_are_in_force_from_the_same_step_on_also_beside_a_pause(seats, order):
+    options: dict[str, Any] = {"share": {"number": 3, "speeds": [2.0, 1.0, 1.0]}, "pause": {"number": 1}}
+    for name in order:
+        tell(seats, name, **options[name])
+    assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
+    tell(seats, "resume", number=1)
+    end(seats)
+    assert len({seat.shares[0][0] for seat in seats}) == 1
+    assert [seat.shares[0][1] for seat in seats] == [[2.0, 1.0, 1.0]] * 3
 
 
 def test_a_pause_that_is_over_holds_up_nobody_whom_it_reaches_late(seats):

@@ -146,7 +146,7 @@ def test_gradients_go_through_the_masks_that_were_drawn():
     ],
 )
 def test_a_model_that_looks_at_random_states_draws_for_itself(model):
-    draws = ModelDraws(ModelStream(0), sizes_of=lambda total: (total // 2, total // 2), on_apart=lambda: None)
+    draws = ModelDraws(ModelStream(0), on_apart=lambda: None)
     placement = Shard(0, share_of(TOTAL, 0, [1.0, 1.0]))
     module = nn.Linear(5, 5)
     with draws.installed():

@@ -62,7 +62,7 @@ def test_nothing_is_loaded_of_an_empty_batch():
 
 
 def test_examples():
-    assert shares_of(8, [1.0, 1.0]) == [Share(0, 4, 8), Share(4, 8, 8)]
+    assert shares_of(8, [1.0, 1.0]) == [Share(0, 4, 8, (4, 4)), Share(4, 8, 8, (4, 4))]
     assert [s.num_samples for s in shares_of(10, [3.0, 1.0, 1.0])] == [6, 2, 2]
     assert [(s.num_samples, s.loaded) for s in shares_of(1, [1.0, 1.0, 1.0])] == [(0, slice(0, 1)), (1, slice(0, 1)), (0, slice(0, 1))]
 

@@ -1,0 +1,117 @@
+"""What shares by speed are worth: steps a second with one engine of two at half speed, ``--balance auto`` against equal shares.
+
+The engine is limited by stopping it for half of the time, in slices of a few milliseconds, which halves its speed on a machine
+that has a core for each engine. On one that is busy with other things ``--slow reading`` tells more: there each sample takes
+some time to be read, on one engine twice as much, and nothing is stopped. Equal shares and others take turns on the same
+engines, and the steps of the second half of each cell count, when shares have settled.
+
+    python -m bench.balance [--rounds 5] [--slow reading]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from .faults import ENGINE, Notebook, shown, steps_in
+
+STEPS = 400
+SLICE = 0.01  # seconds
+
+MODEL = """
+import os, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.randn(1024 * 100, 256), torch.randint(10, (1024 * 100,)))
+"""
+READING = """
+class Slow(TensorDataset):
+    def __getitems__(self, indices):
+        import torch.distributed as dist
+        time.sleep(len(indices) * 5e-4 * (1 + dist.get_rank()))
+        return [self[index] for index in indices]
+data = Slow(*data.tensors)
+"""
+CELL = """%%distribute --engines 2 --device cpu --balance {balance}
+loader = DataLoader(data, batch_size={batch}, shuffle=True)
+step = 0
+while step < {steps}:
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        if is_main():
+            with open("steps", "a") as file:
+                file.write(f"{{step}} {{time.time()}}\\n")
+        if step == {steps}:
+            break
+"""
+
+
+@contextlib.contextmanager
+def half_speed(pid: int) -> Iterator[None]:
+    """Let a process run half of the time only."""
+    over = threading.Event()
+
+    def limit() -> None:
+        while not over.wait(SLICE):
+            os.kill(pid, signal.SIGSTOP)
+            over.wait(SLICE)
+            os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=limit)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def rate(notebook: Notebook, balance: str, *, slow: str) -> float:
+    """Return the steps a second of the second half of the cell."""
+    (notebook.folder / "steps").unlink(missing_ok=True)
+    notebook.run(MODEL + (READING if slow == "reading" else "") + ENGINE)
+    engine = int((notebook.folder / "engine").read_text())
+    with half_speed(engine) if slow == "engine" else contextlib.nullcontext():
+        notebook.run(CELL.format(balance=balance, steps=STEPS, batch=64 if slow == "reading" else 512))
+    times = [seconds for _, seconds in steps_in(notebook.folder)]
+    return (STEPS - STEPS // 2) / (times[-1] - times[STEPS // 2 - 1])
+
+
+def main() -> None:
+    """Run both by turns and print what they reached."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slow", choices=["engine", "reading"], default="engine")
+    options = parser.parse_args()
+    rates: dict[str, list[float]] = {"auto": [], "off": []}
+    with tempfile.TemporaryDirectory() as name:
+        notebook = Notebook(Path(name))
+        try:
+            for index in range(options.rounds):
+                for balance, found in rates.items():
+                    found.append(rate(notebook, balance, slow=options.slow))
+                print(f"round {index + 1} of {options.rounds}", flush=True)
+        finally:
+            notebook.close()
+    for balance, found in rates.items():
+        print(f"--balance {balance:5} {shown(found, ' steps/s')}")
+    ratios = [auto / off for auto, off in zip(rates["auto"], rates["off"], strict=True)]
+    print(f"ratio           {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
+
+
+if __name__ == "__main__":
+    main()
