@@ -48,7 +48,7 @@ export class CellView {
     this._node.replaceChildren();
   }
 
-  private _draw(): void {
+  private _update(): void {
     const { run, running, curves } = this._state;
     if (run === null) {
       return;
@@ -76,18 +76,33 @@ export class CellView {
     // Preact in the place of React, which the bundle would be three times as
     // large with. It has React's elements, and types of its own.
     render(head as ComponentChild, this._head);
-    this._plots.draw(curves === null ? [] : [curves], null);
+    this._plots.show(curves === null ? [] : [curves], null);
   }
 
-  /** Draw in the next frame. */
+  /** Draw what has changed in the next frame. */
   private readonly _schedule = (): void => {
+    this._isStale = true;
+    this._requestFrame();
+  };
+
+  private _requestFrame(): void {
     if (this._frame === 0) {
       this._frame = requestAnimationFrame(() => {
         this._frame = 0;
-        this._draw();
+        this._drawFrame();
       });
     }
-  };
+  }
+
+  private _drawFrame(): void {
+    if (this._isStale) {
+      this._isStale = false;
+      this._update();
+    }
+    if (this._plots.drawSome()) {
+      this._requestFrame();
+    }
+  }
 
   private readonly _head: HTMLElement;
   private readonly _plots: CurvePlots;
@@ -95,4 +110,5 @@ export class CellView {
   private readonly _themes: MutationObserver;
   private readonly _state = new TrainingState();
   private _frame = 0;
+  private _isStale = false;
 }

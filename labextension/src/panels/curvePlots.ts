@@ -25,6 +25,10 @@ import { formatCount, formatDuration, formatTick, formatValue } from './format';
 
 const HEIGHT = 170;
 const SMALL_HEIGHT = 110;
+/** Charts that are drawn in one frame: each takes some milliseconds. */
+const PER_FRAME = 2;
+/** Charts are drawn before they are scrolled to, by so much. */
+const AHEAD = '100px';
 /** Curves that every run has and that are seldom looked at. */
 const FOLDED = ['learning_rate', 'samples_per_second'];
 
@@ -49,6 +53,15 @@ export class CurvePlots {
     summary.textContent = trans.__('Learning rate and speed');
     this._folded.append(summary);
     this._folded.addEventListener('toggle', schedule);
+    this._views = new IntersectionObserver(
+      entries => {
+        for (const { target, isIntersecting } of entries) {
+          this._inView[isIntersecting ? 'add' : 'delete'](target);
+        }
+        schedule();
+      },
+      { rootMargin: AHEAD }
+    );
     plot.changed.connect(schedule);
     plot.hovered.connect(this._onHover, this);
   }
@@ -60,8 +73,11 @@ export class CurvePlots {
     return this._hasEpochs;
   }
 
-  /** Draw the curves of `runs`, closer ones from `details` where it is zoomed to. */
-  draw(runs: readonly ICurveRun[], details: Details | null): void {
+  /**
+   * Show the curves of `runs` from now on, closer ones from `details` where it
+   * is zoomed to. They are drawn by `drawSome`.
+   */
+  show(runs: readonly ICurveRun[], details: Details | null): void {
     if (details !== this._details) {
       this._details = details;
       this._builder = new LineBuilder(this._options.plot, details);
@@ -81,8 +97,35 @@ export class CurvePlots {
       plot.xKind = 'step';
     }
     groups.forEach((group, index) => {
-      this._drawGroup(group, lines[index] ?? [], runs);
+      const chart = this._chart(group);
+      const whole = runs[0]?.series.get(group.members[0]?.name ?? '');
+      chart.node.dataset.points = String(whole?.length ?? 0);
+      // One that waits already keeps its turn.
+      this._waiting.set(group.stem, () => {
+        this._drawGroup(chart, group, lines[index] ?? [], runs);
+      });
     });
+  }
+
+  /**
+   * Draw some of the charts that are in view and have changed; return whether
+   * others are left for the next frame.
+   */
+  drawSome(): boolean {
+    let drawn = 0;
+    for (const [stem, draw] of this._waiting) {
+      const chart = this._charts.get(stem);
+      if (chart !== undefined && !this._inView.has(chart.node)) {
+        continue;
+      }
+      if (drawn === PER_FRAME) {
+        return true;
+      }
+      this._waiting.delete(stem);
+      draw();
+      drawn += 1;
+    }
+    return false;
   }
 
   /** Draw everything again in the colours of another theme. */
@@ -100,17 +143,16 @@ export class CurvePlots {
     const { plot, schedule } = this._options;
     plot.changed.disconnect(schedule);
     plot.hovered.disconnect(this._onHover, this);
+    this._views.disconnect();
     this.clear();
   }
 
   private _drawGroup(
+    chart: LineChart,
     group: IGroup,
     lines: readonly ICurveLine[],
     runs: readonly ICurveRun[]
   ): void {
-    const chart = this._chart(group);
-    const whole = runs[0]?.series.get(group.members[0]?.name ?? '');
-    chart.node.dataset.points = String(whole?.length ?? 0);
     const numMembers = group.members.length;
     chart.draw({
       ...this._axis(),
@@ -189,6 +231,7 @@ export class CurvePlots {
       });
       chart.actions.append(...(actions?.(chart, label) ?? []));
       this._charts.set(group.stem, chart);
+      this._views.observe(chart.node);
       (folded ? this._folded : this.node).append(chart.node);
       if (folded || this._folded.isConnected) {
         // Last, whatever appeared before it.
@@ -222,14 +265,21 @@ export class CurvePlots {
   private _drop(kept: Set<string>): void {
     for (const [stem, chart] of this._charts) {
       if (!kept.has(stem)) {
-        chart.dispose();
+        this._views.unobserve(chart.node);
+        this._inView.delete(chart.node);
+        this._waiting.delete(stem);
         this._charts.delete(stem);
+        chart.dispose();
       }
     }
   }
 
   private readonly _folded: HTMLDetailsElement;
   private readonly _charts = new Map<string, LineChart>();
+  private readonly _views: IntersectionObserver;
+  private readonly _inView = new Set<Element>();
+  /** What draws the charts that have changed, by stem; the oldest first. */
+  private readonly _waiting = new Map<string, () => void>();
   private _builder: LineBuilder;
   private _details: Details | null = null;
   private _full: readonly [number, number] = [0, 1];

@@ -69,19 +69,34 @@ export class CurvesView extends Widget {
     this._schedule();
   }
 
-  /** Draw in the next frame, if this is visible then. */
+  /** Draw what has changed in the next frame, if this is visible then. */
   private _schedule(): void {
+    this._isStale = true;
+    this._requestFrame();
+  }
+
+  private _requestFrame(): void {
     if (this._frame === 0 && this.isVisible) {
       this._frame = requestAnimationFrame(() => {
         this._frame = 0;
         if (this.isVisible) {
-          this._draw();
+          this._drawFrame();
         }
       });
     }
   }
 
-  private _draw(): void {
+  private _drawFrame(): void {
+    if (this._isStale) {
+      this._isStale = false;
+      this._update();
+    }
+    if (this._plots.drawSome()) {
+      this._requestFrame();
+    }
+  }
+
+  private _update(): void {
     const training = this._model.current;
     const runs = training?.curveRuns() ?? [];
     if (drawnNames(runs).length === 0) {
@@ -92,7 +107,7 @@ export class CurvesView extends Widget {
     if (!this._section.isConnected) {
       this.node.append(this._section); // again, it would lose the focus
     }
-    this._plots.draw(runs, training?.archive.details ?? null);
+    this._plots.show(runs, training?.archive.details ?? null);
     this._tools.update(this._plots.hasEpochs);
   }
 
@@ -105,4 +120,5 @@ export class CurvesView extends Widget {
   private readonly _plots: CurvePlots;
   private readonly _observer: ResizeObserver;
   private _frame = 0;
+  private _isStale = false;
 }

@@ -1,5 +1,12 @@
 /** Numbers as a person reads them, in a few characters. */
 
+// Made once: making one takes longer than a hundred uses of it.
+const COMPACT = new Intl.NumberFormat(undefined, {
+  notation: 'compact',
+  maximumFractionDigits: 3
+});
+const WHOLE = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
+const TENTHS = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
 /** Four significant digits: `0.3128`, `1e-7`; a dash for what is not known. */
@@ -9,21 +16,15 @@ export function formatValue(value: number | null): string {
 
 /** A number on an axis, short from ten thousand on: `50K`, `1.25M`. */
 export function formatTick(value: number): string {
-  return Math.abs(value) < 10_000
-    ? formatValue(value)
-    : value.toLocaleString(undefined, {
-        notation: 'compact',
-        maximumFractionDigits: 3
-      });
+  return Math.abs(value) < 10_000 ? formatValue(value) : COMPACT.format(value);
 }
 
 /** A count with the locale's grouping, whole from ten on. */
 export function formatCount(value: number | null): string {
-  return value === null
-    ? '–'
-    : value.toLocaleString(undefined, {
-        maximumFractionDigits: Math.abs(value) < 10 ? 1 : 0
-      });
+  if (value === null) {
+    return '–';
+  }
+  return (Math.abs(value) < 10 ? TENTHS : WHOLE).format(value);
 }
 
 export function formatPercent(value: number): string {
