@@ -1,0 +1,166 @@
+"""What it costs to start engines, to send a cell and its data, and to keep checkpoints: ``python -m bench.costs [--engines 4]``.
+
+Each figure stands beside what it is measured against, taken in the same round: a copy of the data in memory, ``torch.save`` of the same
+state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import queue
+import statistics
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+
+from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.options import ClusterOptions
+
+from .contenders import Kernel
+from .report import spread
+
+CLUSTER = 'get_ipython().magics_manager.registry["DistributeMagics"].session.get().cluster'
+DATA = "import torch\ndata = torch.randn({rows}, 1024)"
+NUM_SENT = """
+import jupyter_dtrain.runner as runner
+sent, to_parcel = [], runner.to_parcel
+def noting(packed, blobs):
+    parcel = to_parcel(packed, blobs)
+    sent.append(parcel.num_bytes)
+    return parcel
+runner.to_parcel = noting
+"""
+MODEL = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 4096), nn.GELU(), nn.Linear(4096, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.randn(1280, 512), torch.randint(10, (1280,)))
+"""
+TRAINING = """%%distribute --engines 2 --device cpu --checkpoint-every 10
+stamps = []
+for epoch in range(4):
+    for x, y in DataLoader(data, batch_size=128):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        stamps.append(time.perf_counter())
+"""
+SAVED = """
+began = time.perf_counter()
+torch.save((model.state_dict(), optimizer.state_dict()), "state.pt")
+print(time.perf_counter() - began)
+"""
+
+
+def timed(kernel: Kernel, code: str) -> float:
+    """Return the seconds that a cell takes."""
+    began = time.perf_counter()
+    kernel.run(code)
+    return time.perf_counter() - began
+
+
+def shipping(folder: Path, engines: int, rows: int, rounds: int) -> None:
+    """Print what a cell costs that does nothing, and one that uses a large data set."""
+    kernel = Kernel(folder)
+    try:
+        kernel.run("%load_ext jupyter_dtrain\n" + DATA.format(rows=rows) + NUM_SENT)
+        first_line = f"%%distribute --engines {engines} --device cpu\n"
+        kernel.run(first_line + "pass")
+        pids = json.loads(kernel.run(f"import json; print(json.dumps([engine.pid for engine in {CLUSTER}.engines]))"))
+
+        def memory() -> int:
+            return sum(psutil.Process(pid).memory_full_info().pss for pid in pids)
+
+        nothing, copies, ships, reruns = [], [], [], []
+        before = memory()
+        for _ in range(rounds):
+            nothing.append(timed(kernel, first_line + "pass"))
+            copies.append(timed(kernel, "copy = data.clone()"))
+            kernel.run("del copy\ndata += 1")
+            ships.append(timed(kernel, first_line + "len(data)"))
+            reruns.append(timed(kernel, first_line + "len(data)"))
+        num_bytes = int(kernel.run("print(sent[-1])"))
+        read = kernel.client.execute(first_line + "import time\nread = data.sum()\ntime.sleep(3)")
+        most = before
+        while not _answered(kernel, read):
+            most = max(most, memory())
+    finally:
+        kernel.close()
+    size = rows * 1024 * 4
+    ratios = [ship / copy for ship, copy in zip(ships, copies, strict=True)]
+    print(f"a cell that does nothing: {spread([value * 1e3 for value in nothing])} ms")
+    print(f"{size / 2**30:.2f} GiB to {engines} engines: {spread(ships)} s, {spread(ratios)} × a copy in memory")
+    print(f"the same again, unchanged: {spread([value * 1e3 for value in reruns])} ms, {num_bytes} bytes in the message")
+    print(f"memory of {engines} engines that have read all of it: {(most - before) / 2**30:.2f} GiB above that before")
+
+
+def _answered(kernel: Kernel, request: str) -> bool:
+    """Return whether a cell that was sent is over; looks a few times a second."""
+    try:
+        reply = kernel.client.get_shell_msg(timeout=0.2)
+    except queue.Empty:
+        return False
+    return bool(reply["parent_header"].get("msg_id") == request)
+
+
+def starting(most: int) -> None:
+    """Print how long clusters of many sizes take to be ready, with a straight line through it."""
+    sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= most]
+    took = []
+    for size in sizes:
+        began = time.perf_counter()
+        cluster = EngineCluster.start(ClusterOptions(num_engines=size, device="cpu"))
+        try:
+            cluster.wait_warm(timedelta(minutes=2))
+            took.append(time.perf_counter() - began)
+        finally:
+            cluster.stop()
+    fit = statistics.linear_regression(sizes, took)
+    points = ", ".join(f"{size}: {seconds:.1f}" for size, seconds in zip(sizes, took, strict=True))
+    print(f"engines ready with torch, seconds by number: {points}; {fit.intercept:.1f} s + {fit.slope:.2f} s for each engine")
+
+
+def checkpoints(folder: Path, rounds: int) -> None:
+    """Print by how much steps with a checkpoint are longer, against writing the same state with ``torch.save``."""
+    kernel = Kernel(folder)
+    try:
+        kernel.run("%load_ext jupyter_dtrain\n" + MODEL)
+        ratios, stalls = [], []
+        for _ in range(rounds):
+            kernel.run(TRAINING)
+            stamps = json.loads(kernel.run("import json; print(json.dumps(stamps))"))
+            steps = [after - before for before, after in itertools.pairwise(stamps)]
+            usual = statistics.median(steps)
+            stall = max(0.0, sum(step - usual for step in steps[9::10]) / len(steps[9::10]))
+            stalls.append(stall * 1e3)
+            ratios.append(stall / float(kernel.run(SAVED)))
+    finally:
+        kernel.close()
+    print(f"stall of a checkpoint: {spread(stalls)} ms, {spread(ratios)} × torch.save")
+
+
+def main() -> None:
+    """Print all of it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.costs", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--engines", type=int, default=4)
+    parser.add_argument("--most", type=int, default=16, help="engines of the largest cluster that is started (default: 16)")
+    parser.add_argument("--rows", type=int, default=2**18, help="of 4 kB each in the data set (default: 1 GiB)")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        shipping(Path(folder), options.engines, options.rows, options.rounds)
+    starting(options.most)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints(Path(folder), options.rounds)
+
+
+if __name__ == "__main__":
+    main()
