@@ -123,11 +123,12 @@ class BlobFolder:
         compare = ctypes.CDLL(None).memcmp  # which lets other threads run
 
         def same(start: int, length: int) -> bool:
-            length = min(length, buffer.nbytes - start)
+            # Both are held until the last thread is through: one may still compare when it is known that they differ.
+            length = min(length, buffer.nbytes - start, stored.nbytes - start)
             return bool(compare(ctypes.c_void_p(here + start), ctypes.c_void_p(there + start), ctypes.c_size_t(length)) == 0)
 
         # What has changed differs at its beginning as a rule.
-        return same(0, SMALLEST) and all(pool.map(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK)))
+        return same(0, SMALLEST) and all(list(pool.map(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK))))
 
     def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
         try:

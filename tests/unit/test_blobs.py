@@ -261,6 +261,16 @@ def test_a_large_buffer_is_stored_once_as_long_as_it_is_the_same(unhashed):
         key = other
 
 
+def test_what_is_compared_stays_mapped_until_the_last_comparison_is_over(unhashed, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 1 << 12)  # many comparisons, of which an early one differs
+    data = np.zeros(4_000_000)
+    for number in range(1, 20):
+        data[100_000] = number
+        (key,) = unhashed.put_all([data.data])
+        assert np.array_equal(np.frombuffer(unhashed.open(key)), data)
+        unhashed.discard([key] if number % 5 == 0 else [])
+
+
 def test_a_large_buffer_that_was_removed_is_stored_again(unhashed):
     data = np.ones(100_000)
     (key,) = unhashed.put_all([data.data])
