@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..capture.bundle import RandomState
 from .batches import Layout, UnknownBatch, cut, length_of
@@ -150,7 +150,7 @@ class SharedLoaders:
         elif _has_index_batches(loader):
             if collation is None or not collation.is_whole:
                 inner, batches = self._by_index(loader, collation)
-                source = _Source(original, inner, batches.next_share, self._stream)
+                source = _Source(original, inner, batches.next_share, self._stream if _may_draw(loader) else None)
             else:
                 source = _Source(original, loader, collation.of_whole)
         elif self._streams is not None and self._streams.can_share_out(loader):
@@ -372,6 +372,14 @@ class _SplitIterator:
 
     def __len__(self) -> int:
         return len(self._source)
+
+
+def _may_draw(loader: DataLoader[Any]) -> bool:
+    """Return whether loading a batch may draw random numbers in this process: to exchange streams takes longer than to index a tensor."""
+    dataset: Any = loader.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return loader.num_workers == 0 and not (type(dataset) is TensorDataset and is_default(loader))
 
 
 def _has_index_batches(loader: DataLoader[Any]) -> bool:
