@@ -72,42 +72,37 @@ class Control:
 
     def command(self, name: str, number: int = 0, at: int = 0, speeds: Sequence[float] = ()) -> None:
         """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
-        if name == "stop":
-            self._ask("stop")
-        elif name == "snapshot":
-            self._ask(f"snapshot/{number}", at)
-            with self._news:
+        # An order is known here before it is posted: the cell is not to pass the step that is posted without having seen it.
+        with self._news:
+            if name == "stop":
+                self._ask("stop")
+            elif name == "snapshot":
                 self._snapshots.append(number)
-                self._news.notify()
-        elif name == "share":
-            self._ask(f"share/{number}")
-            with self._news:
+                self._ask(f"snapshot/{number}", at)
+            elif name == "share":
                 self._speeds[f"share/{number}"] = speeds
-        elif name == "pause":
-            self._ask(f"pause/{number}")
-            with self._news:
+                self._ask(f"share/{number}")
+            elif name == "pause":
                 self._pause = max(self._pause, number)
-        elif name == "resume":
-            with self._news:
+                self._ask(f"pause/{number}")
+            elif name == "resume":
                 self._resumed = max(self._resumed, number)
-                self._news.notify()
+            self._news.notify()
 
     def stop(self) -> None:
         """Stop at the next step that all ranks agree on."""
-        self._ask("stop")
+        self.command("stop")
 
     def _ask(self, command: str, at: int = 0) -> None:
-        with self._lock:
-            if command not in self._targets:
-                self._targets[command] = None
-                self._store.set(f"{command}/{self._rank}", str(max(self._committed, at)))
-                self._news.notify()
+        if command not in self._targets:
+            self._targets[command] = None
+            self._store.set(f"{command}/{self._rank}", str(max(self._committed, at)))
 
     def close(self) -> None:
         """Say that this rank goes no further, so that no other waits for what it is committed to."""
         with self._lock:
             self._committed = _NEVER
-        self._ask("stop")
+        self.command("stop")
 
     def boundary(self, finished: int, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one, and waits through a pause.
@@ -151,7 +146,9 @@ class Control:
 
     def snapshot_due(self, finished: int) -> int | None:
         """Return the number of the snapshot that all ranks take here, after `finished` steps; ``None``: of none."""
-        return next((number for number in self._snapshots if finished >= self._agree(f"snapshot/{number}")), None)
+        with self._lock:
+            asked = [*self._snapshots]
+        return next((number for number in asked if finished >= self._agree(f"snapshot/{number}")), None)
 
     def snapshot_done(self, number: int) -> None:
         """Say that snapshot `number` was taken, or will not be."""

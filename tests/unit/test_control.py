@@ -362,3 +362,28 @@ def test_a_rank_that_is_through_makes_nobody_wait():
         control.command("pause", number=1)
     behind.boundary(0)
     behind.boundary(1)
+
+
+def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():
+    """Otherwise it could go on into the next step, where it waits for others that wait for its snapshot."""
+    finished = 5
+
+    class Posted(Ledger):
+        def set(self, key: str, value: str) -> None:
+            super().set(key, value)
+            threading.Thread(target=goes_on).start()
+
+    def goes_on() -> None:
+        control.boundary(finished)
+        due.append(control.snapshot_due(finished))
+        arrived.set()
+
+    due: list[int | None] = []
+    arrived = threading.Event()
+    for number in range(1, 200):  # threads take turns by chance
+        control = Control(Posted(), rank=0, world_size=1, timeout=LIMIT)  # type: ignore[arg-type]
+        control.boundary(finished - 1)
+        arrived.clear()
+        control.command("snapshot", number)
+        assert arrived.wait(LIMIT.total_seconds())
+        assert due.pop() == number
