@@ -87,7 +87,7 @@ class Lab:
 
     def execute(self, command: str, **arguments: Any) -> None:
         """Execute one of JupyterLab's commands, as its menu does."""
-        self.page.evaluate("([id, args]) => window.jupyterapp.commands.execute(id, args)", [command, arguments])
+        self.page.evaluate("async ([id, args]) => { await window.jupyterapp.commands.execute(id, args); }", [command, arguments])
 
     def change_theme(self, theme: str) -> None:
         """Change JupyterLab's theme, and wait until it is in place."""

@@ -5,13 +5,13 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from bench.sidebar import SOURCE
+from bench.sidebar import SOURCE, STEPS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_many_ranks_are_a_heat_map_and_rows_in_sight(open_lab):
-    lab = open_lab(SOURCE.format(ranks=64, curves=2, points=1000))
+    lab = open_lab(SOURCE.format(ranks=64, curves=2, points=1000, hertz=10, steps=STEPS))
     lab.open_sidebar()
     lab.resize_sidebar(300)
     lab.run(0)

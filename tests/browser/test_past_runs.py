@@ -114,6 +114,7 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     figure = lab.sidebar.locator('figure[data-series="loss"]')
     for name in ("first", "a very long name"):
         lab.page.get_by_role("checkbox", name=f"Draw the curves of {name}").check()
+    figure.scroll_into_view_if_needed()  # charts are drawn where they are seen
     expect(figure.locator(".jp-dtrain-legend li")).to_have_count(3)
     expect(figure.locator(".jp-dtrain-legend-name")).to_have_text(["broken", "first", re.compile("a very long name")])
     select = row.get_by_label("Compare")
