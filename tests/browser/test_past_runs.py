@@ -144,6 +144,7 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     row.get_by_role("button", name="Delete…").click()
     row.get_by_role("button", name="Delete", exact=True).click()
     expect(lab.part("past-run")).to_have_count(2)
+    figure.scroll_into_view_if_needed()
     expect(figure.locator(".jp-dtrain-legend li")).to_have_count(2)
     assert not folder.exists()
     assert [run.name for run in store.list_runs()] == ["a very long name for a run that was once called the second one", "broken"]
