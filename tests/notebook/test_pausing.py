@@ -21,7 +21,7 @@ loader = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 losses = []
-places = pathlib.Path(f"{pathlib.Path.cwd()}-steps")  # not the notebook's folder, where rank 0 alone writes
+places = pathlib.Path(f"{pathlib.Path.cwd()}-made")  # not the notebook's folder, where rank 0 alone writes
 places.unlink(missing_ok=True)
 """
 TRAIN = """
@@ -45,7 +45,7 @@ class Run:
     def __init__(self, notebook, options: str = "", cell: str = TRAIN) -> None:
         self.notebook = notebook
         self.comms = self.telemetry, self.commands = [notebook.open_comm(target) for target in (TELEMETRY_TARGET, COMMAND_TARGET)]
-        self.steps = notebook.folder.with_name(f"{notebook.folder.name}-steps")
+        self.steps = notebook.folder.with_name(f"{notebook.folder.name}-made")
         notebook.run("%distribute start -n 2 --device cpu")
         self.pids = notebook.engines()
         notebook.run(SETUP)
@@ -202,6 +202,7 @@ def test_a_cell_that_distributes_itself_is_left_alone(start):
 
 
 def run_id(run):
+    run.notebook.wait(lambda: run.messages("run_update"), "word of the run")
     return run.messages("run_update")[-1]["run_id"]
 
 

@@ -220,7 +220,7 @@ def test_a_busy_process_shows_and_its_workers_count(monkeypatch):
     busy = sampler.sample()
     assert busy.rank == 5
     assert 10 < busy.utilization <= 100  # all of one core, unless others keep it from getting it
-    assert 0 < busy.memory_used < busy.memory_total
+    assert busy.memory_used > 0
 
     with subprocess.Popen([sys.executable, "-c", "x = bytearray(50 << 20); print(flush=True); input()"], stdin=-1, stdout=-1) as worker:
         assert worker.stdout is not None
