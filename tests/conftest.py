@@ -25,7 +25,7 @@ def no_browser() -> str | None:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=4, help="moments at which tests/faults kills an engine")
+    parser.addoption("--kills", type=int, default=4, help="moments at which tests/faults kills something")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -32,7 +32,7 @@ from typing import Any
 
 from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
-from ..transport.blobs import BlobFolder, bytes_of, is_hash, key_of, write_whole
+from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, is_hash, key_of, write_whole
 from .checkpoint import Checkpoint
 from .keeper import Whole
 from .manifest import check_signature, read_manifest, write_manifest
@@ -90,7 +90,7 @@ class CheckpointFolder:
                 self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
                 self._copy_blobs(blobs, missing)
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self._folder))
+                aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self._folder))
                 try:
                     found = self._write_parts(aside, parts, keys, step=step, place=place)
                     target = self._at(step)
@@ -176,7 +176,10 @@ class CheckpointFolder:
                 self._trim()
 
     def _trim(self) -> None:
-        """Remove the buffers that nothing needs."""
+        """Remove the buffers that nothing needs, and what a kernel that was killed has left half-written. Nobody writes meanwhile."""
+        for folder in (self._run_folder, self._folder, self._blobs):
+            for left in folder.glob(f"{UNFINISHED}*"):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         used = set(self._task_manifest().get("blobs", ()))
         for folder in self._folders():
             with contextlib.suppress(CheckpointError):

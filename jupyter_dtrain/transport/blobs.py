@@ -32,6 +32,7 @@ SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
 CHUNK = 1 << 24  # bytes that one thread compares at a time
 OWN = "own-"  # begins the names of buffers that were not hashed
+UNFINISHED = ".part-"  # begins the names of what is being written
 
 
 def key_of(buffer: memoryview) -> str:
@@ -51,7 +52,7 @@ def bytes_of(key: str) -> int:
 
 def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
     """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -71,6 +71,18 @@ def test_equal_buffers_lie_there_once_and_go_with_the_last_that_needs_them(run):
     assert run.checkpoints.newest_intact()[0].step == 30
 
 
+def test_what_a_killed_kernel_left_half_written_goes_with_the_next(run):
+    run.write(10)
+    (run.folder / "checkpoints" / ".part-1").mkdir()
+    for half in (run.folder / "checkpoints" / ".part-1" / "0", run.folder / "blobs" / ".part-2", run.folder / ".part-3"):
+        half.write_bytes(b"half")
+    assert [found.step for found in run.checkpoints.newest_first()] == [10]
+    run.write(20)
+    run.checkpoints.keep(2)
+    assert [path for path in run.everything() if ".part-" in str(path.relative_to(run.folder))] == []
+    assert [found.step for found in run.checkpoints.newest_first()] == [20, 10]
+
+
 def spoil_part(run):
     path = run.folder / "checkpoints" / "step-000020" / "1"
     path.write_bytes(path.read_bytes()[:-3])

@@ -1,0 +1,169 @@
+"""A notebook whose cell is disturbed: a training loop as people write them, and what it comes to undisturbed.
+
+The cell counts its steps in a file, so a test knows where it is while it runs. What it notes of the samples that it used is part of
+what is compared: each is used once in the history that counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import LIMIT, SESSION, Cell, Notebook
+
+SETUP = """
+import os, random
+import numpy as np
+from torch.utils.data import Dataset
+
+class Digits(Dataset):
+    def __init__(self, size):
+        self.x = torch.randn(size, 12, generator=torch.Generator().manual_seed(1))
+        self.y = (self.x.sum(1) > 0).long()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        return self.x[index], self.y[index], index
+
+def make():
+    global model, optimizer, scheduler, loader, history, used
+    torch.manual_seed(0); np.random.seed(0); random.seed(0)
+    model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
+    loader = DataLoader(Digits(396), batch_size=16, shuffle=True)
+    history, used = [], []
+
+def train_one_epoch(model, loader, pace):
+    model.train()
+    total, count = 0.0, 0
+    for batch, (x, y, index) in enumerate(loader):
+        x = x + 0.01 * torch.randn(x.shape)
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(y)
+        count += len(y)
+        used.append(index.tolist())
+        pace()
+    return total / count
+
+def pace():
+    import time
+    with open("steps", "ab") as file:
+        file.write(b".")
+    time.sleep(0.015)  # a step of a model that is worth several engines
+
+def evaluate(model, loader):
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for x, y, _ in loader:
+            right += (model(x).argmax(1) == y).sum().item()
+    return right / len(loader.dataset)
+"""
+CELL = """
+for epoch in range(6):
+    loss = train_one_epoch(model, loader, pace)
+    scheduler.step()
+    accuracy = evaluate(model, loader)
+    history.append((epoch, loss, accuracy, random.random(), np.random.rand()))
+    print(f"epoch {epoch}: loss {loss:.6f}, accuracy {accuracy:.4f}")
+"""
+STEPS = 6 * 25
+STATE = (
+    "([p.detach().numpy().tobytes() for p in model.state_dict().values()],"
+    " [{k: v.numpy().tobytes() for k, v in s.items()} for s in optimizer.state_dict()['state'].values()],"
+    " scheduler.state_dict()['last_epoch'], history, used, torch.rand(2).tolist(), random.random(), np.random.rand(), epoch, loss)"
+)
+
+
+class Disturbed:
+    """A notebook whose cell is disturbed, on `engines` engines."""
+
+    def __init__(self, notebook: Notebook, engines: int) -> None:
+        self.notebook, self.engines = notebook, engines
+        notebook.run(IMPORTS + SETUP)
+        notebook.run(f"%distribute start -n {engines} --device cpu")
+        self.printed = self.go().stdout
+        self.expected = notebook.value(STATE)
+        batches = notebook.value("used")
+        for epoch in range(6):
+            assert sorted(index for batch in batches[epoch * 25 :][:25] for index in batch) == list(range(396))
+
+    def start(self, options: str = "") -> Cell:
+        """Begin the cell."""
+        (self.notebook.folder / "steps").unlink(missing_ok=True)
+        self.notebook.run(f"%distribute start -n {self.engines} --device cpu")
+        self.notebook.run("make()")
+        self.pids = self.notebook.engines()
+        # pids of the guard, the controller and what else there is; folder of what ranks share
+        self.processes, self.memory = self.notebook.value(f"(lambda cluster: (cluster.pids(), cluster.blob_dir))({SESSION}.get().cluster)")
+        return self.notebook.start(f"%%distribute --engines {self.engines} {options}{CELL}")
+
+    def go(self) -> Cell:
+        """Run the cell undisturbed."""
+        cell = self.notebook.finish(self.start())
+        assert cell.ok, cell
+        return cell
+
+    def wait_for_step(self, step: int, cell: Cell) -> None:
+        path = Path(self.notebook.folder / "steps")
+        self.notebook.wait(lambda: not cell.running or (path.exists() and path.stat().st_size >= step), f"step {step}", cell)
+        assert cell.running
+
+    def wait_for_snapshot(self, cell: Cell) -> None:
+        whole = lambda: any(  # noqa: E731
+            len(list(file.parent.glob(f"{file.name.partition('-')[0]}-*[0-9]"))) == self.engines for file in self.memory.glob(".*/*-0")
+        )
+        self.notebook.wait(lambda: not cell.running or whole(), "a snapshot", cell)
+        # The kernel hears of it from the engines, a moment later.
+        self.wait_for_step(1 + (self.notebook.folder / "steps").stat().st_size + 10, cell)
+
+    def finish(self, cell: Cell) -> str:
+        """Wait for the end, compare, and return what this project said meanwhile."""
+        self.notebook.finish(cell)
+        assert cell.ok, cell
+        assert self.notebook.value(STATE) == self.expected
+        said = [line for line in cell.stdout.splitlines() if not line.startswith("epoch")]
+        assert [line for line in cell.stdout.splitlines() if line.startswith("epoch")] == self.printed.splitlines(), "each line once"
+        return "\n".join([*said, cell.stderr])
+
+
+def wait_closely(condition: Callable[[], object], what: str) -> None:
+    """Wait for what is there for a few milliseconds only."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        time.sleep(0.0005)
+        assert time.monotonic() < deadline, f"{what} did not come"
+
+
+def checkpoints(notebook: Notebook) -> list[Path]:
+    """Return the folders of the checkpoints that can be seen, of all runs."""
+    return list(notebook.folder.glob("dtrain-runs/*/checkpoints/step-*"))
+
+
+def check_checkpoints(notebook: Notebook, *, finished: bool) -> None:
+    """Check that each checkpoint that can be seen is whole and, where the run has ended by itself, that there is nothing else."""
+    for path in checkpoints(notebook):
+        CheckpointFolder(path.parent.parent).intact(int(path.name.removeprefix("step-")))
+    parts = list(notebook.folder.glob("dtrain-runs/*/checkpoints/.*"))
+    assert not (finished and parts), parts
+
+
+def kill_kernel(notebook: Notebook) -> None:
+    """Kill the kernel; everything below it has to go by itself."""
+    provisioner = notebook.manager.provisioner
+    assert isinstance(provisioner, LocalProvisioner)
+    kernel = psutil.Process(provisioner.pid)
+    children = kernel.children(recursive=True)
+    kernel.kill()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
