@@ -259,10 +259,9 @@ class Execution:
     def _show_rest(self) -> None:
         """Show output that is still on its way: it takes another road than the results."""
         deadline = time.monotonic() + GRACE.total_seconds()
-        shown = self._tasks if self._lines is not None else self._tasks[:1]
-        for task in shown:
+        for task in self._tasks:  # also of those whose output is not shown: their events come the same way
             task.on_output_done(lambda: self._inbox.put(None))
-        while time.monotonic() < deadline and any(not task.output_done and self._is_alive(rank) for rank, task in enumerate(shown)):
+        while time.monotonic() < deadline and any(not task.output_done and self._is_alive(rank) for rank, task in enumerate(self._tasks)):
             self._show(TICK)
         self._show(timedelta(0))
         if self._lines is not None:

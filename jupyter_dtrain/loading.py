@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .errors import CheckpointError, UsageError
 from .runs.record import RunRecord
@@ -13,7 +13,12 @@ from .supervision.saved import read_values
 
 
 def load_checkpoint(
-    run: str | None = None, step: int | None = None, *, folder: Path | str = DEFAULT_FOLDER, trust: bool = False, **into: Any
+    run: str | None = None,
+    step: int | Literal["best"] | None = None,
+    *,
+    folder: Path | str = DEFAULT_FOLDER,
+    trust: bool = False,
+    **into: Any,
 ) -> dict[str, Any]:
     """Return the values of a run's names as they were at a checkpoint, on the CPU.
 
@@ -21,8 +26,8 @@ def load_checkpoint(
     ----------
     run : str, optional
         Its id or name; by default the last run that has a checkpoint.
-    step : int, optional
-        Of the checkpoint; by default the newest that is intact.
+    step : int or "best", optional
+        Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
     folder : path
         Where the runs are.
     trust : bool
@@ -53,7 +58,13 @@ def load_checkpoint(
         record = _record(store, run)
     finally:
         store.close()
-    values = read_values(CheckpointFolder(record.folder), step, trusted=trust).values
+    checkpoints = CheckpointFolder(record.folder)
+    if step == "best":
+        best = checkpoints.best()
+        if best is None:
+            raise CheckpointError(f"{record.name} has no best checkpoint: `--best val_loss:min` behind %%distribute keeps one.")
+        step = best.step
+    values = read_values(checkpoints, step, trusted=trust).values
     for name in into:
         if not hasattr(values.get(name), "state_dict"):
             there = ", ".join(sorted(other for other, value in values.items() if hasattr(value, "state_dict")))

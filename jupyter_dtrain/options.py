@@ -31,6 +31,18 @@ _CHOICES = {
 }
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good a run is: what the cell logs as `name`, or its own variable. `mode`: which end is the better one."""
+
+    name: str
+    mode: Literal["min", "max"] = "min"
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Return whether `value` is better than `than`."""
+        return value < than if self.mode == "min" else value > than
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
     """What a cluster of local engines is made of.
@@ -77,6 +89,8 @@ class RunOptions:
         Time or steps between two checkpoints on disk; by default from time to time, and none stays of a run that has finished.
     keep : int
         Checkpoints that stay.
+    best : Metric, optional
+        Of which the best checkpoint stays besides.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     batch : {"global", "per-rank"}
@@ -111,6 +125,7 @@ class RunOptions:
     balance: Balance = "off"
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
+    best: Metric | None = None
     view: View = "live"
 
     def __post_init__(self) -> None:
@@ -124,5 +139,7 @@ class RunOptions:
             raise UsageError("--split needs the global view: leave out --strategy none and --numbers local.")
         if self.strategy == "none" and (self.batch != "global" or self.split_eval):
             raise UsageError("--batch and --split-eval are about batches that are shared out, which --strategy none leaves to the cell.")
+        if self.strategy == "none" and self.best is not None:
+            raise UsageError("--best keeps a checkpoint, which cells that distribute themselves (--strategy none) have none of.")
         if self.batch == "per-rank":
             object.__setattr__(self, "split_eval", True)

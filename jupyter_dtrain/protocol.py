@@ -169,7 +169,8 @@ class SnapshotTaken(Message):
     """A rank has written its part of snapshot `number`, after `step` steps, at `place` in the cell.
 
     It took `seconds`; `keys` are the buffers that it refers to. The snapshot counts when all ranks have written theirs
-    at one step and place; an empty `place` says that it could not be written.
+    at one step and place; an empty `place` says that it could not be written. `best` is the metric of ``--best`` where it has never
+    been better: then nobody had to ask for the snapshot.
     """
 
     rank: int
@@ -178,6 +179,7 @@ class SnapshotTaken(Message):
     place: str
     seconds: float
     keys: list[str]
+    best: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +308,7 @@ class CheckpointInfo(Message):
     """A checkpoint on disk, of the state after `step` steps. `time` in seconds since the epoch.
 
     `epoch` is that of the curve (1.5: half way through the second pass) and `loss` that of the step, ``None`` where they are not known.
+    `metric` is the value of what `metric_name` says, where ``--best`` asks for it, and `best` marks the best of the run.
     `place` is where in the cell it goes on. `num_bytes` counts buffers that other checkpoints share too. One that is `pinned` stays until
     it is deleted.
     """
@@ -319,6 +322,9 @@ class CheckpointInfo(Message):
     time: float
     world_size: int
     pinned: bool
+    best: bool = False
+    metric_name: str | None = None
+    metric: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

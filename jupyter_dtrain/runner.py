@@ -148,6 +148,7 @@ class Runner:
                 timeout=GROUP_TIMEOUT,
                 snapshot_folder=blobs.path / f".{recording.run_id}",
                 checkpoints=(options.checkpoint_every, options.keep),
+                best=options.best,
             )
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
             writer = None if is_program else self._writer(recording, task, output)
@@ -335,6 +336,7 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "draws": options.draws,
         "batchnorm": options.batchnorm,
         "balance": options.balance,
+        "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
     }
 
 

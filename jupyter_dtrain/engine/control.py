@@ -162,6 +162,14 @@ class Control:
         self._wait(keys)
         return all(self._store.get(key).decode() == text for key in keys)
 
+    def all_here(self, topic: str, limit: timedelta) -> bool:
+        """Return whether all ranks call this within `limit`, the same answer on all that do."""
+        self.tell(topic, "")
+        end = time.monotonic() + limit.total_seconds()
+        there = self._wait([f"{topic}/{rank}" for rank in range(self._world_size)], unless=lambda: time.monotonic() > end)
+        # Who comes first decides: another may come just when this one gives up.
+        return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
+
     def tell(self, topic: str, text: str) -> None:
         """Say something on `topic`, without waiting for the others."""
         self._store.set(f"{topic}/{self._rank}", text)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..protocol import Message, Progress, Scalars, Steps
+from .best import Best
 from .placements import part_of
 from .shares import Share
 
@@ -31,10 +32,11 @@ class _Step:
 
 
 class Observer:
-    """Counts the steps of one rank and keeps what belongs to each until it is sent."""
+    """Counts the steps of one rank and keeps what belongs to each until it is sent; `best` is told what is logged."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, best: Best | None = None) -> None:
         self._rank = rank
+        self.best = best
         self._lock = threading.Lock()
         self._done: list[_Step] = []
         self._logged: list[tuple[str, int, float, float]] = []
@@ -91,6 +93,8 @@ class Observer:
         """Note values that the cell logs at the current step."""
         with self._lock:
             self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
+        if self.best is not None:
+            self.best.note(values.get(self.best.name))
 
     def state(self) -> dict[str, Any]:
         """Return the counts, to go on from in another process. Nothing is to be left to :meth:`drain`."""
@@ -100,6 +104,7 @@ class Observer:
             "any_optimizer": self.any_optimizer,
             "stepped": list(self._stepped),
             "num_sent": dict(self._num_sent),
+            "best": None if self.best is None else self.best.state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -107,6 +112,8 @@ class Observer:
         self.step, self._epoch, self.any_optimizer = state["step"], state["epoch"], state["any_optimizer"]
         self._stepped = list(state["stepped"])
         self._num_sent = Counter(state["num_sent"])
+        if self.best is not None:
+            self.best.set_state(state["best"])
 
     def finish(self) -> None:
         """Count a last step that was made by hand."""

@@ -50,6 +50,11 @@ class Position:
 
     frames: tuple[FramePosition, ...]
 
+    @property
+    def is_outermost(self) -> bool:
+        """Whether it is a loop of the cell that is in no other."""
+        return len(self.frames) == 1 and len(self.frames[0].loops) == 1
+
     def describe(self) -> str:
         """Say where this is, innermost first."""
         return ", in ".join(frame.describe() for frame in reversed(self.frames))

@@ -78,7 +78,7 @@ class Home:
     """The namespace of a cell and the objects that came with it, as they were before the cell ran."""
 
     def __init__(self, namespace: dict[str, Any], tracked: list[object]) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
         self._storages = _storages_of(tracked)
@@ -162,21 +162,21 @@ class Home:
         again : callable
             Puts it in place once more: what is evaluated on the way to where the cell goes on may change containers and random generators.
         """
-        unpacker = Unpacker(packed, namespace=self._namespace, known=self._baseline.objects, device_for=device_for)
+        unpacker = Unpacker(packed, namespace=self.namespace, known=self._baseline.objects, device_for=device_for)
         changes: Changes = unpacker.load()
         bound, *extra = unpacker.load()
         objects: list[object] = unpacker.load()
         for index, new in changes.changed.items():
             restore(self._baseline.objects[index], new)
         for name in changes.deleted:
-            self._namespace.pop(name, None)
-        self._namespace.update(bound)
+            self.namespace.pop(name, None)
+        self.namespace.update(bound)
         marked = [(obj, items_of(obj)) for obj in (*self._baseline.objects, *objects) if isinstance(obj, _EASILY_CHANGED)]
 
         def again() -> None:
             for obj, items in marked:
                 restore(obj, Contents(items))
-            self._namespace.update(bound)
+            self.namespace.update(bound)
 
         return extra, objects, again
 
@@ -193,13 +193,13 @@ class Home:
         before = self._before
         return {
             name: obj
-            for name, obj in self._namespace.items()
+            for name, obj in self.namespace.items()
             if not _HIDDEN.match(name) and (name not in before or before[name] is not obj or _moves_on(obj))
         }
 
     def _changes(self) -> Changes:
         changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
-        return Changes(changed, [name for name in self._before if name not in self._namespace])
+        return Changes(changed, [name for name in self._before if name not in self.namespace])
 
     def _what_can_be_sent(self, changes: Changes, stays: dict[str, str], whole: Callable[[Any], Any] | None = None) -> Changes:
         """Return `changes` without what cannot be sent; say so in `stays`."""
@@ -224,7 +224,7 @@ class Home:
         return packer.packed()
 
     def _packer(self, whole: Callable[[Any], Any] | None) -> Packer:
-        return _WholePacker(namespace=self._namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole)
+        return _WholePacker(namespace=self.namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole)
 
     def _is_elsewhere(self, new: Contents) -> bool:
         """Return whether a tensor has memory that no tensor of the notebook had."""

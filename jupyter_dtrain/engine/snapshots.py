@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..capture.surroundings import Surroundings
 from ..protocol import SnapshotTaken
 from ..transport.blobs import BlobFolder, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
+from .best import Best
 from .control import Control
 from .emit import Emitter
 from .loops import Loops
@@ -35,6 +37,11 @@ from .positions import Position
 from .results import Home
 from .shown import Count, Shown
 from .training import Training
+
+UNASKED = 1 << 32
+"""From here on, numbers are of snapshots that nobody has asked for."""
+MEETING = timedelta(seconds=10)
+"""Time in which all ranks come to a place where their metric is better than ever."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +79,11 @@ def snapshot_blobs(folder: Path, number: int) -> Path:
     return folder / f"{number}.blobs"
 
 
+def unasked_number(generation: int, count: int) -> int:
+    """Return the number of a snapshot that nobody has asked for, the `count`-th of a generation of ranks; no other has it."""
+    return (generation + 1) * UNASKED + count
+
+
 class Snapshots:
     """Takes a rank's snapshots.
 
@@ -80,6 +92,8 @@ class Snapshots:
     folder : Path
         Where they are written.
     rank : int
+    generation : int
+        Of the ranks, from 0.
     skip : dict
         Names that need no saving while they have these values.
     emitter : Emitter
@@ -91,6 +105,7 @@ class Snapshots:
         folder: Path,
         *,
         rank: int,
+        generation: int,
         home: Home,
         loops: Loops,
         training: Training,
@@ -101,23 +116,45 @@ class Snapshots:
         emitter: Emitter,
         notes: Notes,
     ) -> None:
-        self._folder, self._rank = folder, rank
+        self._folder, self._rank, self._generation = folder, rank, generation
         self._home, self._loops, self._training = home, loops, training
         self._control, self._observer, self._shown = control, observer, shown
         self._skip = skip
         self._emitter, self._notes = emitter, notes
+        self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
 
     def at_boundary(self) -> None:
-        """Take the snapshot that is due here, if one is and if the cell can be resumed here."""
-        number = self._control.snapshot_due(self._observer.step)
-        if number is None or self._training.in_step:
+        """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
+        number, best = self._control.snapshot_due(self._observer.step), self._observer.best
+        if (number is None and best is None) or self._training.in_step:
             return
-        began = time.perf_counter()
         position = self._loops.position()
         if position is None:
             return  # it can at an outer loop
-        self._control.snapshot_done(number)
+        if number is not None:
+            self._control.snapshot_done(number)
+            self._take_here(number, position)
+        if best is not None:
+            self._look_at(best, position)
+
+    def _look_at(self, best: Best, position: Position) -> None:
+        """Take a snapshot if the metric is better than ever: unasked, so all ranks have to find that here."""
+        if position.is_outermost:  # elsewhere the cell may be adding it up
+            best.look(self._home.namespace)
+        if not best.is_new:
+            return
+        best.is_new = False
+        self._num_best += 1
+        number = unasked_number(self._generation, self._num_best)
+        if self._control.all_here(f"best/{self._num_best}", MEETING):
+            self._take_here(number, position, best.value)
+        else:
+            best.give_up()
+            self._notes.say(f"No checkpoint is kept as the best: not all ranks have the same {best.name} at the same place.")
+
+    def _take_here(self, number: int, position: Position, best: float | None = None) -> None:
+        began = time.perf_counter()
         keys: list[str] | None = None
         try:
             snapshot = self._take(number, position)
@@ -135,6 +172,7 @@ class Snapshots:
                 place=position.describe() if keys is not None else "",
                 seconds=time.perf_counter() - began,
                 keys=keys or [],
+                best=best,
             )
         )
         self._emitter.flush()

@@ -21,9 +21,11 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from ..capture.bundle import RandomState, unpack
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
+from ..options import Metric
 from ..protocol import Paused, RankStarted
 from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import Parcel, from_parcel, to_parcel
+from .best import Best
 from .cell import Failure, describe, forget_frames, run_cell
 from .control import Control, StopRun
 from .device_names import DeviceNames
@@ -65,7 +67,8 @@ class Task:
     `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
     where its own process group meets. `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
     `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
-    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over.
+    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
+    `generation` counts those of the ranks that run the task.
     """
 
     run_id: str
@@ -94,6 +97,8 @@ class Task:
     pause: int = 0
     balance: bool = False
     checkpoints: tuple[timedelta | int | None, int] = (None, 2)
+    best: Metric | None = None
+    generation: int = 0
     emit_interval: timedelta = timedelta(milliseconds=200)
 
 
@@ -178,7 +183,7 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         rank, world_size = task.rank, task.world_size
     else:
         store, rank, world_size = HashStore(), 0, 1
-    observer = Observer(task.rank)
+    observer = Observer(task.rank, Best(task.best) if task.best is not None else None)
     timing = Timing(task.rank, device)
     sampler = DeviceSampler(task.rank, device)
     emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
@@ -285,6 +290,7 @@ def _run_cell(
         snapshots = Snapshots(
             task.snapshot_folder,
             rank=rank,
+            generation=task.generation,
             home=home,
             loops=loops,
             training=training,
@@ -297,6 +303,8 @@ def _run_cell(
         )
         if task.resume is not None and task.resume.number is not None:
             connect_schedulers(snapshots.resume(task.resume.number, of_rank=rank % task.resume.world_size, device=device))
+    if observer.best is not None:
+        observer.best.begin(namespace)
     with (
         training.installed(),
         output_of(rank, shown if rank == 0 or task.output == "all" else None),

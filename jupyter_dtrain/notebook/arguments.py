@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from ..errors import UsageError
-from ..options import ClusterOptions, RunOptions, View
+from ..options import ClusterOptions, Metric, RunOptions, View
 
 
 class HelpAsked(Exception):
@@ -50,6 +50,14 @@ def _every(text: str) -> timedelta | int:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps (500) nor a time (30s, 10min, 2h)")
     number, unit = int(found[1]), found[2]
     return number if unit is None else timedelta(seconds=number * {"s": 1, "min": 60, "h": 3600}[unit])
+
+
+def _metric(text: str) -> Metric:
+    """Return ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
+    name, colon, mode = text.partition(":")
+    if not name or (colon and mode not in ("min", "max")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a metric, as val_loss:min or accuracy:max")
+    return Metric(name, "max" if mode == "max" else "min")
 
 
 def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -129,6 +137,12 @@ def _cell_parser() -> argparse.ArgumentParser:
         "(default: live, or what `%%config DistributeMagics.view` says)",
     )
     parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
+    parser.add_argument(
+        "--best",
+        type=_metric,
+        metavar="METRIC[:min|max]",
+        help="keep the best checkpoint too, by a number that the cell logs or holds: val_loss:min, accuracy:max (default: min)",
+    )
     return parser
 
 
@@ -190,6 +204,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         balance=found.balance,
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,
+        best=found.best,
         view=view if found.view is None else found.view,
     )
 

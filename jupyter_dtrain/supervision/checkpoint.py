@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..options import Metric
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The value of a metric."""
+
+    metric: Metric
+    value: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +36,8 @@ class Checkpoint:
         What it takes, buffers that others use as well included.
     pinned : bool
         It stays until it is deleted.
+    measured : Measured, optional
+        It was the best so far when it was written.
     """
 
     folder: Path
@@ -34,3 +47,15 @@ class Checkpoint:
     time: float
     num_bytes: int
     pinned: bool
+    measured: Measured | None
+
+
+def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+    """Return the best by the metric that was followed, the first of equal ones, if there is one."""
+    best: Checkpoint | None = None
+    for checkpoint in checkpoints:
+        if checkpoint.measured is None:
+            continue
+        if best is None or best.measured is None or checkpoint.measured.metric.is_better(checkpoint.measured.value, best.measured.value):
+            best = checkpoint
+    return best

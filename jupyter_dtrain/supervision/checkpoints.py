@@ -32,8 +32,9 @@ from typing import Any
 
 from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
-from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, is_hash, key_of, write_whole
-from .checkpoint import Checkpoint
+from ..options import Metric
+from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, is_hash, key_of, sync_folder, write_whole
+from .checkpoint import Checkpoint, Measured, best_of
 from .keeper import Whole
 from .manifest import check_signature, read_manifest, write_manifest
 
@@ -74,7 +75,15 @@ class CheckpointFolder:
             write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
     def write(
-        self, parts: Sequence[Path], blobs: BlobFolder, keys: Iterable[str], *, step: int, place: str, pinned: bool = False
+        self,
+        parts: Sequence[Path],
+        blobs: BlobFolder,
+        keys: Iterable[str],
+        *,
+        step: int,
+        place: str,
+        pinned: bool = False,
+        measured: Measured | None = None,
     ) -> Checkpoint:
         """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`.
 
@@ -92,14 +101,14 @@ class CheckpointFolder:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self._folder))
                 try:
-                    found = self._write_parts(aside, parts, keys, step=step, place=place)
+                    found = self._write_parts(aside, parts, keys, step=step, place=place, measured=measured)
                     target = self._at(step)
                     if pinned or (target / PINNED).exists():
                         (aside / PINNED).touch()
                     if target.exists():  # of a generation before
                         shutil.rmtree(target)
                     aside.rename(target)
-                    _sync(self._folder)
+                    sync_folder(self._folder)
                 except BaseException:
                     shutil.rmtree(aside, ignore_errors=True)
                     raise
@@ -123,13 +132,17 @@ class CheckpointFolder:
     def _at(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"
 
-    def _write_parts(self, folder: Path, parts: Sequence[Path], keys: Sequence[str], *, step: int, place: str) -> dict[str, Any]:
+    def _write_parts(
+        self, folder: Path, parts: Sequence[Path], keys: Sequence[str], *, step: int, place: str, measured: Measured | None
+    ) -> dict[str, Any]:
         checksums = []
         for rank, part in enumerate(parts):
             data = part.read_bytes()
             write_whole(folder / str(rank), data, durable=True)
             checksums.append(key_of(memoryview(data)))
         content = {"run": self._run_folder.name, "step": step, "place": place, "time": time.time(), "parts": checksums, "blobs": list(keys)}
+        if measured is not None:
+            content["measured"] = {"name": measured.metric.name, "mode": measured.metric.mode, "value": measured.value}
         return write_manifest(folder / MANIFEST, content)
 
     def _copy_blobs(self, blobs: BlobFolder, keys: Iterable[str]) -> None:
@@ -147,10 +160,10 @@ class CheckpointFolder:
             )
 
     def keep(self, number: int) -> None:
-        """Remove all but the newest `number` checkpoints and those that are pinned, and what no other needs."""
-        checkpoints = self.newest_first()
-        pinned = [checkpoint for checkpoint in checkpoints if checkpoint.pinned]
-        kept = [*pinned, *[checkpoint for checkpoint in checkpoints if not checkpoint.pinned][:number]]
+        """Remove all but the newest `number` checkpoints, the best and those that are pinned, and what no other needs."""
+        checkpoints, best = self.newest_first(), self.best()
+        others = [checkpoint for checkpoint in checkpoints if not checkpoint.pinned]
+        kept = [checkpoint for checkpoint in checkpoints if checkpoint.pinned or checkpoint == best or checkpoint in others[:number]]
         if not kept:
             self.remove()
             return
@@ -196,6 +209,10 @@ class CheckpointFolder:
             with contextlib.suppress(CheckpointError):
                 found.append(self._checkpoint(folder, _manifest_of(folder)))
         return found
+
+    def best(self) -> Checkpoint | None:
+        """Return the best checkpoint by the metric that the run has followed, if there is one."""
+        return best_of(self.newest_first())
 
     def at(self, step: int) -> Checkpoint:
         """Return the checkpoint of `step`; a `CheckpointError`: there is none."""
@@ -320,16 +337,9 @@ class CheckpointFolder:
             time=manifest["time"],
             num_bytes=sum(map(bytes_of, [*manifest["parts"], *manifest["blobs"]])),
             pinned=(folder / PINNED).exists(),
+            measured=Measured(Metric(found["name"], found["mode"]), found["value"]) if (found := manifest.get("measured")) else None,
         )
 
 
 def _manifest_of(folder: Path) -> dict[str, Any]:
     return read_manifest(folder / MANIFEST, f"Checkpoint {folder.name}")
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ..engine.snapshots import snapshot_blobs, snapshot_file
+from ..engine.snapshots import UNASKED, snapshot_blobs, snapshot_file
 from ..protocol import Message, SnapshotTaken, Steps
 from ..transport.blobs import BlobFolder
 
@@ -30,13 +30,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Whole:
-    """A snapshot that every rank has written. `keys` are the buffers that it refers to."""
+    """A snapshot that every rank has written. `keys` are the buffers that it refers to, `metric` its value where it is the best so far."""
 
     number: int
     world_size: int
     step: int
     place: str
     keys: frozenset[str]
+    metric: float | None = None
 
 
 class SnapshotKeeper:
@@ -60,8 +61,8 @@ class SnapshotKeeper:
     ----------
     newest : Whole, optional
         The last that is whole.
-    held : Whole, optional
-        Another one that is not removed.
+    held, best : Whole, optional
+        Others that are not removed: one that is being written, and the best by a metric, which is to be.
     training_since : float, optional
         When the first step was reported.
     """
@@ -78,6 +79,7 @@ class SnapshotKeeper:
         self.folder, self._world_size, self._clock = folder, world_size, clock
         self.newest = newest
         self.held: Whole | None = None
+        self.best: Whole | None = None
         self.training_since: float | None = None
         self._numbers = itertools.count(newest.number + 1 if newest is not None else 1)
         self._every = every
@@ -90,9 +92,12 @@ class SnapshotKeeper:
 
     def begin(self) -> None:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
+        for number in list(self._parts):  # which are not whole
+            self._remove(number)
         for asked in (self._asked, self._at):
             if asked is not None:
                 self._remove(asked.number)
+        self._parts = {}
         self._asked, self._at, self._next = None, None, self._clock() if self._hastened else None
 
     def note(self, event: Message) -> None:
@@ -137,6 +142,8 @@ class SnapshotKeeper:
                 self._asked = None if asked is self._asked else self._asked
                 self._at = None if asked is self._at else self._at
                 self._take(asked.number, self._parts.pop(asked.number))
+        for number in sorted(number for number, parts in list(self._parts.items()) if number > UNASKED and len(parts) >= self._world_size):
+            self._take(number, self._parts.pop(number))
 
     def _take(self, number: int, parts: dict[int, SnapshotTaken]) -> None:
         cost = max(part.seconds for part in parts.values())
@@ -146,24 +153,37 @@ class SnapshotKeeper:
             self._remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
             return
         self._hastened = False
-        before = self.newest
-        self.newest = Whole(
-            number, self._world_size, first.step, first.place, frozenset(key for part in parts.values() for key in part.keys)
-        )
-        if before is not None and before is not self.held:
-            self._remove(before.number)
+        keys = frozenset(key for part in parts.values() for key in part.keys)
+        whole = Whole(number, self._world_size, first.step, first.place, keys, first.best)
+        before = [self.newest]
+        if self.newest is None or whole.step >= self.newest.step:
+            self.newest = whole
+        if whole.metric is not None:
+            before.append(self.best)
+            self.best = whole
+        self._drop(*before)
 
     def go_back(self, snapshot: Whole) -> None:
         """Let `snapshot`, whose files are there, be the newest."""
         before, self.newest = self.newest, snapshot
-        if before is not None and before is not self.held:
-            self._remove(before.number)
+        self._drop(before)
+
+    def hold(self, snapshot: Whole) -> None:
+        """Keep a snapshot until :meth:`release`."""
+        self.held = snapshot
+        if snapshot is self.best:
+            self.best = None
 
     def release(self) -> None:
         """Remove the snapshot that was held, unless it is the newest."""
         held, self.held = self.held, None
-        if held is not None and held is not self.newest:
-            self._remove(held.number)
+        self._drop(held)
+
+    def _drop(self, *snapshots: Whole | None) -> None:
+        """Remove those that are nothing any more."""
+        for snapshot in snapshots:
+            if snapshot is not None and snapshot not in (self.newest, self.held, self.best):
+                self._remove(snapshot.number)
 
     def files(self, snapshot: Whole) -> list[Path]:
         """Return each rank's part of a snapshot."""

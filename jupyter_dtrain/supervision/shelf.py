@@ -39,7 +39,8 @@ class CheckpointShelf:
         record = self._store.get_run(command.run_id)
         folder = CheckpointFolder(record.folder)
         if command.name == "list_checkpoints":
-            found = [self._info(record, checkpoint) for checkpoint in folder.newest_first()]
+            best = folder.best()
+            found = [self._info(record, checkpoint, best) for checkpoint in folder.newest_first()]
             return Reply(id=command.id, ok=True, message="", checkpoints=found, free_bytes=folder.free())
         if command.step is None:
             raise UsageError("Which checkpoint? The command names no step.")
@@ -63,8 +64,8 @@ class CheckpointShelf:
         """Let go of the database."""
         self._store.close()
 
-    def _info(self, record: RunRecord, checkpoint: Checkpoint) -> CheckpointInfo:
-        step = checkpoint.step
+    def _info(self, record: RunRecord, checkpoint: Checkpoint, best: Checkpoint | None) -> CheckpointInfo:
+        step, measured = checkpoint.step, checkpoint.measured
         _, loss = self._store.last_point(record.run_id, LOSS, up_to=step)
         _, epoch = self._store.last_point(record.run_id, EPOCH, up_to=step)
         return CheckpointInfo(
@@ -77,4 +78,7 @@ class CheckpointShelf:
             time=checkpoint.time,
             world_size=checkpoint.world_size,
             pinned=checkpoint.pinned,
+            best=checkpoint == best,
+            metric_name=None if measured is None else measured.metric.name,
+            metric=None if measured is None else measured.value,
         )

@@ -196,7 +196,7 @@ class Supervisor:
         finally:
             self._execution = None
             if self._writer is not None:
-                self._writer.finish(self._keeper, through=bool(ends) and all(map(_is_through, ends)))
+                self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and all(map(_is_through, ends)))
                 self._tell_all(self._writer.news())
             shutil.rmtree(self._keeper.folder, ignore_errors=True)
 
@@ -301,6 +301,7 @@ class Supervisor:
                 seen=execution.seen,
             ),
             pause=self._pauses.again(),
+            generation=task.generation + 1,
             rendezvous=self._group.rendezvous(),
             blob_folder=folder,
             snapshot_folder=self._keeper.folder,

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from ..engine.worker import Task
 from ..errors import CheckpointError, StoreError
 from ..transport.blobs import BlobFolder, bytes_of
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, Measured
 from .checkpoints import CheckpointFolder
 from .keeper import SnapshotKeeper, Whole
 
@@ -46,7 +47,8 @@ class CheckpointWriter:
         on_written: Callable[[Checkpoint], None] = lambda _checkpoint: None,
     ) -> None:
         self._folder, self._task = folder, task
-        self._every, self._keep = task.checkpoints
+        (self._every, self._keep), self._best = task.checkpoints, task.best
+        self._has_best = folder.best() is not None
         self._say, self._on_written = say, on_written
         self._thread: threading.Thread | None = None
         self._last: Whole | None = None
@@ -83,33 +85,49 @@ class CheckpointWriter:
                 return
             self._thread = None
             keeper.release()
-        snapshot = keeper.newest
+        snapshot = keeper.best or keeper.newest
         if snapshot is None:
             return
+        self._has_best |= snapshot is keeper.best
         wanted = self._wanted and snapshot is not self._wanted_after
-        if not wanted and (self._failed or snapshot is self._last or not self._is_time(keeper, snapshot)):
+        if not wanted and snapshot is not keeper.best and (self._failed or snapshot is self._last or not self._is_time(keeper, snapshot)):
             return
         if wanted:
             self._wanted = False
-        self._last = keeper.held = snapshot
+        self._last = snapshot
+        keeper.hold(snapshot)
         self._thread = threading.Thread(target=self._write, args=(keeper, snapshot, blobs, wanted), name="dtrain-checkpoint", daemon=True)
         self._thread.start()
 
-    def finish(self, keeper: SnapshotKeeper, *, through: bool) -> None:
-        """Wait until nothing is being written. `through`: the run has ended, and only checkpoints that were asked for stay."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-            keeper.release()
+    def finish(self, keeper: SnapshotKeeper, blob_dir: Path, *, through: bool) -> None:
+        """Wait until all is written. `through`: the run has ended, and only checkpoints that were asked for stay.
+
+        The last that was the best is written as well; `blob_dir` has what the task refers to.
+        """
+        self._wait(keeper)
+        keeper.settle()
+        if keeper.best is not None and blob_dir.exists():
+            self.offer(keeper, BlobFolder(blob_dir))
+            self._wait(keeper)
         if self._wanted:
             self._news.append("No checkpoint was written: the cell came to no place any more where it could go on from one.")
         if through and self._every is None:
             self._folder.keep(0)
+        if through and self._best is not None and not self._has_best:
+            name = self._best.name
+            missing = f"the cell has logged no {name!r} and has no number of that name in its outermost loop"
+            self._news.append(f"No checkpoint is kept as the best: {missing}.")
+
+    def _wait(self, keeper: SnapshotKeeper) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            keeper.release()
 
     def _check_size(self, snapshot: Whole) -> None:
         """Raise a `CheckpointError` where nobody has asked for checkpoints and they would take a large part of the disk."""
         needed = sum(map(bytes_of, {*self._task.parcel.keys, *snapshot.keys}))
-        if self._every is None and needed > PART * self._folder.free():
+        if self._every is None and self._best is None and needed > PART * self._folder.free():
             raise CheckpointError(
                 f"The cell's values ({needed / 2**30:.1f} GiB) are not kept on disk, of which they would take a large part: "
                 "if the kernel dies, this run is lost. `--checkpoint-every 10min` keeps them all the same."
@@ -137,6 +155,7 @@ class CheckpointWriter:
                 step=snapshot.step,
                 place=snapshot.place,
                 pinned=wanted,
+                measured=Measured(self._best, snapshot.metric) if self._best is not None and snapshot.metric is not None else None,
             )
             self._folder.keep(self._keep)
         except (CheckpointError, StoreError, OSError) as error:

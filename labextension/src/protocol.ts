@@ -183,7 +183,8 @@ export interface IScalars {
  *
  * It took `seconds`; `keys` are the buffers that it refers to. The snapshot
  * counts when all ranks have written theirs at one step and place; an empty
- * `place` says that it could not be written.
+ * `place` says that it could not be written. `best` is the metric of `--best`
+ * where it has never been better: then nobody had to ask for the snapshot.
  */
 export interface ISnapshotTaken {
   type: 'snapshot_taken';
@@ -193,6 +194,7 @@ export interface ISnapshotTaken {
   place: string;
   seconds: number;
   keys: string[];
+  best: number | null;
 }
 
 /**
@@ -335,9 +337,11 @@ export interface IPastRun {
  * since the epoch.
  *
  * `epoch` is that of the curve (1.5: half way through the second pass) and
- * `loss` that of the step, `null` where they are not known. `place` is where in
- * the cell it goes on. `num_bytes` counts buffers that other checkpoints share
- * too. One that is `pinned` stays until it is deleted.
+ * `loss` that of the step, `null` where they are not known. `metric` is the
+ * value of what `metric_name` says, where `--best` asks for it, and `best`
+ * marks the best of the run. `place` is where in the cell it goes on.
+ * `num_bytes` counts buffers that other checkpoints share too. One that is
+ * `pinned` stays until it is deleted.
  */
 export interface ICheckpointInfo {
   type: 'checkpoint_info';
@@ -350,6 +354,9 @@ export interface ICheckpointInfo {
   time: number;
   world_size: number;
   pinned: boolean;
+  best: boolean;
+  metric_name: string | null;
+  metric: number | null;
 }
 
 /**

@@ -14,7 +14,10 @@ function checkpoint(step: number, loss: number | null = null): Checkpoint {
     num_bytes: 1024,
     time: 1000,
     world_size: 2,
-    pinned: false
+    pinned: false,
+    best: false,
+    metric_name: null,
+    metric: null
   };
 }
 
@@ -77,6 +80,18 @@ describe('the checkpoints of a run', () => {
     );
     await checkpoints.refresh('r1');
     assert.equal(checkpoints.best, null);
+  });
+
+  it('have the best by the metric that the run follows', async () => {
+    const checkpoints = new Checkpoints(
+      new Shelf([
+        checkpoint(30, 0.2),
+        { ...checkpoint(20, 0.4), best: true, metric: 0.9 },
+        checkpoint(10, 0.3)
+      ]).ask
+    );
+    await checkpoints.refresh('r1');
+    assert.equal(checkpoints.best?.step, 20);
   });
 
   it('are listed anew after one was deleted', async () => {

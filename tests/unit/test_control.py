@@ -387,3 +387,16 @@ def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():
         control.command("snapshot", number)
         assert arrived.wait(LIMIT.total_seconds())
         assert due.pop() == number
+
+
+def test_all_get_the_same_answer_whoever_is_late():
+    store = HashStore()
+    early, late = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    assert not early.all_here("first", timedelta(milliseconds=1))
+    assert not late.all_here("first", LIMIT), "the other has gone on"
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(early.all_here("second", LIMIT)))
+    waiting.start()
+    assert late.all_here("second", LIMIT)
+    waiting.join()
+    assert answers == [True]

@@ -85,6 +85,7 @@ ENGINE_ORDER = [
     "streams",
     "loaders",
     "gradients",
+    "best",
     "observe",
     "notes",
     "instrument",

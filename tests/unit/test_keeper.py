@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file
+from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file, unasked_number
 from jupyter_dtrain.protocol import SnapshotTaken, Steps
 from jupyter_dtrain.supervision.keeper import Asked, SnapshotKeeper
 from jupyter_dtrain.transport.blobs import BlobFolder
@@ -28,10 +28,20 @@ class Ranks:
         columns = {"time": [0.0], "loss": [None], "weight": [1.0], "learning_rate": [None], "samples": [1]}
         self.keeper.note(Steps(rank=0, step=[step], **columns))  # type: ignore[arg-type]
 
-    def write(self, rank: int, number: int, *, step: int = 10, place: str = "line 3", seconds: float = 0.001, data: bytes = b"") -> str:
+    def write(
+        self,
+        rank: int,
+        number: int,
+        *,
+        step: int = 10,
+        place: str = "line 3",
+        seconds: float = 0.001,
+        data: bytes = b"",
+        best: float | None = None,
+    ) -> str:
         key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(data or f"{rank} {number}".encode()))
         snapshot_file(self.keeper.folder, number, rank).write_bytes(b"state")
-        self.keeper.note(SnapshotTaken(rank=rank, number=number, step=step, place=place, seconds=seconds, keys=[key]))
+        self.keeper.note(SnapshotTaken(rank=rank, number=number, step=step, place=place, seconds=seconds, keys=[key], best=best))
         return key
 
     def files(self) -> set[str]:
@@ -201,3 +211,30 @@ def test_one_that_is_wanted_is_asked_of_the_next_generation_if_the_ranks_were_lo
     ranks.write(0, 2), ranks.write(1, 2, place="line 4")
     assert keeper.due(idle=True) == [], "not at once again, where the ranks are not at one place"
     assert [asked.number for asked in asked_after(keeper, clock, 2)] == [3]
+
+
+def test_the_best_is_nobodys_wish_and_stays_until_it_is_written(keeper, clock, ranks):
+    ranks.train(1)
+    best = unasked_number(0, 1)
+    for rank in (0, 1):
+        ranks.write(rank, best, step=10, best=0.5)
+    keeper.settle()
+    assert (keeper.best.number, keeper.best.metric, keeper.newest.number) == (best, 0.5, best)
+    (asked,) = asked_after(keeper, clock, 2)
+    for rank in (0, 1):
+        ranks.write(rank, asked.number, step=20)
+    keeper.settle()
+    assert ranks.files() == {f"{best}-0", f"{best}-1", "1-0", "1-1"}
+    keeper.hold(keeper.best)
+    keeper.release()
+    assert ranks.files() == {"1-0", "1-1"}
+
+
+def test_one_that_only_some_ranks_had_begun_is_void_for_the_next_generation(keeper, ranks):
+    ranks.train(1)
+    ranks.write(0, unasked_number(0, 1), best=0.5)
+    keeper.begin()
+    ranks.write(1, unasked_number(1, 1), best=0.5)
+    keeper.settle()
+    assert keeper.best is None
+    assert ranks.files() == {f"{unasked_number(1, 1)}-1"}

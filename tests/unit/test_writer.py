@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file
+from jupyter_dtrain.options import Metric
+from jupyter_dtrain.supervision.checkpoint import Measured
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
 from jupyter_dtrain.supervision.keeper import SnapshotKeeper, Whole
 from jupyter_dtrain.supervision.writer import FIRST, CheckpointWriter
@@ -17,13 +19,13 @@ from jupyter_dtrain.transport.blobs import BlobFolder
 
 Usage = namedtuple("Usage", "total used free")
 Parcel = namedtuple("Parcel", "keys")
-Given = namedtuple("Given", "checkpoints parcel")
+Given = namedtuple("Given", "checkpoints best parcel")
 
 
 class Run:
     """A run of one rank whose snapshots the test takes."""
 
-    def __init__(self, folder, every=None, keep=2) -> None:
+    def __init__(self, folder, every=None, keep=2, best=None) -> None:
         self.memory = BlobFolder(folder / "memory")
         self.folder = folder / "run"
         self.folder.mkdir()
@@ -31,14 +33,16 @@ class Run:
         self.keeper.folder.mkdir()
         self.said: list[str] = []
         data = self.memory.put(memoryview(b"data" * 1000))
-        task = Given((every, keep), Parcel([data]))
+        task = Given((every, keep), best, Parcel([data]))
         self.checkpoints = CheckpointFolder(self.folder)
         self.writer = CheckpointWriter(self.checkpoints, task, say=self.said.append)  # type: ignore[arg-type]
 
-    def snapshot(self, number: int, step: int) -> None:
+    def snapshot(self, number: int, step: int, metric: float | None = None) -> None:
         key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(b"weights %d" % step))
         snapshot_file(self.keeper.folder, number, 0).write_bytes(b"state")
-        self.keeper.newest = Whole(number, 1, step, "line 3", frozenset([key]))
+        self.keeper.newest = Whole(number, 1, step, "line 3", frozenset([key]), metric)
+        if metric is not None:
+            self.keeper.best = self.keeper.newest
 
     def offer(self) -> list[int]:
         """Offer the snapshot, wait until it is written if it is, and return the steps on disk."""
@@ -86,7 +90,7 @@ def test_what_is_left_at_the_end(tmp_path, clock, every, through, left):
     clock.now += 60
     run.snapshot(1, 10)
     assert run.offer() == [10]
-    run.writer.finish(run.keeper, through=through)
+    run.writer.finish(run.keeper, run.memory.path, through=through)
     assert [found.step for found in run.checkpoints.newest_first()] == left
     assert bool(list(run.folder.iterdir())) == bool(left)
 
@@ -113,7 +117,7 @@ def test_the_snapshot_that_is_being_written_stays_until_it_is(tmp_path, clock):
     run.snapshot(1, 10)
     run.writer.offer(run.keeper, run.memory)
     assert run.keeper.held is not None
-    run.writer.finish(run.keeper, through=False)
+    run.writer.finish(run.keeper, run.memory.path, through=False)
     assert run.keeper.held is None
 
 
@@ -124,7 +128,7 @@ def test_one_that_is_wanted_is_written_at_once_and_stays(tmp_path, clock):
     assert run.offer() == [], "one that is newer"
     run.snapshot(2, 20)
     assert run.offer() == [20]
-    run.writer.finish(run.keeper, through=True)
+    run.writer.finish(run.keeper, run.memory.path, through=True)
     assert [(found.step, found.pinned) for found in run.checkpoints.newest_first()] == [(20, True)]
     assert run.writer.news() == ["A checkpoint of step 20 is on disk (0.0 MiB), and stays there."]
     assert run.writer.news() == []
@@ -133,7 +137,7 @@ def test_one_that_is_wanted_is_written_at_once_and_stays(tmp_path, clock):
 def test_a_run_that_ends_before_one_that_is_wanted_says_so(tmp_path, clock):
     run = Run(tmp_path)
     run.writer.want(run.keeper)
-    run.writer.finish(run.keeper, through=True)
+    run.writer.finish(run.keeper, run.memory.path, through=True)
     assert run.writer.news() == ["No checkpoint was written: the cell came to no place any more where it could go on from one."]
 
 
@@ -148,3 +152,31 @@ def test_one_that_is_wanted_and_cannot_be_written_does_not_cost_the_others(tmp_p
     run.snapshot(2, 20)
     assert run.offer() == [20]
     assert run.said == []
+
+
+def test_the_best_stays_besides_the_last(tmp_path):
+    run = Run(tmp_path, every=10, keep=1, best=Metric("val_loss"))
+    for number, (step, loss) in enumerate([(10, 0.5), (17, 0.2), (20, None), (30, None)], 1):
+        run.snapshot(number, step, loss)
+        run.offer()
+    found = run.checkpoints.newest_first()
+    assert [checkpoint.step for checkpoint in found] == [30, 17]
+    assert (run.checkpoints.best(), found[1].measured) == (found[1], Measured(Metric("val_loss"), 0.2))
+
+
+def test_the_best_that_comes_last_is_written_at_the_end_and_all_that_stays(tmp_path):
+    run = Run(tmp_path, best=Metric("accuracy", "max"))
+    run.snapshot(1, 10, 0.5)
+    assert run.offer() == [10]
+    run.snapshot(2, 20, 0.6)
+    run.writer.finish(run.keeper, run.memory.path, through=True)
+    assert [(found.step, found.measured) for found in run.checkpoints.newest_first()] == [(20, Measured(Metric("accuracy", "max"), 0.6))]
+    assert run.writer.news() == []
+
+
+def test_a_metric_that_never_came_is_said(tmp_path):
+    run = Run(tmp_path, best=Metric("val_loss"))
+    run.snapshot(1, 10)
+    run.offer()
+    run.writer.finish(run.keeper, run.memory.path, through=True)
+    assert ["'val_loss'" in text for text in run.writer.news()] == [True]

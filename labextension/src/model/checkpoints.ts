@@ -43,8 +43,12 @@ export class Checkpoints {
     return this._busy;
   }
 
-  /** The checkpoint with the least loss, where there are several to choose from. */
+  /** The best by the run's metric; else that with the least loss, where there are several to choose from. */
   get best(): Checkpoint | null {
+    const measured = (this._list ?? []).find(({ best }) => best);
+    if (measured !== undefined) {
+      return measured;
+    }
     const known = (this._list ?? []).filter(({ loss }) => loss !== null);
     const least = (a: Checkpoint, b: Checkpoint): Checkpoint =>
       (b.loss ?? Infinity) < (a.loss ?? Infinity) ? b : a;

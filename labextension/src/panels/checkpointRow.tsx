@@ -21,7 +21,7 @@ export interface ICheckpointRowProps {
 
 export function CheckpointRow(props: ICheckpointRowProps): React.ReactElement {
   const { checkpoint, isLast, isBest, opened, onToggle, trans } = props;
-  const { step, epoch, loss, num_bytes, time, pinned } = checkpoint;
+  const { step, epoch, loss, metric, num_bytes, time, pinned } = checkpoint;
   const marks = [
     isBest ? trans.__('best') : '',
     isLast ? trans.__('last') : '',
@@ -29,6 +29,7 @@ export function CheckpointRow(props: ICheckpointRowProps): React.ReactElement {
   ].filter(Boolean);
   const facts = [
     loss === null ? '' : trans.__('loss %1', formatValue(loss)),
+    metric === null ? '' : `${checkpoint.metric_name} ${formatValue(metric)}`,
     epoch === null ? '' : trans.__('epoch %1', formatValue(epoch)),
     formatBytes(num_bytes),
     trans.__('%1 ago', formatAge(Date.now() / 1000 - time))
