@@ -18,6 +18,8 @@ import psutil
 from ..protocol import DeviceUse
 
 DEVICE_NAME = "JUPYTER_DTRAIN_DEVICE_NAME"  # set by the cluster, which knows the hardware without asking torch
+PROPORTIONAL_SHARE = 0.01
+"""Part of the time that may go into asking how much memory is shared."""
 
 
 class DeviceSampler:
@@ -63,6 +65,8 @@ class _CpuUse:
         self._cores = _own_cores()
         self._memory_total = psutil.virtual_memory().total
         self._children: dict[int, psutil.Process] = {}
+        self._counted_twice = 0  # bytes, when they were last counted
+        self._count_again = 0.0
         self._before = (time.monotonic(), self._seconds_and_memory()[0])
 
     def read(self) -> tuple[float, int, int]:
@@ -73,7 +77,7 @@ class _CpuUse:
         self._before = (now, seconds)
         # A worker that was not waited for takes its seconds with it; less than before means "unknown", not "negative".
         busy = max(0.0, seconds - seconds_before) / max(now - since, 1e-6) / self._cores
-        return min(100.0, 100.0 * busy), memory, self._memory_total
+        return min(100.0, 100.0 * busy), self._once(memory), self._memory_total
 
     def heat(self) -> tuple[float | None, float | None]:
         """Return degrees Celsius and watts: of a process, nobody can say."""
@@ -89,6 +93,20 @@ class _CpuUse:
                 seconds += times.user + times.system + times.children_user + times.children_system
                 memory += process.memory_info().rss
         return seconds, memory
+
+    def _once(self, resident: int) -> int:
+        """Return the bytes that the processes hold, of what they share with others their part only.
+
+        Linux adds that up by walking over all pages, which takes 50 ms a gigabyte: what was found the last time is taken from the
+        resident memory until it may be asked again.
+        """
+        began = time.monotonic()
+        if began >= self._count_again:
+            proportional = [_proportional(pid) for pid in (self._process.pid, *self._children)]
+            self._counted_twice = max(0, resident - sum(proportional)) if all(proportional) else 0
+            now = time.monotonic()
+            self._count_again = now + (now - began) / PROPORTIONAL_SHARE
+        return min(self._memory_total, max(0, resident - self._counted_twice))
 
     def _descendants(self) -> list[psutil.Process]:
         pids: list[int] = []
@@ -175,6 +193,15 @@ def _memory_by_torch(device: str) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(device)
         return total - free, total
     return 0, 0
+
+
+def _proportional(pid: int) -> int:
+    """Return the bytes of a process, each page divided by the number of those that have it; 0 where nobody says."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith(b"Pss:"):
+                return 1024 * int(line.split()[1])
+    return 0
 
 
 def _own_cores() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from jupyter_dtrain.cluster import devices
 from jupyter_dtrain.cluster.devices import plan_devices
+from jupyter_dtrain.engine import devices as use_of_devices
 from jupyter_dtrain.engine.devices import DeviceSampler
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import ClusterOptions
@@ -220,13 +222,30 @@ def test_a_busy_process_shows_and_its_workers_count(monkeypatch):
     busy = sampler.sample()
     assert busy.rank == 5
     assert 10 < busy.utilization <= 100  # all of one core, unless others keep it from getting it
-    assert busy.memory_used > 0
+    assert 0 < busy.memory_used < busy.memory_total
 
     with subprocess.Popen([sys.executable, "-c", "x = bytearray(50 << 20); print(flush=True); input()"], stdin=-1, stdout=-1) as worker:
         assert worker.stdout is not None
         worker.stdout.readline()
         assert sampler.sample().memory_used > busy.memory_used + (40 << 20)
         worker.kill()
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says what is shared")
+def test_what_several_processes_share_counts_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(use_of_devices, "PROPORTIONAL_SHARE", 1e9)  # asked each time
+    (tmp_path / "shared").write_bytes(bytes(60 << 20))
+    reader = "import mmap, sys; m = mmap.mmap(open(sys.argv[1], 'r+b').fileno(), 0); m[:: mmap.PAGESIZE]; print(flush=True); input()"
+    used = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            worker = stack.enter_context(subprocess.Popen([sys.executable, "-c", reader, tmp_path / "shared"], stdin=-1, stdout=-1))
+            stack.callback(worker.kill)
+            assert worker.stdout is not None
+            worker.stdout.readline()
+            used.append(DeviceSampler(0).sample().memory_used)
+    assert used[1] - used[0] < 40 << 20  # a process more, and not what it shares
+    assert used[2] - used[1] < 40 << 20
 
 
 def test_an_idle_process_shows_too():
