@@ -6,6 +6,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from .cluster.cluster import EngineCluster
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 Progress = Callable[[str], None]
+RESTART_LIMIT = timedelta(seconds=60)
 
 
 class Engines:
@@ -78,6 +80,25 @@ class Engines:
             cluster.stop()
             self._tell(ClusterUpdate(phase="stopped"))
             return True
+
+    def restart(self, cluster: EngineCluster, rank: int) -> None:
+        """Put another engine in the place of that of `rank`, which is at work on nothing; a `ClusterError` where it does not come up."""
+
+        def tell(sentence: str) -> None:
+            self._tell(ClusterUpdate(phase="starting", engines=list(cluster.engines), detail=f"rank {rank}: {sentence}"))
+
+        with self._lock:
+            if self._cluster is not cluster:
+                return  # it has been stopped meanwhile
+            self._group = None  # its ranks have met without the new engine
+            tell("starting anew")
+            try:
+                cluster.restart(rank, limit=RESTART_LIMIT, on_progress=tell)
+            except BaseException as error:
+                self.stop()
+                self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
+                raise
+            self.show()
 
     def renew(self, old: EngineCluster, *, on_progress: Progress) -> EngineCluster:
         """Start a cluster like `old`, whose controller is gone, and take over the files that a run has there."""

@@ -10,7 +10,7 @@ import pickle
 import queue
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
@@ -178,6 +178,10 @@ class Execution:
         """Return the ranks that are at work and have told nothing for `limit`, though they tell of their devices all the time."""
         before = time.monotonic() - limit.total_seconds()
         return [rank for rank, heard in self._heard.items() if heard < before and not self._tasks[rank].done]
+
+    def at_work(self, ranks: Iterable[int]) -> list[int]:
+        """Return those of `ranks` that have not come to their end."""
+        return [rank for rank in ranks if not self._tasks[rank].done]
 
     def ask_where(self) -> None:
         """Ask all ranks which of the user's lines they are at."""

@@ -32,9 +32,11 @@ CommandName = Literal[
     "roll_back",
     "start_cluster",
     "stop_cluster",
+    "restart_engine",
     "list_runs",
     "get_curves",
     "compare_runs",
+    "find_cell",
     "rename_run",
     "tag_run",
     "delete_run",
@@ -112,12 +114,21 @@ class Progress(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Extent(Message):
+    """Which `fraction` of the loops around the cell's steps was done at `time` seconds since the epoch. Told where they have a length."""
+
+    rank: int
+    time: float
+    fraction: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceUse(Message):
     """How busy a rank's device is, at `time` seconds since the epoch.
 
     `utilization` is in percent of the device (on CPU: of the cores that the engine may use), memory in bytes
-    (on CPU: of the engine's process and of the host). `temperature` is in degrees Celsius and `power` in watts, ``None`` where the device
-    does not tell.
+    (on CPU: of the engine's processes, what they share counted once, and of the host). `temperature` is in degrees Celsius and `power`
+    in watts, ``None`` where the device does not tell.
     """
 
     rank: int
@@ -238,7 +249,8 @@ class RunUpdate(Message):
     """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet).
 
     `loss` is the last step's, ``None`` too where it was not finite. `samples_per_second` counts all ranks: over the last few seconds, and
-    over all steps once the run has ended.
+    over all steps once the run has ended. `fraction` of the loops around its steps is done, and the rest takes the `remaining` seconds at
+    the speed of late: an estimate, which knows of no ``break``.
     """
 
     run_id: str
@@ -254,6 +266,8 @@ class RunUpdate(Message):
     loss: float | None = None
     learning_rate: float | None = None
     samples_per_second: float | None = None
+    fraction: float | None = None
+    remaining: float | None = None
     error: str | None = None
 
 
@@ -347,11 +361,25 @@ class Comparison(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunCell(Message):
+    """The cell that made a run: its text below the line of the magic, and where it was then; ``None``: not known.
+
+    `notebook` is the name of a file beside the folder of runs.
+    """
+
+    run_id: str
+    text: str
+    cell_id: str | None
+    notebook: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reply(Message):
     """The answer to the command with this `id`. `message` says what was done, or why it was not.
 
-    `runs` answers ``list_runs``, the newest first, `points` ``get_curves`` and `comparison` ``compare_runs``; `checkpoints`, the newest
-    first, and the `free_bytes` of their disk answer ``list_checkpoints``, and `paths` are what ``export_checkpoint`` has written.
+    `runs` answers ``list_runs``, the newest first, `points` ``get_curves``, `comparison` ``compare_runs`` and `cell`
+    ``find_cell``; `checkpoints`, the newest first, and the `free_bytes` of their disk answer ``list_checkpoints``, and `paths` are what
+    ``export_checkpoint`` has written.
     """
 
     id: str
@@ -360,6 +388,7 @@ class Reply(Message):
     runs: list[PastRun] = field(default_factory=list)
     points: list[Points] = field(default_factory=list)
     comparison: Comparison | None = None
+    cell: RunCell | None = None
     checkpoints: list[CheckpointInfo] = field(default_factory=list)
     free_bytes: int | None = None
     paths: list[str] = field(default_factory=list)
@@ -372,15 +401,16 @@ class Reply(Message):
 class Command(Message):
     """A control that was used, or a question about past runs.
 
-    `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices). `run_id` names the run that a command is about,
-    `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves, or the one called `curve`, from step `first` to
-    step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between them. `step` names a checkpoint
-    of the run, which ``pin_checkpoint`` keeps if `pinned` is true.
+    `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices), `rank` to ``restart_engine``. `run_id` names the
+    run that a command is about, `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves, or the one called
+    `curve`, from step `first` to step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between
+    them. `step` names a checkpoint of the run, which ``pin_checkpoint`` keeps if `pinned` is true.
     """
 
     id: str
     name: CommandName
     num_engines: int | None = None
+    rank: int | None = None
     run_id: str | None = None
     other_run_id: str | None = None
     curve: str | None = None
@@ -396,6 +426,7 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
     RankStarted,
     Steps,
     Progress,
+    Extent,
     DeviceUse,
     TimeSplit,
     Scalars,

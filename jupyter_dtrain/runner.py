@@ -15,12 +15,12 @@ from .capture.surroundings import Surroundings
 from .cluster.cluster import EngineCluster
 from .engine.worker import Outcome, Resume, Task
 from .engines import Engines
-from .errors import CheckpointError, ClusterError, UsageError
+from .errors import CheckpointError, ClusterError
 from .execution import Output, RankEnd, lost_engines
 from .group import Group
 from .options import ClusterOptions, OverBatch, RunOptions
 from .protocol import Message, RunPhase
-from .runs.record import RunRecord
+from .runs.record import CellOrigin, RunRecord
 from .runs.recorder import RunRecorder
 from .runs.recording import Recording
 from .runs.store import RunStore
@@ -83,11 +83,6 @@ class Runner:
         self.supervisor: Supervisor | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
-    @property
-    def running(self) -> bool:
-        """Whether a cell is running on the engines."""
-        return self.supervisor is not None
-
     def stop(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
         supervisor = self.supervisor
@@ -96,7 +91,9 @@ class Runner:
         supervisor.stop()
         return True
 
-    def run(self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, filename: str, output: Output) -> RunResult:
+    def run(
+        self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
+    ) -> RunResult:
         """Run a cell on the engines and return how it ended.
 
         Parameters
@@ -105,12 +102,11 @@ class Runner:
             Plain Python, its line numbers those of the cell.
         bundle : Bundle
             The notebook's values that it needs.
-        cell : str
-            The cell as it was typed, for the record.
+        cell, origin : str, CellOrigin
+            The cell as it was typed, and where it is, for the record.
         filename : str
             What tracebacks call the cell.
         """
-        self._check_idle()
         random_state = RandomState.now()
         group = self._group(options.cluster, options.cluster.num_engines, output)
         if self._blobs is None or self._blobs.path != group.cluster.blob_dir:
@@ -119,7 +115,13 @@ class Runner:
         parcel = to_parcel(bundle.packed, blobs)
         blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + blobs.limit)
         recording = Recording(
-            self._store, name=options.name, cell=cell, world_size=group.num_ranks, arguments=_arguments(options), say=output.say
+            self._store,
+            name=options.name,
+            cell=cell,
+            world_size=group.num_ranks,
+            arguments=_arguments(options),
+            origin=origin,
+            say=output.say,
         )
         is_program, device = options.strategy == "none", group.cluster.device_plans[0].device
         with recording.failing("broken off"):
@@ -183,7 +185,6 @@ class Runner:
         CheckpointError
             There is no checkpoint to go on from, or somebody else has written it.
         """
-        self._check_idle()
         record = self._resumable(run_id)
         folder = CheckpointFolder(record.folder)
         if not trusted:
@@ -204,6 +205,7 @@ class Runner:
         snapshot_folder = blobs.path / f".{record.run_id}"
         newest = folder.read(checkpoint, snapshot_folder, number=1)
         recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
+        recording.go_back(checkpoint.step)
         output.say(f"{record.name}: going on from step {checkpoint.step}.")
         with recording.failing("broken off"):
             task = replace(
@@ -250,6 +252,10 @@ class Runner:
             recorder.set_phase("paused")
             self._on_news()
 
+        def on_back(step: int) -> None:
+            recording.go_back(step)
+            self._on_news()
+
         def renew(lost: EngineCluster) -> Group:
             return self._engines.group(self._engines.renew(lost, on_progress=output.progress), task.world_size)
 
@@ -261,6 +267,7 @@ class Runner:
             on_event=on_event,
             on_paused=on_paused,
             on_replaced=self._engines.show,
+            on_back=on_back,
             renew=renew,
         )
         self._on_begin(recorder)
@@ -281,10 +288,6 @@ class Runner:
         if lost is not None:
             self._engines.stop()
         return RunResult(ends, returned, lost, interrupted)
-
-    def _check_idle(self) -> None:
-        if self.running:
-            raise UsageError("a %%distribute cell is running on the engines: wait for its end, or stop it in the sidebar.")
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
         """Return the engines of a run, started and with torch imported."""

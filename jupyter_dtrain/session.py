@@ -8,7 +8,8 @@ while it starts or stops.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .capture.bundle import Bundle
@@ -21,6 +22,7 @@ from .execution import Output
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
 from .runner import Runner, RunResult
+from .runs.record import CellOrigin
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
 from .supervision.supervisor import Supervisor
@@ -49,6 +51,7 @@ class Session:
         self._lock = threading.Lock()
         self._recorder: RunRecorder | None = None
         self._news: list[Message] = []
+        self._is_running = False
         self.on_news: Callable[[], None] = lambda: None
         self._engines = engines or Engines()
         self._engines.on_update = self._note_cluster
@@ -70,8 +73,8 @@ class Session:
 
     @property
     def running(self) -> bool:
-        """Whether a cell is running on the engines."""
-        return self._runner.running
+        """Whether a cell is running on the engines, or about to."""
+        return self._is_running
 
     def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
@@ -88,15 +91,29 @@ class Session:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def run(self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, filename: str, output: Output) -> RunResult:
+    def run(
+        self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
+    ) -> RunResult:
         """Run a cell on the engines and return how it ended: see :meth:`Runner.run`."""
-        return self._runner.run(source, bundle, options, cell=cell, filename=filename, output=output)
+        with self._one_run():
+            return self._runner.run(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
 
     def resume(
         self, run_id: str | None, options: ClusterOptions, *, step: int | None, trusted: bool, output: Output
     ) -> tuple[RunResult, Task, Packed]:
         """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
-        return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
+        with self._one_run():
+            return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
+
+    @contextmanager
+    def _one_run(self) -> Iterator[None]:
+        if self._is_running:
+            raise UsageError("a %%distribute cell is running on the engines: wait for its end, or stop it in the sidebar.")
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
 
     def stop_run(self) -> bool:
         """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
@@ -175,8 +192,26 @@ class Session:
                     return Reply(id=command.id, ok=False, message="A cell is running on the engines: stop it first.")
                 _in_background(self.stop_cluster)
                 return Reply(id=command.id, ok=True, message="The engines are stopping.")
+            case "restart_engine":
+                return self._restart_engine(command)
             case _:
                 raise UsageError(f"{command.name} is no command to the engines.")
+
+    def _restart_engine(self, command: Command) -> Reply:
+        rank, cluster, supervisor = command.rank, self._engines.cluster, self._runner.supervisor
+        if rank is None:
+            raise UsageError("Which engine? The command names no rank.")
+        if supervisor is not None:
+            supervisor.restart(rank)
+        elif self.running:
+            raise UsageError("The run is starting: try again in a moment.")
+        elif cluster is None:
+            raise UsageError("No engines are running.")
+        elif not 0 <= rank < len(cluster.engines):
+            raise UsageError(f"There is no rank {rank}.")
+        else:
+            _in_background(lambda: self._engines.restart(cluster, rank))
+        return Reply(id=command.id, ok=True, message=f"The engine of rank {rank} is starting anew.")
 
     def _roll_back(self, command: Command) -> Reply:
         supervisor, recorder, step = self._runner.supervisor, self._recorder, command.step

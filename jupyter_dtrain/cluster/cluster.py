@@ -227,6 +227,16 @@ class EngineCluster:
             self._check(deadline)
             self._processes.wait_change(STEP)
 
+    def restart(self, rank: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """End the engine of `rank` and put another one in its place; a `ClusterError` where that does not come up."""
+        deadline = time.monotonic() + limit.total_seconds()
+        self.send_signal(signal.SIGKILL, [rank])
+        while rank not in self.dead_ranks():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"The engine of rank {rank} cannot be ended.{NEXT_STEP}")
+            self._processes.wait_change(STEP)
+        self.replace([rank], limit=limit, on_progress=on_progress)
+
     def prepare_spare(self) -> None:
         """See to it that an engine is there, torch imported, to take a lost one's place. Does not wait; to be called again and again."""
         spare = self._spare

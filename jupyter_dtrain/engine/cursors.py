@@ -156,6 +156,11 @@ class LoaderIterator:
         cursor.taken += 1
         return batch
 
+    @property
+    def taken(self) -> int:
+        """Batches that were given out."""
+        return self._cursor.taken
+
     def __len__(self) -> int:
         return len(self._cursor.loader) if self._batches is None else len(self._batches)  # type: ignore[arg-type]  # those of loaders have one
 

@@ -30,7 +30,7 @@ from .iteration import Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, u
 from .jump import LIVE, Jump
 from .positions import Position
 from .texts import Texts
-from .whereabouts import NoPlace, Whereabouts, whereabouts
+from .whereabouts import NoPlace, Whereabouts, loops_around, whereabouts
 
 
 class Loops:
@@ -106,13 +106,24 @@ class Loops:
         """Return what the frames of `position` need beside the cell's names: functions' variables, and states of loops."""
         return [place.values() for place in self._places()]
 
+    def around(self) -> list[Loop | WhileLoop] | None:
+        """Return the loops around a boundary, outermost first; ``None`` where not all are known."""
+        frame, running = self._boundary_frame()
+        if frame is None or running is None:
+            return None
+        return loops_around(frame, running, self._texts, self._loop_of, through=_call_without.__code__)
+
     def _places(self) -> list[Whereabouts]:
+        frame, running = self._boundary_frame()
+        if frame is None or running is None:
+            raise NoPlace("no loop is about to begin an iteration")
+        return whereabouts(frame, running, self._texts, self._loop_of, through=_call_without.__code__)
+
+    def _boundary_frame(self) -> tuple[FrameType | None, Loop | WhileLoop | None]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code not in _BOUNDARIES:
             frame = frame.f_back
-        if frame is None or self._running is None:
-            raise NoPlace("no loop is about to begin an iteration")
-        return whereabouts(frame.f_back, self._running, self._texts, self._loop_of, through=_call_without.__code__)
+        return None if frame is None else frame.f_back, self._running
 
     def _loop_of(self, frame: FrameType, number: int) -> Loop | WhileLoop | None:
         entry = self._active.get((id(frame), number))

@@ -112,6 +112,33 @@ def whereabouts(
     raise NoPlace("not called by the cell itself")
 
 
+def loops_around(
+    frame: FrameType | None,
+    running: Loop | WhileLoop,
+    texts: Texts,
+    loop_of: Callable[[FrameType, int], Loop | WhileLoop | None],
+    *,
+    through: CodeType,
+) -> list[Loop | WhileLoop] | None:
+    """Return the loops around the boundary of `running`, outermost first and itself last; ``None`` where a library's may be among them.
+
+    The arguments are those of :func:`whereabouts`; here a frame may be in any kind of call.
+    """
+    found: list[Loop | WhileLoop] = []
+    while frame is not None:
+        unit = texts.unit_of(frame.f_code)
+        if unit is not None:
+            numbers = sorted(unit.loops) if found else running.place.loops
+            # In the order of the text; of those in other branches none is running.
+            found = [loop for number in numbers if (loop := loop_of(frame, number)) is not None] + found
+            if unit.is_cell:
+                return found
+        elif frame.f_code is not through and not _is_transparent(frame.f_code):
+            return None
+        frame = frame.f_back
+    return None
+
+
 def _known(loop: Loop | WhileLoop | None, frame: FrameType) -> Loop | WhileLoop:
     if loop is None:
         raise NoPlace(f"line {frame.f_lineno}: a loop around it was not seen to begin")

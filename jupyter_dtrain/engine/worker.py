@@ -31,6 +31,7 @@ from .control import Control, StopRun
 from .device_names import DeviceNames
 from .devices import DeviceSampler
 from .emit import Emitter
+from .extent import ExtentMeter
 from .link import Interrupts, commands_to, output_of, publisher, shell_in
 from .local_modules import LocalModules
 from .loops import Loops
@@ -257,8 +258,13 @@ def _run_cell(
     def at_boundary() -> None:
         control.boundary(observer.step, take_snapshot)
         take_snapshot()
+        if meter is not None:
+            meter.at_boundary()
 
     loops = Loops(on_boundary=at_boundary, say=notes.say)
+    meter = ExtentMeter(rank, loops, observer) if rank == 0 else None
+    if meter is not None:
+        emitter.add_source(meter.drain)
     loops.adopt(tracked, task.sources)
     training: Training | Program
     if task.program_port is not None:

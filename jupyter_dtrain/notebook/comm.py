@@ -219,7 +219,7 @@ def _command(data: object) -> Command:
         raise ProtocolError(f"{command.type!r} is not a command")
     if not isinstance(command.id, str):
         raise ProtocolError(f"the id of a command is a text and not {command.id!r}")
-    for name in ("num_engines", "first", "last", "limit", "step"):
+    for name in ("num_engines", "rank", "first", "last", "limit", "step"):
         number = getattr(command, name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise ProtocolError(f"{name} is a whole number and not {number!r}")

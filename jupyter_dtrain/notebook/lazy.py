@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..supervision.shelf import CheckpointShelf
 
-OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "roll_back", "start_cluster", "stop_cluster")
+OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "roll_back", "start_cluster", "stop_cluster", "restart_engine")
 """Commands that act on engines; all others are about the record, and need no session."""
 OF_SHELF = ("list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint")
 """Those about checkpoints."""

@@ -15,6 +15,7 @@ from ..errors import CellInterrupted, UsageError
 from ..options import View
 from .arguments import HelpAsked, parse_cell_line, parse_line
 from .lazy import LazySession
+from .origin import origin_of_cell
 from .output import CellOutput
 from .run_view import RunView
 from .status import describe
@@ -85,7 +86,7 @@ class DistributeMagics(Magics):
         _check_split(options.split, names, shell.user_ns)
         bundle = pack(names, shell.user_ns)
         output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
-        result = self.session.get().run(source, bundle, options, cell=cell, filename=filename, output=output)
+        result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
         return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
 
     def _resume(self, command: LineCommand) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import StoreError
-from ..protocol import Command, PastRun, Points, Reply
+from ..protocol import Command, PastRun, Points, Reply, RunCell
 from .compare import compare
 from .record import RunRecord
 from .recorder import LOSS
@@ -55,6 +55,8 @@ class RunArchive:
             case "compare_runs":
                 before, after = self._store.get_run(_named(command.run_id)), self._store.get_run(_named(command.other_run_id))
                 return Reply(id=command.id, ok=True, message="", comparison=compare(before, after))
+            case "find_cell":
+                return Reply(id=command.id, ok=True, message="", cell=_cell_of(self._store.get_run(_named(command.run_id))))
             case "rename_run":
                 self._store.rename_run(_named(command.run_id), command.text or "")
                 return Reply(id=command.id, ok=True, message="Renamed.")
@@ -99,6 +101,11 @@ class RunArchive:
             curve, thinned = self._store.view(run_id, name, limit=limit, first=command.first, last=command.last)
             found.append(Points(run_id=run_id, name=name, step=curve.step, time=curve.time, value=curve.finite(), thinned=thinned))
         return found
+
+
+def _cell_of(record: RunRecord) -> RunCell:
+    origin = record.origin()
+    return RunCell(run_id=record.run_id, text=record.cell(), cell_id=origin.cell_id, notebook=origin.notebook)
 
 
 def _named(run_id: str | None) -> str:

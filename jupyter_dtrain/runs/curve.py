@@ -8,6 +8,7 @@ stretch of steps, so that a spike survives (a mean or every n-th point would hid
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 
@@ -43,6 +44,11 @@ class Curve:
         self.step += other.step
         self.time += other.time
         self.value += other.value
+
+    def up_to(self, step: int) -> Curve:
+        """Return the points of the steps up to `step`."""
+        kept = bisect_right(self.step, step)
+        return Curve(step=self.step[:kept], time=self.time[:kept], value=self.value[:kept])
 
     def finite(self) -> list[float | None]:
         """Return the values with ``None`` in place of those that are not finite, which JSON cannot say."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
 from ..protocol import RunPhase
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOrigin:
+    """Where a cell is: its id in the notebook, and the notebook's file beside the folder of runs; ``None``: not known."""
+
+    cell_id: str | None = None
+    notebook: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +68,24 @@ class RunRecord:
 
     def environment(self) -> dict[str, Any]:
         """Return the versions that it ran with; nothing where the file is gone or is none of ours."""
+        return self._about("environment")
+
+    def origin(self) -> CellOrigin:
+        """Return where the cell was."""
+        found = self._about("origin")
+        cell_id, notebook = (text if isinstance(text := found.get(name), str) else None for name in ("cell_id", "notebook"))
+        return CellOrigin(cell_id=cell_id, notebook=notebook)
+
+    def _about(self, part: str) -> dict[str, Any]:
         try:
             about = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        found = about.get("environment") if isinstance(about, dict) else None
+        found = about.get(part) if isinstance(about, dict) else None
         return found if isinstance(found, dict) else {}
+
+
+def new_run_id(name: str, started: float) -> str:
+    """Return an id for a run that started at `started` seconds since the epoch: local time, and the name as far as file names allow."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
+    return "-".join(filter(None, [time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)), slug]))

@@ -16,6 +16,7 @@ from ..errors import ProtocolError
 from ..protocol import (
     RUN_PHASES_ENDED,
     DeviceUse,
+    Extent,
     Message,
     Notice,
     Points,
@@ -28,6 +29,7 @@ from ..protocol import (
     TimeSplit,
 )
 from .curve import Curve
+from .pace import Pace
 from .run_curves import Rows, RunCurves
 from .steps import GlobalStep, GlobalSteps
 from .throughput import Throughput
@@ -79,6 +81,7 @@ class RunRecorder:
         self._last = GlobalStep(step=0, time=self._started, loss=None, learning_rate=None, samples=0, odd_rank=None)
         self._progress: Progress | None = None
         self._throughput = Throughput()
+        self._pace = Pace()
         self._rate_recorded = -math.inf
         self._devices: dict[int, DeviceUse] = {}
         self._times = TimeSplits()
@@ -115,6 +118,9 @@ class RunRecorder:
                         self._progress = event
                         self._record_epoch(event)
                         self._changed = True
+                case Extent():
+                    self._pace.add(event.time, event.fraction)
+                    self._changed = True
                 case DeviceUse():
                     self._devices[event.rank] = event
                     self._fresh_devices.add(event.rank)
@@ -142,6 +148,24 @@ class RunRecorder:
             if known is not None and len(known):
                 self._steps.begin_after(known.step[-1])
 
+    def go_back(self, step: int, taken_back: Mapping[str, int] | None) -> None:
+        """Be as after `step`, from which the run goes on: the points after it are taken back, and are told again.
+
+        Parameters
+        ----------
+        taken_back : mapping of str to int, optional
+            How many points of each curve those are; ``None``: the record does not say.
+        """
+        with self._lock:
+            self._steps.go_back(step)
+            lost = self._curves.cut(step)
+            for name in self._num_logged:
+                self._num_logged[name] -= (lost if taken_back is None else taken_back).get(name, 0)
+            self._last = GlobalStep(step, self._clock(), self._curves.last_value(LOSS), self._curves.last_value(LEARNING_RATE), 0, None)
+            self._progress = None
+            self._pace.clear()
+            self._changed = True
+
     def rank_lost(self, rank: int) -> None:
         """Wait no more for a rank that has died: steps that it did not report come out without it."""
         with self._lock:
@@ -152,6 +176,8 @@ class RunRecorder:
         with self._lock:
             if self._ended is None:
                 self._phase = phase
+                if phase == "paused":  # what it waited does not make it slower
+                    self._pace.stand_still()
                 self._changed = True
 
     def finish(self, phase: RunPhase, error: str | None = None) -> None:
@@ -296,6 +322,8 @@ class RunRecorder:
             loss=_finite(self._last.loss),
             learning_rate=_finite(self._last.learning_rate),
             samples_per_second=self._throughput.overall() if ended else self._throughput.recent(),
+            fraction=self._pace.fraction,
+            remaining=self._pace.remaining() if self._phase == "running" else None,
             error=self._error,
         )
 

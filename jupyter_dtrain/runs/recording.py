@@ -14,9 +14,9 @@ from typing import Any
 
 from ..errors import StoreError
 from ..protocol import RunPhase
-from .record import RunRecord
+from .record import CellOrigin, RunRecord, new_run_id
 from .recorder import RunRecorder
-from .store import RunStore, new_run_id
+from .store import RunStore
 
 INTERVAL = 1.0
 """Seconds between two writes of new points."""
@@ -37,6 +37,8 @@ class Recording:
     world_size : int
     arguments : dict
         The options of the run, as JSON values.
+    origin : CellOrigin, optional
+        Where the cell is.
     say : callable
         Shows a line to the user.
 
@@ -49,13 +51,21 @@ class Recording:
     """
 
     def __init__(
-        self, store: RunStore, *, name: str | None, cell: str, world_size: int, arguments: dict[str, Any], say: Callable[[str], None]
+        self,
+        store: RunStore,
+        *,
+        name: str | None,
+        cell: str,
+        world_size: int,
+        arguments: dict[str, Any],
+        origin: CellOrigin | None = None,
+        say: Callable[[str], None],
     ) -> None:
         self._store: RunStore | None = store
         self._say = say
         self._written = time.monotonic()
         self.run_id = new_run_id(name or "run", time.time())
-        with_store = self._try(lambda: store.create_run(name, cell, world_size, arguments, environment()))
+        with_store = self._try(lambda: store.create_run(name, cell, world_size, arguments, environment(), origin))
         if with_store is not None:
             self.run_id = with_store
         self.folder = None if with_store is None else store.folder / with_store
@@ -63,7 +73,7 @@ class Recording:
 
     @classmethod
     def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
-        """Go on with the record of a run that was broken off. What it has of steps that are made again stays."""
+        """Go on with the record of a run that was broken off."""
         self = cls.__new__(cls)
         self._store = store
         self._say = say
@@ -89,6 +99,13 @@ class Recording:
         if time.monotonic() - self._written > INTERVAL:
             self._written = time.monotonic()
             self._write()
+
+    def go_back(self, step: int) -> None:
+        """Take back what is recorded after `step`, from which the run goes on."""
+        self._write()
+        store = self._store
+        taken_back = self._try(lambda: store.cut_curves(self.run_id, step)) if store is not None else None
+        self.recorder.go_back(step, taken_back)
 
     def finish(self, phase: RunPhase, error: str | None) -> None:
         """End the run and write the rest of it."""

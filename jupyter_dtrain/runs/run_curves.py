@@ -6,6 +6,7 @@ store are whole, and are dropped at once when there is no store.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from ..protocol import Points
@@ -50,12 +51,26 @@ class RunCurves:
         if self._rows is not None:
             self._rows.setdefault(name, Curve()).append(step, time, value)
 
+    def cut(self, step: int) -> Counter[str]:
+        """Take back the points after `step` that views have or are to get, and return how many of each curve; the store's are its own."""
+        lost: Counter[str] = Counter()
+        for curves in (self._seen, self._fresh):
+            for name, curve in curves.items():
+                curves[name] = curve.up_to(step)
+                lost[name] += len(curve) - len(curves[name])
+        return lost
+
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def last_step(self, name: str) -> int | None:
         """Return the step of the last point that views were or will be given; ``None`` where there is none."""
         known = self._fresh.get(name) or self._seen.get(name)
         return known.step[-1] if known else None
+
+    def last_value(self, name: str) -> float | None:
+        """Return the value of that point."""
+        known = self._fresh.get(name) or self._seen.get(name)
+        return known.value[-1] if known else None
 
     def drain(self) -> list[Points]:
         """Return what views have not been given yet."""

@@ -70,6 +70,11 @@ class GlobalSteps:
         """Say that the steps up to `step` are known."""
         self._emitted = step
 
+    def go_back(self, step: int) -> None:
+        """Say that all ranks go on after `step`, and report anew what comes then."""
+        self._parts, self._reported, self._lost, self._emitted = {}, {}, set(), step
+        self._num_at = Counter()
+
     def add(self, steps: Steps) -> list[GlobalStep]:
         """Take one rank's report and return the steps that it completed, in order.
 

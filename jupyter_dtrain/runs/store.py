@@ -11,14 +11,13 @@ which a run survives.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from ..errors import StoreError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
 from .owner import Owner
-from .record import RunRecord
+from .record import CellOrigin, RunRecord, new_run_id
 from .schema import connect
 
 DEFAULT_FOLDER = Path("dtrain-runs")
@@ -48,21 +47,29 @@ class RunStore:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
 
-    def create_run(self, name: str | None, cell: str, world_size: int, arguments: dict[str, Any], environment: dict[str, Any]) -> str:
-        """Record the start of a run that this process owns.
+    def create_run(
+        self,
+        name: str | None,
+        cell: str,
+        world_size: int,
+        arguments: dict[str, Any],
+        environment: dict[str, Any],
+        origin: CellOrigin | None = None,
+    ) -> str:
+        """Record the start of a run that this process owns, of the text of a cell.
 
         Parameters
         ----------
         name : str or None
             What the user called it; by default its number.
-        cell : str
-            The text of the cell.
         world_size : int
             Number of ranks.
         arguments : dict
             The options of the run, as JSON can say them.
         environment : dict
             Package versions, seeds and whatever else it takes to run it again.
+        origin : CellOrigin, optional
+            Where the cell is.
 
         Returns
         -------
@@ -85,6 +92,7 @@ class RunStore:
                     "host": owner.host,
                     "arguments": arguments,
                     "environment": environment,
+                    "origin": asdict(origin or CellOrigin()),
                 }
                 _write(folder / "run.json", json.dumps(about, indent=2, default=str) + "\n")
                 connection.execute(
@@ -117,6 +125,14 @@ class RunStore:
                 )
                 if time:
                     connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (time[-1], number))
+
+    def cut_curves(self, run_id: str, step: int) -> dict[str, int]:
+        """Take back the points after `step`, but those of devices, which are about time; return how many each curve has lost."""
+        with self._transaction() as connection:
+            wanted = "number = ? AND name NOT LIKE 'device/%'"
+            curves = connection.execute(f"SELECT curve, name FROM curves WHERE {wanted}", (self._number(connection, run_id),)).fetchall()
+            delete = "DELETE FROM points WHERE curve = ? AND step > ?"
+            return {name: connection.execute(delete, (curve, step)).rowcount for curve, name in curves}
 
     def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
         """Record that a run has ended as `phase`, one of finished, stopped and failed."""
@@ -319,12 +335,6 @@ class RunStore:
             raise StoreError(f"There are no runs in {self.folder}: {DATABASE} is not there.")
         self._connection = connect(path)
         return self._connection
-
-
-def new_run_id(name: str, started: float) -> str:
-    """Return an id for a run that started at `started` seconds since the epoch: local time, and the name as far as file names allow."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
-    return "-".join(filter(None, [time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)), slug]))
 
 
 def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:

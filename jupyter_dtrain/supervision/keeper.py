@@ -166,6 +166,7 @@ class SnapshotKeeper:
     def go_back(self, snapshot: Whole) -> None:
         """Let `snapshot`, whose files are there, be the newest."""
         before, self.newest = self.newest, snapshot
+        self._step = snapshot.step
         self._drop(before)
 
     def hold(self, snapshot: Whole) -> None:

@@ -42,8 +42,8 @@ REPLACE_LIMIT = timedelta(seconds=60)
 class Supervisor:
     """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
 
-    What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`) may be ordered on any thread,
-    and the methods return at once.
+    What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
+    ordered on any thread, and the methods return at once.
 
     Parameters
     ----------
@@ -58,6 +58,8 @@ class Supervisor:
         Told when all ranks wait in a pause.
     on_replaced : callable
         Told when engines have been replaced.
+    on_back : callable
+        Told of the step that the run has gone back to, while no rank is at work.
     renew : callable
         Returns the same ranks on a new cluster, which has the files of the one that is given.
     """
@@ -72,6 +74,7 @@ class Supervisor:
         on_event: Callable[[Message], None],
         on_paused: Callable[[], None],
         on_replaced: Callable[[], None],
+        on_back: Callable[[int], None],
         renew: Callable[[EngineCluster], Group],
     ) -> None:
         self._group = group
@@ -80,6 +83,7 @@ class Supervisor:
         self._output = output
         self._on_event = on_event
         self._on_replaced = on_replaced
+        self._on_back = on_back
         self._renew = renew
         self._execution: Execution | None = None
         self._stall: Stall | None = None
@@ -93,6 +97,7 @@ class Supervisor:
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
         self._attempts: Counter[int | None] = Counter()
+        self._unwanted: set[int] = set()  # ranks whose engines are to be others
 
     @property
     def cluster(self) -> EngineCluster:
@@ -146,6 +151,13 @@ class Supervisor:
             if self._execution is not None:
                 self._execution.stop()
 
+    def restart(self, rank: int) -> None:
+        """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
+        self._check_orders("moved to another engine")
+        if not 0 <= rank < self._group.num_ranks:
+            raise UsageError(f"Rank {rank} takes no part in this run: restart its engine after it.")
+        self._unwanted.add(rank)
+
     def _check_orders(self, what: str) -> None:
         if self._is_program:
             raise UsageError(f"A cell that distributes itself (--strategy none) cannot be {what}.")
@@ -189,6 +201,7 @@ class Supervisor:
                     self._back = None
                     self._keeper.go_back(back)
                     self._group.disband()
+                    self._on_back(back.step)
                     self._tell(f"Going back to step {back.step}.")
                 if lost and not self._mend(lost):
                     return ends
@@ -221,6 +234,8 @@ class Supervisor:
 
     def _look_after(self, execution: Execution) -> None:
         """Do what is due a few times a second."""
+        if unwanted := execution.at_work(tuple(self._unwanted)):
+            self.cluster.send_signal(signal.SIGKILL, unwanted)
         if time.monotonic() - self._looked > SILENCE.total_seconds() / 2:
             self._looked = time.monotonic()
             self._end_stuck(execution)
@@ -266,9 +281,13 @@ class Supervisor:
         """Put other engines in the place of those that were lost; return whether to go on."""
         snapshot, cluster = self._keeper.newest, self.cluster
         place = snapshot.number if snapshot is not None else None
-        self._attempts[place] += 1
         ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
-        what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
+        if self._unwanted.issuperset(end.rank for end in lost):
+            what = f"Restarting {ranks}"
+        else:
+            self._attempts[place] += 1
+            what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
+        self._unwanted.clear()
         if self._attempts[place] >= MAX_ATTEMPTS:
             self._tell(f"{what}, for the third time at the same place: giving up.")
             return False

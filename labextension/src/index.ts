@@ -7,16 +7,18 @@ import {
 } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import { insertCell } from './cells';
+import { NotebookCells } from './cells';
 import { addCommands, CommandIDs } from './commands';
 import { followCurrentKernel } from './model/currentKernel';
 import { TrainingModel } from './model/training';
 import { addNotifications } from './notifications';
 import { Sidebar, SIDEBAR_ID } from './panels/sidebar';
 import { StatusItem } from './panels/statusItem';
+import { RunningTraining } from './running';
 import { Settings } from './settings';
 import { ITrainingModel } from './tokens';
 
@@ -48,7 +50,8 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     ILayoutRestorer,
     ICommandPalette,
     ISettingRegistry,
-    IStatusBar
+    IStatusBar,
+    IRunningSessionManagers
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -59,18 +62,19 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null,
     palette: ICommandPalette | null,
     registry: ISettingRegistry | null,
-    statusBar: IStatusBar | null
+    statusBar: IStatusBar | null,
+    running: IRunningSessionManagers | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_dtrain');
-    const sidebar = new Sidebar(model, trans, themes, code => {
-      insertCell(tracker, code);
-    });
+    const cells = new NotebookCells(app, tracker);
+    const sidebar = new Sidebar(model, trans, themes, cells);
     app.shell.add(sidebar, 'right', { rank: 900, type: 'Training' });
     restorer?.add(sidebar, SIDEBAR_ID);
     const show = (): void => {
       app.shell.activateById(sidebar.id);
     };
     addCommands({ commands: app.commands, model, trans, show });
+    running?.add(new RunningTraining(model, tracker, trans, show));
     const settings = new Settings();
     if (registry !== null) {
       void settings.follow(registry, SIDEBAR_PLUGIN, model.plot);

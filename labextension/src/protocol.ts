@@ -50,9 +50,11 @@ export type CommandName =
   | 'roll_back'
   | 'start_cluster'
   | 'stop_cluster'
+  | 'restart_engine'
   | 'list_runs'
   | 'get_curves'
   | 'compare_runs'
+  | 'find_cell'
   | 'rename_run'
   | 'tag_run'
   | 'delete_run'
@@ -121,12 +123,23 @@ export interface IProgress {
 }
 
 /**
+ * Which `fraction` of the loops around the cell's steps was done at `time`
+ * seconds since the epoch. Told where they have a length.
+ */
+export interface IExtent {
+  type: 'extent';
+  rank: number;
+  time: number;
+  fraction: number;
+}
+
+/**
  * How busy a rank's device is, at `time` seconds since the epoch.
  *
  * `utilization` is in percent of the device (on CPU: of the cores that the
- * engine may use), memory in bytes (on CPU: of the engine's process and of the
- * host). `temperature` is in degrees Celsius and `power` in watts, `null` where
- * the device does not tell.
+ * engine may use), memory in bytes (on CPU: of the engine's processes, what
+ * they share counted once, and of the host). `temperature` is in degrees
+ * Celsius and `power` in watts, `null` where the device does not tell.
  */
 export interface IDeviceUse {
   type: 'device_use';
@@ -260,7 +273,9 @@ export interface IClusterUpdate {
  *
  * `loss` is the last step's, `null` too where it was not finite.
  * `samples_per_second` counts all ranks: over the last few seconds, and over
- * all steps once the run has ended.
+ * all steps once the run has ended. `fraction` of the loops around its steps is
+ * done, and the rest takes the `remaining` seconds at the speed of late: an
+ * estimate, which knows of no `break`.
  */
 export interface IRunUpdate {
   type: 'run_update';
@@ -277,6 +292,8 @@ export interface IRunUpdate {
   loss: number | null;
   learning_rate: number | null;
   samples_per_second: number | null;
+  fraction: number | null;
+  remaining: number | null;
   error: string | null;
 }
 
@@ -383,13 +400,27 @@ export interface IComparison {
 }
 
 /**
+ * The cell that made a run: its text below the line of the magic, and where it
+ * was then; `null`: not known.
+ *
+ * `notebook` is the name of a file beside the folder of runs.
+ */
+export interface IRunCell {
+  type: 'run_cell';
+  run_id: string;
+  text: string;
+  cell_id: string | null;
+  notebook: string | null;
+}
+
+/**
  * The answer to the command with this `id`. `message` says what was done, or
  * why it was not.
  *
- * `runs` answers `list_runs`, the newest first, `points` `get_curves` and
- * `comparison` `compare_runs`; `checkpoints`, the newest first, and the
- * `free_bytes` of their disk answer `list_checkpoints`, and `paths` are what
- * `export_checkpoint` has written.
+ * `runs` answers `list_runs`, the newest first, `points` `get_curves`,
+ * `comparison` `compare_runs` and `cell` `find_cell`; `checkpoints`, the newest
+ * first, and the `free_bytes` of their disk answer `list_checkpoints`, and
+ * `paths` are what `export_checkpoint` has written.
  */
 export interface IReply {
   type: 'reply';
@@ -399,6 +430,7 @@ export interface IReply {
   runs: Nested<IPastRun>[];
   points: Nested<IPoints>[];
   comparison: Nested<IComparison> | null;
+  cell: Nested<IRunCell> | null;
   checkpoints: Nested<ICheckpointInfo>[];
   free_bytes: number | null;
   paths: string[];
@@ -408,18 +440,19 @@ export interface IReply {
  * A control that was used, or a question about past runs.
  *
  * `num_engines` belongs to `start_cluster` (`null`: as many as there are
- * devices). `run_id` names the run that a command is about, `other_run_id` the
- * later one of `compare_runs`. `get_curves` returns all curves, or the one
- * called `curve`, from step `first` to step `last`, of at most `limit` points
- * each. `text` is the new name, or the tags with commas between them. `step`
- * names a checkpoint of the run, which `pin_checkpoint` keeps if `pinned` is
- * true.
+ * devices), `rank` to `restart_engine`. `run_id` names the run that a command
+ * is about, `other_run_id` the later one of `compare_runs`. `get_curves`
+ * returns all curves, or the one called `curve`, from step `first` to step
+ * `last`, of at most `limit` points each. `text` is the new name, or the tags
+ * with commas between them. `step` names a checkpoint of the run, which
+ * `pin_checkpoint` keeps if `pinned` is true.
  */
 export interface ICommand {
   type: 'command';
   id: string;
   name: CommandName;
   num_engines?: number | null;
+  rank?: number | null;
   run_id?: string | null;
   other_run_id?: string | null;
   curve?: string | null;
@@ -438,6 +471,7 @@ export type EngineEvent =
   | IRankStarted
   | ISteps
   | IProgress
+  | IExtent
   | IDeviceUse
   | ITimeSplit
   | IScalars

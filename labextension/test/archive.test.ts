@@ -45,6 +45,10 @@ class FakeRecord {
         name === 'compare_runs'
           ? { before: 'r1', after: 'r2', changes: [], cell: [] }
           : null,
+      cell:
+        name === 'find_cell'
+          ? { run_id: 'r1', text: 'train()', cell_id: 'c7', notebook: null }
+          : null,
       checkpoints: [],
       free_bytes: null,
       paths: []
@@ -80,6 +84,18 @@ beforeEach(() => {
 
 afterEach(() => {
   mock.timers.reset();
+});
+
+describe('the cell of a run', () => {
+  it('is asked for, or else there is an error', async () => {
+    const record = new FakeRecord();
+    const archive = new Archive(record.ask);
+    assert.equal((await archive.cellOf(RUN))?.cell_id, 'c7');
+    assert.deepEqual(record.asked, [{ run_id: 'r1', name: 'find_cell' }]);
+    record.failure = 'The cell of run r1 cannot be read.';
+    assert.equal(await archive.cellOf(RUN), null);
+    assert.equal(archive.error, record.failure);
+  });
 });
 
 describe('the details of a curve', () => {

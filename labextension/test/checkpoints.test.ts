@@ -52,6 +52,7 @@ class Shelf {
       runs: [],
       points: [],
       comparison: null,
+      cell: null,
       checkpoints: this.list.map(one => ({ type: 'checkpoint_info', ...one })),
       free_bytes: 5000,
       paths: []

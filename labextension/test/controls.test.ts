@@ -3,6 +3,7 @@ import { describe, it } from 'node:test';
 import type { INotebookTracker } from '@jupyterlab/notebook';
 import { Signal } from '@lumino/signaling';
 import { followCurrentKernel } from '../src/model/currentKernel';
+import { shutDown } from '../src/model/shutDown';
 import { TrainingModel, type ITraining } from '../src/model/training';
 import { COMMAND_TARGET, TELEMETRY_TARGET } from '../src/protocol';
 import { FakeKernel, recorded, settle } from './fakes';
@@ -64,6 +65,54 @@ describe('Stop', () => {
     kernel.become('dead');
     assert.equal(controls.obstacle('stop_run'), 'run-ended');
     assert.equal(controls.obstacle('stop_cluster'), 'gone');
+  });
+});
+
+describe('Restart of an engine', () => {
+  it('can be asked for during a run and between runs', async () => {
+    const [kernel, { controls }] = await training('reload-mid-run', 4);
+    assert.equal(controls.obstacle('restart_engine'), null);
+    const sent = controls.send('restart_engine', { rank: 1 });
+    assert.equal(controls.obstacle('restart_engine'), 'sent');
+    assert.equal(kernel.comm(COMMAND_TARGET).sent[0]?.rank, 1);
+    kernel.comm(COMMAND_TARGET).reply(true, 'It starts anew.');
+    await sent;
+    assert.equal(controls.answer?.message, 'It starts anew.');
+    kernel
+      .comm(TELEMETRY_TARGET)
+      .receive(...recorded('reload-mid-run').slice(4));
+    assert.equal(controls.obstacle('restart_engine'), null);
+  });
+
+  it('has nothing to restart where there are no engines', async () => {
+    const [kernel, { controls }] = await training('reload-mid-run', 4);
+    kernel.comm(TELEMETRY_TARGET).receive({
+      type: 'cluster_update',
+      phase: 'stopped',
+      engines: [],
+      detail: ''
+    });
+    assert.equal(controls.obstacle('restart_engine'), 'cluster-stopped');
+  });
+});
+
+describe('Stopping all of a kernel', () => {
+  it('waits for the end of the run before the engines go', async () => {
+    const [kernel, one, model] = await training('reload-mid-run', 4);
+    const names = (): unknown[] =>
+      kernel.comm(COMMAND_TARGET).sent.map(({ name }) => name);
+    assert.deepEqual(model.all, [one]);
+    const done = shutDown(one);
+    kernel.comm(COMMAND_TARGET).reply(true, 'stopping');
+    await settle();
+    assert.deepEqual(names(), ['stop_run']);
+    kernel
+      .comm(TELEMETRY_TARGET)
+      .receive(...recorded('reload-mid-run').slice(4));
+    await settle();
+    assert.deepEqual(names(), ['stop_run', 'stop_cluster']);
+    kernel.comm(COMMAND_TARGET).reply(true, 'stopping');
+    await done;
   });
 });
 

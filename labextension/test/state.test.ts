@@ -169,3 +169,29 @@ describe('a cluster that shrinks', () => {
     assert.deepEqual([...state.devices.keys()], [0]);
   });
 });
+
+describe('a run that goes back to a checkpoint', () => {
+  it('has no points after it until they are made again', () => {
+    const state = play('digits-two-engines', 8);
+    const { run, series } = state;
+    const loss = series.get('loss');
+    assert.ok(run !== null && loss !== undefined && run.step > 4);
+    assert.equal(loss.steps[loss.length - 1], run.step);
+    const { revision } = loss;
+    state.apply({ ...run, type: 'run_update', phase: 'running', step: 4 });
+    assert.equal(state.run?.step, 4);
+    assert.deepEqual(loss.steps, [1, 2, 3, 4]);
+    assert.equal(loss.values.length, 4);
+    assert.ok(loss.revision > revision);
+    state.apply({
+      type: 'points',
+      run_id: run.run_id,
+      name: 'loss',
+      step: [5],
+      time: [0],
+      value: [0.5],
+      thinned: false
+    });
+    assert.equal(loss.last, 0.5);
+  });
+});

@@ -110,6 +110,10 @@ class Lab:
         """Return the part of the sidebar that is marked as `name` for tests."""
         return self.sidebar.get_by_test_id(f"jp-dtrain-{name}")
 
+    def selector(self, name: str) -> str:
+        """Return what finds that part in a page."""
+        return f'#{SIDEBAR} [data-testid="jp-dtrain-{name}"]'
+
     def expect_phase(self, phase: str) -> None:
         expect(self.part("run")).to_have_attribute("data-phase", phase)
 

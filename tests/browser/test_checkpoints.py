@@ -5,23 +5,12 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser import cells
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SETUP = """
-%load_ext jupyter_dtrain
-import time, torch
-from torch import nn
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-"""
-TRAIN = """%%distribute --engines 2 --name kept
-for step in range(4000):
-    time.sleep(0.02)
-    loss = model(torch.ones(8, 4)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+TRAIN = cells.TRAIN.format(name="kept", steps=4000)
+BACK = "([selector, step]) => Number(document.querySelector(selector).textContent.replace(',', '')) < step"
 setup, train = range(2)
 
 
@@ -38,7 +27,7 @@ def keep(lab):
 
 
 def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab, screenshot):
-    lab = open_lab(SETUP, TRAIN)
+    lab = open_lab(cells.SETUP, TRAIN)
     lab.open_sidebar()
     lab.resize_sidebar(300)
     lab.run(setup)
@@ -66,8 +55,11 @@ def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab
     # Back to the older one, while the cell runs.
     lab.part("checkpoint-roll-back").click()
     expect(lab.part("run-answer")).to_have_text(f"Going back to step {step}.")
+    before = lab.points()
+    lab.page.wait_for_function(BACK, arg=[lab.selector("step"), before])  # at once, and the curve after it is cut
     expect(lab.cell(train)).to_contain_text(f"Going back to step {step}.")  # the ranks have, too
-    lab.wait_for_points(lab.points() + 10)
+    assert lab.points() < before
+    lab.wait_for_points(step + 10)
     assert lab.is_running(train)
 
     # Read into the notebook, by a cell that is there to be run.

@@ -5,28 +5,16 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser import cells
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SETUP = """
-%load_ext jupyter_dtrain
-import time, torch
-from torch import nn
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-"""
-TRAIN = """%%distribute --engines 2 --name controlled
-for step in range(3000):
-    time.sleep(0.02)
-    loss = model(torch.ones(8, 4)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+TRAIN = cells.TRAIN.format(name="controlled", steps=3000)
 setup, train = range(2)
 
 
 def test_a_run_is_paused_goes_on_and_is_stopped_while_its_cell_runs(open_lab):
-    lab = open_lab(SETUP, TRAIN)
+    lab = open_lab(cells.SETUP, TRAIN)
     lab.open_sidebar()
     lab.resize_sidebar(300)
     lab.run(setup)
@@ -52,6 +40,24 @@ def test_a_run_is_paused_goes_on_and_is_stopped_while_its_cell_runs(open_lab):
     lab.expect_phase("running")
     lab.wait_for_points(int(step) + 10)
 
+    # How far it is: the loop says how long it is, and the steps how fast they are.
+    expect(lab.part("progress")).to_have_text(re.compile(r"\d+ % done · about \d:\d\d left"))
+    bar = lab.part("progress").get_by_role("progressbar", name="Progress of the run")
+    expect(bar).to_have_attribute("aria-valuetext", re.compile(r"\d+ % done, about \d:\d\d left"))
+    assert lab.cut_off() == []
+
+    # An engine is restarted, and the run goes on.
+    first, second = (rank.get_attribute("title") for rank in lab.part("rank").all())
+    lab.part("restart-engine").nth(1).click()
+    expect(lab.part("cluster")).to_contain_text("The engine of rank 1 is starting anew.")
+    expect(lab.cell(train)).to_contain_text("Restarting rank 1: going on from")
+    expect(lab.part("rank").nth(1)).not_to_have_attribute("title", second)
+    expect(lab.part("rank").nth(0)).to_have_attribute("title", first)
+    lab.wait_for_points(lab.points() + 20)
+    assert lab.is_running(train)
+    assert lab.cut_off() == []
+    assert lab.faults() == []
+
     # Kept on disk: the run's folder has a checkpoint.
     lab.part("checkpoint-now").click()
     expect(answer).to_contain_text("A checkpoint is written")
@@ -67,6 +73,9 @@ def test_a_run_is_paused_goes_on_and_is_stopped_while_its_cell_runs(open_lab):
     lab.finish(train)
     expect(lab.error(train)).to_have_count(0)
     expect(answer).to_have_text("The run has ended")
+    lab.part("restart-engine").nth(0).click()
+    expect(lab.part("rank").nth(0)).not_to_have_attribute("title", first)
+    lab.expect_cluster("running")
     for button in ("pause", "checkpoint-now", "stop"):
         expect(lab.part(button)).to_have_attribute("aria-disabled", "true")
         expect(lab.part(button)).to_have_attribute("title", "The run has ended")

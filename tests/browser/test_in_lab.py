@@ -9,25 +9,17 @@ import pytest
 from playwright.sync_api import expect
 
 from jupyter_dtrain.runs.store import RunStore
+from tests.browser import cells
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SETUP = """
-%load_ext jupyter_dtrain
-import os, time, torch
-from torch import nn
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+SETUP = (
+    cells.SETUP
+    + """
+import os
 print("process", os.getpid())
 """
-TRAIN = """%%distribute --engines 2 --name {name}
-for step in range({steps}):
-    time.sleep(0.02)
-    loss = model(torch.ones(8, 4)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+)
 setup, train, unload, reload = range(4)
 
 
@@ -41,9 +33,9 @@ def settings(server):
     file.unlink()
 
 
-def open_another(lab, *cells, name):
+def open_another(lab, *texts, name):
     """Open a second notebook in the same page."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in texts])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, lab.path.with_name(name))
     lab.execute("docmanager:open", path=f"{lab.path.parent.name}/{name}")
@@ -56,7 +48,7 @@ def go_to(lab, name):
 
 
 def test_two_notebooks_at_once(open_lab, settings):
-    long, short = TRAIN.format(name="long", steps=2000), TRAIN.format(name="short", steps=100)
+    long, short = cells.TRAIN.format(name="long", steps=2000), cells.TRAIN.format(name="short", steps=100)
     lab = open_lab(SETUP, long, name="one.ipynb")
     page = lab.page
     page.get_by_role("menuitem", name="View", exact=True).click()
@@ -90,6 +82,14 @@ def test_two_notebooks_at_once(open_lab, settings):
     notice = page.locator(".Toastify__toast").filter(has_text=re.compile(r"Run short has finished: 100 steps in 0:\d\d, loss"))
     expect(notice).to_be_visible()
 
+    # JupyterLab's own panel of what is running has the run, and the engines of both notebooks.
+    lab.execute("running:show-panel")
+    items = page.locator(".jp-RunningSessions-item").filter(has_text=re.compile("Run long|2 engines"))
+    expect(items).to_have_count(3)
+    expect(items.filter(has_text="Run long")).to_contain_text("Running")
+    expect(items.filter(has_text="2 engines")).to_have_count(2)
+    lab.execute("filebrowser:activate")
+
     # A run is stopped from the menu of kernels; the entry that cannot act is disabled.
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     expect(page.get_by_role("menuitem", name="Stop Training Engines")).to_have_class(re.compile("lm-mod-disabled"))
@@ -103,13 +103,20 @@ def test_two_notebooks_at_once(open_lab, settings):
     item.click()
     expect(lab.sidebar).to_be_visible()
 
+    # The engines of one of them are stopped there.
+    lab.execute("running:show-panel")
+    expect(items).to_have_count(2)
+    items.first.hover()
+    items.first.get_by_title("Stop", exact=True).click()
+    expect(items).to_have_count(1)
+
     store = RunStore(lab.path.parent / "dtrain-runs")
     assert {run.name: run.phase for run in store.list_runs()} == {"long": "stopped", "short": "finished"}
     store.close()
 
 
 def test_a_kernel_that_is_killed_and_an_extension_that_is_unloaded(open_lab):
-    lab = open_lab(SETUP, TRAIN.format(name="long", steps=2000), "%unload_ext jupyter_dtrain", "%load_ext jupyter_dtrain")
+    lab = open_lab(SETUP, cells.TRAIN.format(name="long", steps=2000), "%unload_ext jupyter_dtrain", "%load_ext jupyter_dtrain")
     lab.open_sidebar()
     lab.resize_sidebar(300)
     kernel = psutil.Process(int(lab.run(setup).split()[-1]))

@@ -44,6 +44,16 @@ CELLS = {
 }
 setup, first, second, broken = range(len(CELLS))
 
+NOTEBOOK = "const notebook = window.jupyterapp.shell.currentWidget.content;"
+SELECT = f"index => {{ {NOTEBOOK} notebook.activeCellIndex = index; }}"
+EDIT_SOURCE = f"([index, text]) => {{ {NOTEBOOK} notebook.widgets[index].model.sharedModel.setSource(text); }}"
+PASTE_AGAIN = f"""([index, source]) => {{
+  {NOTEBOOK}
+  notebook.model.sharedModel.deleteCell(index);
+  notebook.model.sharedModel.insertCell(index, {{ cell_type: 'code', source }});
+  notebook.activeCellIndex = 0;
+}}"""
+
 
 def past_run(lab, name):
     button = lab.page.get_by_role("button", name=name, exact=True)
@@ -108,6 +118,22 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     lab.part("run-filter").fill("BASE")
     expect(lab.part("past-run")).to_have_count(1)
     lab.part("run-filter").fill("")
+    assert lab.cut_off() == []
+
+    # From a run to its cell: by its id, also when the text has changed, or by its text when the notebook has another.
+    go = row.get_by_role("button", name="Go to cell")
+    go.click()
+    expect(lab.cell(second)).to_have_class(re.compile("jp-mod-active"))
+    lab.page.evaluate(EDIT_SOURCE, [second, "# another text"])
+    lab.page.evaluate(SELECT, setup)
+    go.click()
+    expect(lab.cell(second)).to_have_class(re.compile("jp-mod-active"))
+    lab.page.evaluate(PASTE_AGAIN, [second, CELLS["second"]])
+    go.click()
+    expect(lab.cell(second)).to_have_class(re.compile("jp-mod-active"))
+    lab.page.evaluate(EDIT_SOURCE, [second, "# gone"])
+    go.click()
+    expect(row).to_contain_text("Its cell is no longer in notebook.ipynb.")
     assert lab.cut_off() == []
 
     # Drawn beside the run that is there, and compared.

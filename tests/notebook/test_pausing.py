@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET, TELEMETRY_TARGET
+from jupyter_dtrain.runs.store import RunStore
 from tests.notebook.kernel import difference
 
 SETUP = """
@@ -79,8 +81,8 @@ class Run:
     def wait_for_phase(self, phase: str) -> None:
         self.wait(lambda: (updates := self.messages("run_update")) and updates[-1]["phase"] == phase, phase)
 
-    def command(self, name: str) -> tuple[bool, str]:
-        reply = self.notebook.command(self.commands, name)
+    def command(self, name: str, **options: object) -> tuple[bool, str]:
+        reply = self.notebook.command(self.commands, name, **options)
         return reply["ok"], reply["message"]
 
     def pause(self) -> int:
@@ -158,6 +160,33 @@ def test_a_pause_survives_the_death_of_an_engine(start, expected):
     assert difference(run.notebook.value(STATE), expected) is None
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
+    run = start()
+    for _ in range(3):  # as often as it is asked for, also where the run has come no further
+        run.wait_for_steps()
+        before = run.engines() or run.pids
+        assert run.command("restart_engine", rank=rank) == (True, f"The engine of rank {rank} is starting anew.")
+        run.wait(lambda before=before: run.engines() not in ([], before), "another engine")
+    assert run.command("restart_engine", rank=7) == (False, "Rank 7 takes no part in this run: restart its engine after it.")
+    assert run.engines()[1 - rank] == run.pids[1 - rank]
+    run.finish()
+    assert run.cell.stderr.count(f"Restarting rank {rank}: going on from ") == 3
+    assert difference(run.notebook.value(STATE), expected) is None
+
+    # Between cells too, and the next one runs on it.
+    before = run.notebook.engines()
+    assert run.command("restart_engine", rank=rank)[0]
+    run.notebook.wait(lambda: run.engines() not in ([], before), "another engine")
+    after = run.notebook.run("%%distribute --engines 2\nimport os\nos.getpid()")
+    assert after.result == str(run.engines()[0])
+    assert run.notebook.engines() == run.engines() != before
+    assert run.command("restart_engine", rank=99) == (False, "There is no rank 99.")
+    assert run.command("restart_engine") == (False, "Which engine? The command names no rank.")
+    run.notebook.run("%distribute stop")
+    assert run.command("restart_engine", rank=0) == (False, "No engines are running.")
+
+
 @pytest.mark.parametrize("how", ["stop_run", "interrupt"])
 def test_a_paused_run_can_be_stopped(start, how):
     run = start()
@@ -231,6 +260,11 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
     run.finish()
     assert difference(run.notebook.value(STATE), expected) is None
     assert run.num_steps > 2 * (60 * 6 + 10), "some steps were made twice"
+    told = [update["step"] for update in run.messages("run_update")]
+    assert any(after == 40 < before for before, after in itertools.pairwise(told)), "the step goes down at once"
+    store = RunStore(run.notebook.folder / "dtrain-runs")
+    assert store.points(run_id(run), "loss").step == list(range(1, 361))
+    store.close()
     assert ask(run, "roll_back", step=40)["message"] == (
         f"That run is not going on. `%distribute resume {run_id(run)}@40` in a cell lets it go on from there."
     )

@@ -7,8 +7,9 @@ from contextlib import closing
 import pytest
 
 from jupyter_dtrain.errors import StoreError
-from jupyter_dtrain.protocol import Command
+from jupyter_dtrain.protocol import Command, RunCell
 from jupyter_dtrain.runs.archive import RunArchive
+from jupyter_dtrain.runs.record import CellOrigin
 from jupyter_dtrain.runs.store import DATABASE, RunStore
 
 # The tables as the first version had them.
@@ -123,6 +124,15 @@ def test_two_runs_are_compared_by_arguments_versions_and_cells(store, archive):
     (store.folder / before / "cell.py").unlink()
     with pytest.raises(StoreError, match="cannot be read"):
         ask(archive, "compare_runs", run_id=before, other_run_id=after)
+
+
+def test_the_cell_of_a_run_is_found(store, archive):
+    known = store.create_run("one", "train()\n", 2, {}, {}, CellOrigin(cell_id="c7", notebook="digits.ipynb"))
+    assert ask(archive, "find_cell", run_id=known).cell == RunCell(run_id=known, text="train()\n", cell_id="c7", notebook="digits.ipynb")
+    unknown = record(store, "two")
+    assert ask(archive, "find_cell", run_id=unknown).cell == RunCell(run_id=unknown, text="train()\n", cell_id=None, notebook=None)
+    (store.folder / unknown / "run.json").write_text("of an older version")
+    assert ask(archive, "find_cell", run_id=unknown).cell.cell_id is None
 
 
 def test_commands_that_name_no_run_or_are_not_about_runs_are_refused(archive):

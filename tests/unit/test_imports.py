@@ -87,6 +87,7 @@ ENGINE_ORDER = [
     "gradients",
     "best",
     "observe",
+    "extent",
     "notes",
     "instrument",
     "training",

@@ -356,6 +356,31 @@ def test_a_notice_of_all_ranks_is_shown_once_and_stays_for_views_that_open_later
     assert len(run.notices()) == MAX_NOTICES
 
 
+def test_a_run_that_goes_back_takes_back_what_came_after_and_is_told_it_again():
+    run = recorder(world_size=2)
+
+    def report(numbers, losses, *, first):
+        for rank in range(2):
+            run.apply(steps(rank, numbers, losses))
+        run.apply(Scalars(rank=0, name="accuracy", first=first, step=numbers, time=[0.0] * len(numbers), value=losses))
+
+    report([1, 2, 3], [3.0, 2.0, 1.0], first=0)
+    run.drain()
+    report([4, 5], [0.5, 0.25], first=3)
+    assert [len(rows.points) for rows in run.take_rows() if rows.name in ("loss", "accuracy")] == [5, 5]
+    run.go_back(2, {"loss": 3, "accuracy": 3})
+    update = only(run.drain(), RunUpdate)[-1]
+    assert (update.step, update.loss) == (2, 2.0)
+    for points in run.snapshot_points():
+        assert points.name not in ("loss", "accuracy") or points.step == [1, 2]
+    report([3, 4], [1.5, 1.25], first=2)
+    messages = run.drain()
+    for name in ("loss", "accuracy"):
+        assert curve(messages, name) == {3: 1.5, 4: 1.25}
+    assert stored(run).step == [3, 4]
+    assert only(messages, RunUpdate)[-1].step == 4
+
+
 def test_nothing_new_is_nothing_to_send():
     run = recorder(1)
     assert len(run.drain()) == 1  # that there is a run

@@ -17,8 +17,9 @@ import pytest
 
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.record import new_run_id
 from jupyter_dtrain.runs.schema import SCHEMA_VERSION
-from jupyter_dtrain.runs.store import DATABASE, RunStore, new_run_id
+from jupyter_dtrain.runs.store import DATABASE, RunStore
 
 
 @pytest.fixture
@@ -76,6 +77,7 @@ def test_the_folder_of_a_run_holds_its_cell_and_what_it_ran_with(store):
         "host": socket.gethostname(),
         "arguments": {"engines": 2},
         "environment": {"torch": "2.13.0", "seed": 7},
+        "origin": {"cell_id": None, "notebook": None},
     }
     (record.folder / "cell.py").unlink()
     with pytest.raises(StoreError, match="cannot be read"):
@@ -139,6 +141,15 @@ def test_losses_that_are_not_finite_come_back_as_they_were(store):
     first, *rest = store.points(run_id, "loss").value
     assert math.isnan(first)
     assert rest == [math.inf, -math.inf]
+
+
+def test_points_after_a_step_are_taken_back_but_those_of_devices(store):
+    run_id, other = start(store), start(store)
+    for owner, name in ((run_id, "loss"), (run_id, "device/0/utilization"), (other, "loss")):
+        store.add_points(owner, name, [1, 2, 3], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
+    assert store.cut_curves(run_id, 1) == {"loss": 2}
+    assert store.points(run_id, "loss").step == [1]
+    assert store.points(run_id, "device/0/utilization").step == store.points(other, "loss").step == [1, 2, 3]
 
 
 def test_deleting_a_run_leaves_nothing_of_it_and_does_not_touch_another(store):

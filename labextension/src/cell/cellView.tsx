@@ -5,6 +5,7 @@ import * as React from 'react';
 import { PlotOptions } from '../model/plotOptions';
 import { TrainingState } from '../model/state';
 import { CurvePlots } from '../panels/curvePlots';
+import { Frames } from '../panels/frames';
 import { RunFacts } from '../panels/runFacts';
 import { runPhaseText } from '../panels/texts';
 import type { ISnapshot } from '../protocol';
@@ -20,11 +21,11 @@ export class CellView {
     this._plots = new CurvePlots({
       plot: new PlotOptions(),
       trans: plainTexts,
-      schedule: this._schedule
+      schedule: this._frames.schedule
     });
     this._plots.node.className = 'jp-dtrain-cell-curves';
     _node.append(this._head, this._plots.node);
-    this._sizes = new ResizeObserver(this._schedule);
+    this._sizes = new ResizeObserver(this._frames.schedule);
     this._sizes.observe(_node);
     this._themes = new MutationObserver(() => {
       this._plots.restyle();
@@ -35,12 +36,15 @@ export class CellView {
   }
 
   show(snapshot: ISnapshot): void {
+    if ((snapshot.run?.step ?? 0) < (this._state.run?.step ?? 0)) {
+      this._state = new TrainingState(); // it has gone back to a checkpoint
+    }
     this._state.apply(snapshot);
-    this._schedule();
+    this._frames.schedule();
   }
 
   dispose(): void {
-    cancelAnimationFrame(this._frame);
+    this._frames.dispose();
     this._sizes.disconnect();
     this._themes.disconnect();
     this._plots.dispose();
@@ -79,36 +83,15 @@ export class CellView {
     this._plots.show(curves === null ? [] : [curves], null);
   }
 
-  /** Draw what has changed in the next frame. */
-  private readonly _schedule = (): void => {
-    this._isStale = true;
-    this._requestFrame();
-  };
-
-  private _requestFrame(): void {
-    if (this._frame === 0) {
-      this._frame = requestAnimationFrame(() => {
-        this._frame = 0;
-        this._drawFrame();
-      });
-    }
-  }
-
-  private _drawFrame(): void {
-    if (this._isStale) {
-      this._isStale = false;
-      this._update();
-    }
-    if (this._plots.drawSome()) {
-      this._requestFrame();
-    }
-  }
-
   private readonly _head: HTMLElement;
   private readonly _plots: CurvePlots;
   private readonly _sizes: ResizeObserver;
   private readonly _themes: MutationObserver;
-  private readonly _state = new TrainingState();
-  private _frame = 0;
-  private _isStale = false;
+  private readonly _frames = new Frames({
+    update: () => {
+      this._update();
+    },
+    drawSome: () => this._plots.drawSome()
+  });
+  private _state = new TrainingState();
 }

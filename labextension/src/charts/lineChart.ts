@@ -115,6 +115,12 @@ export class LineChart {
     this.hover(frame.hover);
   }
 
+  /** Say the values of a frame that is not drawn, for nobody sees it. */
+  tell(frame: IFrame): void {
+    this._frame = frame;
+    this._describe(frame.hover);
+  }
+
   /** Show the values at `x`, or else the newest. */
   hover(x: number | null): void {
     if (this._plot === null || this._frame === null) {
@@ -159,7 +165,7 @@ export class LineChart {
     return {
       width,
       height: options.height,
-      padding: [8, 12, 0, 0],
+      padding: [8, LABEL_EDGE, 0, 0],
       legend: { show: false },
       cursor: pointerOptions(options),
       scales: {
@@ -273,6 +279,9 @@ export class LineChart {
   private _shape = '';
   private _legendShown = '[]';
 }
+
+/** Half of a label of the x axis, which may stand at its end. */
+const LABEL_EDGE = 20;
 
 /** Logarithmic, without blanks up to the next power of ten. */
 const LOGARITHMIC: uPlot.Scale = {

@@ -4,7 +4,13 @@
  */
 
 import { Signal, type ISignal } from '@lumino/signaling';
-import type { IComparison, IPastRun, Nested, CommandName } from '../protocol';
+import type {
+  CommandName,
+  IComparison,
+  IPastRun,
+  IRunCell,
+  Nested
+} from '../protocol';
 import { Details, type Ask } from './details';
 import type { ICurveRun } from './lines';
 import { Series } from './series';
@@ -12,6 +18,7 @@ import { XPositions } from './xAxis';
 
 export type PastRun = Nested<IPastRun>;
 export type Comparison = Nested<IComparison>;
+export type RunCell = Nested<IRunCell>;
 
 export class Archive {
   constructor(private readonly _ask: Ask) {
@@ -108,6 +115,15 @@ export class Archive {
       });
       this._comparison = reply.comparison;
     });
+  }
+
+  /** The cell that made a run; `null`: `error` says why it is not known. */
+  async cellOf(run: PastRun): Promise<RunCell | null> {
+    let cell: RunCell | null = null;
+    await this._try(async () => {
+      cell = (await this._ask('find_cell', { run_id: run.run_id })).cell;
+    });
+    return cell;
   }
 
   forgetComparison(): void {

@@ -174,9 +174,12 @@ export class Controls {
         if (command === 'start_cluster') {
           return 'cluster-running';
         }
+        if (command === 'restart_engine') {
+          return this.stopping ? 'run-stopping' : null;
+        }
         return running ? 'run-active' : null;
       case 'stopped':
-        return command === 'stop_cluster' ? 'cluster-stopped' : null;
+        return command === 'start_cluster' ? null : 'cluster-stopped';
     }
   }
 

@@ -87,6 +87,18 @@ export class Series {
     }
   }
 
+  /** Take away the points after `step`. */
+  cut(step: number): void {
+    const kept = firstNotBelow(this._steps, step + 1);
+    if (kept < this._steps.length) {
+      // In new columns: a chart may hold the old ones.
+      this._steps = this._steps.slice(0, kept);
+      this._times = this._times.slice(0, kept);
+      this._values = this._values.slice(0, kept);
+      this._revision += 1;
+    }
+  }
+
   private _put(step: number, time: number, value: number | null): void {
     const last = this._steps[this._steps.length - 1];
     if (last === undefined || step > last) {

@@ -143,6 +143,12 @@ export class TrainingState {
 
   private _setRun(run: Nested<IRunUpdate>, now: number): void {
     this._enterRun(run.run_id);
+    if (this.run !== null && run.step < this.run.step) {
+      // It goes on from a checkpoint: what came after it is made anew.
+      for (const series of this.series.values()) {
+        series.cut(run.step);
+      }
+    }
     this.run = run;
     this.runReceived = now;
   }

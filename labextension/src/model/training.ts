@@ -39,6 +39,16 @@ export class TrainingModel implements IDisposable {
     return this._changed;
   }
 
+  /** Emitted after any change in any kernel, current or not. */
+  get anyChanged(): ISignal<this, void> {
+    return this._anyChanged;
+  }
+
+  /** The training of all kernels that are known and not gone. */
+  get all(): readonly ITraining[] {
+    return [...this._trainings.values()];
+  }
+
   /** The current kernel's training; `null`: there is no kernel. */
   get current(): ITraining | null {
     return this._current;
@@ -118,6 +128,7 @@ export class TrainingModel implements IDisposable {
       }
     };
     const onChanged = (): void => {
+      this._anyChanged.emit();
       if (this._current === training) {
         this._changed.emit();
       }
@@ -129,12 +140,14 @@ export class TrainingModel implements IDisposable {
     checkpoints.changed.connect(onChanged);
     kernel.disposed.connect(() => {
       this._trainings.delete(kernel);
+      this._anyChanged.emit();
     });
     this._trainings.set(kernel, training);
     return training;
   }
 
   private readonly _changed = new Signal<this, void>(this);
+  private readonly _anyChanged = new Signal<this, void>(this);
   private readonly _trainings = new Map<KernelLink, ITraining>();
   private _current: ITraining | null = null;
   private _absence: Absence = 'no-notebook';

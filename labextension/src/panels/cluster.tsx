@@ -42,7 +42,7 @@ export class ClusterView extends View {
           </p>
         )}
         {cluster.engines.length > 0 && (
-          <Ranks state={training.connection.state} trans={trans} />
+          <Ranks training={training} trans={trans} />
         )}
         <ClusterControls training={training} trans={trans} />
       </section>
@@ -64,7 +64,7 @@ function ClusterControls(props: IClusterControlsProps): React.ReactElement {
     return obstacle === null ? null : obstacleText(obstacle, trans);
   };
   const stopReason = reason('stop_cluster');
-  const { failure } = controls;
+  const { answer, failure } = controls;
   const { phase } = connection.state.cluster;
   const number = Number.parseInt(count, 10);
   return (
@@ -109,6 +109,11 @@ function ClusterControls(props: IClusterControlsProps): React.ReactElement {
             <span className="jp-dtrain-hint">{stopReason}</span>
           )}
         </div>
+      )}
+      {answer?.command === 'restart_engine' && (
+        <p className="jp-dtrain-hint" role="status">
+          {answer.message}
+        </p>
       )}
       {failure !== null && !RUN_COMMANDS.includes(failure.command) && (
         <p className="jp-dtrain-error-text" role="alert">

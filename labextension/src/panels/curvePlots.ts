@@ -41,6 +41,13 @@ export interface ICurvePlotsOptions {
   actions?: (chart: LineChart, label: string) => HTMLElement[];
 }
 
+/** A chart that is to be drawn. */
+interface IWaiting {
+  frame: () => IFrame;
+  /** Whether its newest values are said already, where nobody sees it. */
+  isTold: boolean;
+}
+
 export class CurvePlots {
   constructor(private readonly _options: ICurvePlotsOptions) {
     const { plot, trans, schedule } = _options;
@@ -101,29 +108,36 @@ export class CurvePlots {
       const whole = runs[0]?.series.get(group.members[0]?.name ?? '');
       chart.node.dataset.points = String(whole?.length ?? 0);
       // One that waits already keeps its turn.
-      this._waiting.set(group.stem, () => {
-        this._drawGroup(chart, group, lines[index] ?? [], runs);
+      this._waiting.set(group.stem, {
+        frame: () => this._frameOf(group, lines[index] ?? [], runs),
+        isTold: false
       });
     });
   }
 
   /**
-   * Draw some of the charts that are in view and have changed; return whether
-   * others are left for the next frame.
+   * Draw some of the charts that are in view and have changed, and say the
+   * newest values of others; return whether more are left for the next frame.
    */
   drawSome(): boolean {
-    let drawn = 0;
-    for (const [stem, draw] of this._waiting) {
+    let done = 0;
+    for (const [stem, waiting] of this._waiting) {
       const chart = this._charts.get(stem);
-      if (chart !== undefined && !this._inView.has(chart.node)) {
+      const isInView = chart !== undefined && this._inView.has(chart.node);
+      if (waiting.isTold && !isInView) {
         continue;
       }
-      if (drawn === PER_FRAME) {
+      if (done === PER_FRAME) {
         return true;
       }
-      this._waiting.delete(stem);
-      draw();
-      drawn += 1;
+      if (isInView) {
+        this._waiting.delete(stem);
+        chart.draw(waiting.frame());
+      } else {
+        waiting.isTold = true;
+        chart?.tell(waiting.frame());
+      }
+      done += 1;
     }
     return false;
   }
@@ -147,20 +161,19 @@ export class CurvePlots {
     this.clear();
   }
 
-  private _drawGroup(
-    chart: LineChart,
+  private _frameOf(
     group: IGroup,
     lines: readonly ICurveLine[],
     runs: readonly ICurveRun[]
-  ): void {
+  ): IFrame {
     const numMembers = group.members.length;
-    chart.draw({
+    return {
       ...this._axis(),
       lines: lines.map(line => this._styled(line, group, runs, numMembers)),
       range: this._options.plot.zoom ?? this._full,
       logScale: this._options.plot.logScale,
       hover: this._options.plot.hover
-    });
+    };
   }
 
   private _styled(
@@ -278,8 +291,8 @@ export class CurvePlots {
   private readonly _charts = new Map<string, LineChart>();
   private readonly _views: IntersectionObserver;
   private readonly _inView = new Set<Element>();
-  /** What draws the charts that have changed, by stem; the oldest first. */
-  private readonly _waiting = new Map<string, () => void>();
+  /** The charts that have changed, by stem; the oldest first. */
+  private readonly _waiting = new Map<string, IWaiting>();
   private _builder: LineBuilder;
   private _details: Details | null = null;
   private _full: readonly [number, number] = [0, 1];

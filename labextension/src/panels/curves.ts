@@ -9,6 +9,7 @@ import type { TrainingModel } from '../model/training';
 import { exportButtons } from './curveExport';
 import { CurvePlots } from './curvePlots';
 import { CurveTools } from './curveTools';
+import { Frames } from './frames';
 
 export class CurvesView extends Widget {
   constructor(
@@ -31,22 +32,18 @@ export class CurvesView extends Widget {
     this._plots = new CurvePlots({
       plot: _model.plot,
       trans,
-      schedule: () => {
-        this._schedule();
-      },
+      schedule: this._frames.schedule,
       actions: (chart, label) =>
         exportButtons({ label, chart, trans, training: () => _model.current })
     });
     this._section.append(header, this._tools.node, this._plots.node);
-    this._observer = new ResizeObserver(() => {
-      this._schedule();
-    });
-    _model.changed.connect(this._schedule, this);
+    this._observer = new ResizeObserver(this._frames.schedule);
+    _model.changed.connect(this._onChanged, this);
     _themes?.themeChanged.connect(this._onTheme, this);
   }
 
   override dispose(): void {
-    cancelAnimationFrame(this._frame);
+    this._frames.dispose();
     this._observer.disconnect();
     this._themes?.themeChanged.disconnect(this._onTheme, this);
     this._plots.dispose();
@@ -56,7 +53,7 @@ export class CurvesView extends Widget {
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
     this._observer.observe(this.node);
-    this._schedule();
+    this._frames.schedule();
   }
 
   protected override onBeforeDetach(message: Message): void {
@@ -66,34 +63,7 @@ export class CurvesView extends Widget {
 
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this._schedule();
-  }
-
-  /** Draw what has changed in the next frame, if this is visible then. */
-  private _schedule(): void {
-    this._isStale = true;
-    this._requestFrame();
-  }
-
-  private _requestFrame(): void {
-    if (this._frame === 0 && this.isVisible) {
-      this._frame = requestAnimationFrame(() => {
-        this._frame = 0;
-        if (this.isVisible) {
-          this._drawFrame();
-        }
-      });
-    }
-  }
-
-  private _drawFrame(): void {
-    if (this._isStale) {
-      this._isStale = false;
-      this._update();
-    }
-    if (this._plots.drawSome()) {
-      this._requestFrame();
-    }
+    this._frames.schedule();
   }
 
   private _update(): void {
@@ -111,6 +81,10 @@ export class CurvesView extends Widget {
     this._tools.update(this._plots.hasEpochs);
   }
 
+  private _onChanged(): void {
+    this._frames.schedule();
+  }
+
   private _onTheme(): void {
     this._plots.restyle();
   }
@@ -119,6 +93,11 @@ export class CurvesView extends Widget {
   private readonly _tools: CurveTools;
   private readonly _plots: CurvePlots;
   private readonly _observer: ResizeObserver;
-  private _frame = 0;
-  private _isStale = false;
+  private readonly _frames = new Frames({
+    update: () => {
+      this._update();
+    },
+    drawSome: () => this._plots.drawSome(),
+    isVisible: () => this.isVisible
+  });
 }

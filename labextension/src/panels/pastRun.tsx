@@ -4,6 +4,7 @@ import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { lineColor } from '../charts/theme';
 import { runColor } from '../model/lines';
+import type { NotebookCells } from '../cells';
 import type { Archive, PastRun } from '../model/archive';
 import { durationOf } from '../model/runList';
 import { formatCount, formatDuration, formatValue } from './format';
@@ -16,6 +17,7 @@ export interface IPastRunProps {
   /** Which of the drawn runs it is; `null`: none. */
   color: number | null;
   archive: Archive;
+  cells: NotebookCells;
   opened: boolean;
   onToggle: () => void;
   trans: TranslationBundle;
@@ -90,8 +92,19 @@ export function PastRunRow(props: IPastRunProps): React.ReactElement {
 }
 
 function Actions(props: IPastRunProps): React.ReactElement {
-  const { run, others, archive, trans } = props;
+  const { run, others, archive, cells, trans } = props;
   const [deleting, setDeleting] = React.useState(false);
+  const [gone, setGone] = React.useState('');
+  const goToCell = async (): Promise<void> => {
+    const cell = await archive.cellOf(run);
+    if (cell !== null && !(await cells.goTo(cell))) {
+      setGone(
+        cell.notebook === null
+          ? trans.__('Its cell is in none of the notebooks that are open.')
+          : trans.__('Its cell is no longer in %1.', cell.notebook)
+      );
+    }
+  };
   return (
     <div className="jp-dtrain-past-run-actions">
       {run.error !== null && (
@@ -156,17 +169,30 @@ function Actions(props: IPastRunProps): React.ReactElement {
             </button>
           </>
         ) : (
-          <button
-            type="button"
-            className="jp-dtrain-button"
-            onClick={() => {
-              setDeleting(true);
-            }}
-          >
-            {trans.__('Delete…')}
-          </button>
+          <>
+            <button
+              type="button"
+              className="jp-dtrain-button"
+              title={trans.__('Go to the cell that made this run')}
+              onClick={() => void goToCell()}
+            >
+              {trans.__('Go to cell')}
+            </button>
+            <button
+              type="button"
+              className="jp-dtrain-button"
+              onClick={() => {
+                setDeleting(true);
+              }}
+            >
+              {trans.__('Delete…')}
+            </button>
+          </>
         )}
       </div>
+      <p className="jp-dtrain-hint" role="status">
+        {gone}
+      </p>
     </div>
   );
 }

@@ -2,6 +2,7 @@
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { refreshIcon } from '@jupyterlab/ui-components';
 import { HISTORY_S, type DeviceHistory } from '../model/deviceHistory';
 import type { DeviceUse } from '../model/state';
 import type { IEngineInfo, Nested } from '../protocol';
@@ -21,11 +22,14 @@ export interface IRankRowProps {
   step: number | null;
   /** How many times longer than most it takes; `null`: it does not. */
   slower: number | null;
+  /** Why its engine cannot be restarted; `null`: it can. */
+  obstacle: string | null;
+  onRestart: () => void;
   trans: TranslationBundle;
 }
 
 export function RankRow(props: IRankRowProps): React.ReactElement {
-  const { engine, use, history, step, slower, trans } = props;
+  const { engine, use, history, step, slower, obstacle, trans } = props;
   const percent = Math.min(100, Math.max(0, use?.utilization ?? 0));
   const rank = String(engine.rank);
   const facts = [
@@ -50,6 +54,27 @@ export function RankRow(props: IRankRowProps): React.ReactElement {
       <span className="jp-dtrain-rank-percent">
         {use === undefined ? '–' : formatPercent(use.utilization)}
       </span>
+      <button
+        type="button"
+        className="jp-dtrain-restart"
+        data-testid="jp-dtrain-restart-engine"
+        aria-label={trans.__('Restart the engine of rank %1', rank)}
+        aria-disabled={obstacle !== null}
+        title={
+          obstacle ??
+          trans.__(
+            'Restart the engine of rank %1. A run goes on from its last snapshot, with the same result.',
+            rank
+          )
+        }
+        onClick={() => {
+          if (obstacle === null) {
+            props.onRestart();
+          }
+        }}
+      >
+        <refreshIcon.react tag="span" width="14px" height="14px" />
+      </button>
       <div
         className="jp-dtrain-bar"
         role="meter"

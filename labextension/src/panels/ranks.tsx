@@ -6,9 +6,10 @@
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { straggler } from '../model/advice';
-import type { TrainingState } from '../model/state';
+import type { ITraining } from '../model/training';
 import { HeatMap } from './heatMap';
 import { RankRow, ROW_HEIGHT } from './rankRow';
+import { obstacleText } from './texts';
 
 /** So many rows are simply shown. */
 const MAX_ROWS = 32;
@@ -16,15 +17,19 @@ const MAX_ROWS = 32;
 const ROWS_IN_SIGHT = 6;
 
 export interface IRanksProps {
-  state: TrainingState;
+  training: ITraining;
   trans: TranslationBundle;
 }
 
-export function Ranks({ state, trans }: IRanksProps): React.ReactElement {
+export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
+  const { controls, connection } = training;
+  const { state } = connection;
   const { engines } = state.cluster;
   const list = React.useRef<HTMLUListElement>(null);
   const [top, setTop] = React.useState(0);
   const late = state.running ? straggler([...state.times.values()]) : null;
+  const obstacle = controls.obstacle('restart_engine');
+  const reason = obstacle === null ? null : obstacleText(obstacle, trans);
   const row = (index: number): React.ReactElement | null => {
     const engine = engines[index];
     return engine === undefined ? null : (
@@ -35,6 +40,10 @@ export function Ranks({ state, trans }: IRanksProps): React.ReactElement {
         history={state.histories.get(engine.rank)}
         step={state.times.get(engine.rank)?.step ?? null}
         slower={late?.rank === engine.rank ? late.slower : null}
+        obstacle={reason}
+        onRestart={() => {
+          void controls.send('restart_engine', { rank: engine.rank });
+        }}
         trans={trans}
       />
     );

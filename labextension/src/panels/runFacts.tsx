@@ -3,7 +3,12 @@
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Run } from '../model/state';
-import { formatCount, formatDuration, formatValue } from './format';
+import {
+  formatCount,
+  formatDuration,
+  formatPercent,
+  formatValue
+} from './format';
 
 export interface IRunFactsProps {
   run: Run;
@@ -15,42 +20,29 @@ export interface IRunFactsProps {
 
 export function RunFacts(props: IRunFactsProps): React.ReactElement {
   const { run, elapsed, running, trans } = props;
+  const speed = run.samples_per_second;
+  const stats: [name: string, label: string, value: string][] = [
+    ['loss', trans.__('Loss'), formatValue(run.loss)],
+    ['step', trans.__('Step'), formatCount(run.step)],
+    ['samples', trans.__('Samples/s'), formatCount(speed === 0 ? null : speed)],
+    [
+      'learning-rate',
+      trans.__('Learning rate'),
+      formatValue(run.learning_rate)
+    ],
+    ['elapsed', trans.__('Elapsed'), formatDuration(elapsed)],
+    ['engines', trans.__('Engines'), String(run.world_size)]
+  ];
   return (
     <>
       <Progress run={run} running={running} trans={trans} />
       <dl className="jp-dtrain-numbers">
-        <Stat
-          name="loss"
-          label={trans.__('Loss')}
-          value={formatValue(run.loss)}
-        />
-        <Stat
-          name="step"
-          label={trans.__('Step')}
-          value={formatCount(run.step)}
-        />
-        <Stat
-          name="samples"
-          label={trans.__('Samples/s')}
-          value={formatCount(
-            run.samples_per_second === 0 ? null : run.samples_per_second
-          )}
-        />
-        <Stat
-          name="learning-rate"
-          label={trans.__('Learning rate')}
-          value={formatValue(run.learning_rate)}
-        />
-        <Stat
-          name="elapsed"
-          label={trans.__('Elapsed')}
-          value={formatDuration(elapsed)}
-        />
-        <Stat
-          name="engines"
-          label={trans.__('Engines')}
-          value={String(run.world_size)}
-        />
+        {stats.map(([name, label, value]) => (
+          <div key={name}>
+            <dt>{label}</dt>
+            <dd data-testid={`jp-dtrain-${name}`}>{value}</dd>
+          </div>
+        ))}
       </dl>
     </>
   );
@@ -62,59 +54,78 @@ interface IProgressProps {
   trans: TranslationBundle;
 }
 
-/** Where the loader is; a bar where its length is known. */
+/**
+ * How far the run is: a bar where the loops around its steps say how long they
+ * are, or else for the epoch where the loader says it.
+ */
 function Progress(props: IProgressProps): React.ReactElement | null {
   const { run, running, trans } = props;
-  const { epoch, batch, batches } = run;
-  if (epoch === null) {
-    return running ? <div className="jp-dtrain-bar jp-dtrain-waiting" /> : null;
-  }
-  const text =
-    batch === null
-      ? trans.__('Epoch %1', String(epoch))
-      : batches === null
-        ? trans.__('Epoch %1 · batch %2', String(epoch), String(batch))
-        : trans.__(
-            'Epoch %1 · batch %2 of %3',
-            String(epoch),
-            String(batch),
-            String(batches)
-          );
-  const percent =
+  const { epoch, batch, batches, fraction, remaining } = run;
+  const ofRun = run.phase === 'finished' && fraction !== null ? 1 : fraction;
+  const ofEpoch =
     batch === null || batches === null || batches === 0
       ? null
-      : Math.min(100, (100 * batch) / batches);
+      : Math.min(1, batch / batches);
+  const part = ofRun ?? ofEpoch;
+  const texts = [
+    placeText(run, trans),
+    ofRun === null ? '' : trans.__('%1 done', formatPercent(100 * ofRun)),
+    running && remaining !== null
+      ? trans.__('about %1 left', formatDuration(remaining))
+      : ''
+  ].filter(Boolean);
+  if (epoch === null && part === null) {
+    return running ? <div className="jp-dtrain-bar jp-dtrain-waiting" /> : null;
+  }
   return (
-    <div className="jp-dtrain-progress" data-testid="jp-dtrain-progress">
-      <span>{text}</span>
-      {percent !== null && (
+    <div
+      className="jp-dtrain-progress"
+      data-testid="jp-dtrain-progress"
+      title={
+        ofRun === null
+          ? undefined
+          : trans.__(
+              'Of the loops around the steps, at the speed of late. A cell that leaves them earlier takes less, one that does something after them more.'
+            )
+      }
+    >
+      <span>{texts.join(' · ')}</span>
+      {part !== null && (
         <div
           className="jp-dtrain-bar"
           role="progressbar"
-          aria-label={trans.__('Progress of the epoch')}
+          aria-label={
+            ofRun === null
+              ? trans.__('Progress of the epoch')
+              : trans.__('Progress of the run')
+          }
           aria-valuemin={0}
           aria-valuemax={100}
-          aria-valuenow={Math.round(percent)}
-          aria-valuetext={text}
+          aria-valuenow={Math.round(100 * part)}
+          aria-valuetext={texts.join(', ')}
         >
-          <div style={{ width: `${percent}%` }} />
+          <div style={{ width: `${100 * part}%` }} />
         </div>
       )}
     </div>
   );
 }
 
-interface IStatProps {
-  name: string;
-  label: string;
-  value: string;
-}
-
-function Stat({ name, label, value }: IStatProps): React.ReactElement {
-  return (
-    <div>
-      <dt>{label}</dt>
-      <dd data-testid={`jp-dtrain-${name}`}>{value}</dd>
-    </div>
-  );
+/** Where the loader is. */
+function placeText(run: Run, trans: TranslationBundle): string {
+  const { epoch, batch, batches } = run;
+  if (epoch === null) {
+    return '';
+  }
+  if (batch === null) {
+    return trans.__('Epoch %1', String(epoch));
+  }
+  return batches === null
+    ? trans.__('Epoch %1 · batch %2', String(epoch), String(batch))
+    : trans.__(
+        'Epoch %1 · batch %2 of %3',
+        String(epoch),
+        String(batch),
+        String(batches)
+      );
 }

@@ -2,9 +2,10 @@
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { NotebookCells } from '../cells';
 import type { PastRun } from '../model/archive';
 import { SORT_KEYS, selectRuns, type SortKey } from '../model/runList';
-import type { ITraining } from '../model/training';
+import type { ITraining, TrainingModel } from '../model/training';
 import { ComparisonView } from './comparison';
 import { PastRunRow } from './pastRun';
 import { View } from './view';
@@ -13,20 +14,30 @@ import { View } from './view';
 const MAX_ROWS = 100;
 
 export class RunsView extends View {
+  constructor(
+    id: string,
+    model: TrainingModel,
+    trans: TranslationBundle,
+    private readonly _cells: NotebookCells
+  ) {
+    super(id, model, trans);
+  }
+
   protected render(): React.ReactElement | null {
     const training = this.model.current;
     return training?.connection.status === 'connected' ? (
-      <PastRuns training={training} trans={this.trans} />
+      <PastRuns training={training} cells={this._cells} trans={this.trans} />
     ) : null;
   }
 }
 
 interface IRunsProps {
   training: ITraining;
+  cells: NotebookCells;
   trans: TranslationBundle;
 }
 
-function PastRuns({ training, trans }: IRunsProps): React.ReactElement {
+function PastRuns({ training, cells, trans }: IRunsProps): React.ReactElement {
   const { archive, connection } = training;
   const { run, running } = connection.state;
   const canAsk = connection.canCommand;
@@ -58,12 +69,12 @@ function PastRuns({ training, trans }: IRunsProps): React.ReactElement {
           </button>
         </h2>
       </header>
-      {open && <RunList training={training} trans={trans} />}
+      {open && <RunList training={training} cells={cells} trans={trans} />}
     </section>
   );
 }
 
-function RunList({ training, trans }: IRunsProps): React.ReactElement {
+function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
   const { archive } = training;
   const [filter, setFilter] = React.useState('');
   const [sort, setSort] = React.useState<SortKey>('newest');
@@ -129,6 +140,7 @@ function RunList({ training, trans }: IRunsProps): React.ReactElement {
             others={others(runs, run)}
             color={colorOf(training, run)}
             archive={archive}
+            cells={cells}
             opened={opened === run.run_id}
             onToggle={() => {
               setOpened(opened === run.run_id ? null : run.run_id);

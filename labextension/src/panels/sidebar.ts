@@ -4,6 +4,7 @@ import type { IThemeManager } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import { Panel } from '@lumino/widgets';
+import type { NotebookCells } from '../cells';
 import { trainingIcon } from '../icons';
 import type { TrainingModel } from '../model/training';
 import { CheckpointsView } from './checkpoints';
@@ -22,7 +23,7 @@ export class Sidebar extends Panel {
     private readonly _model: TrainingModel,
     trans: TranslationBundle,
     themes: IThemeManager | null,
-    insertCell: (code: string) => void
+    cells: NotebookCells
   ) {
     super();
     this.id = SIDEBAR_ID;
@@ -35,11 +36,13 @@ export class Sidebar extends Panel {
     this.addWidget(new RunView('jp-dtrain-run', _model, trans));
     this.addWidget(new CurvesView(_model, trans, themes));
     this.addWidget(
-      new CheckpointsView('jp-dtrain-checkpoints', _model, trans, insertCell)
+      new CheckpointsView('jp-dtrain-checkpoints', _model, trans, code => {
+        cells.insert(code);
+      })
     );
     this.addWidget(new TimesView('jp-dtrain-times', _model, trans));
     this.addWidget(new ClusterView('jp-dtrain-cluster', _model, trans));
-    this.addWidget(new RunsView('jp-dtrain-runs', _model, trans));
+    this.addWidget(new RunsView('jp-dtrain-runs', _model, trans, cells));
     this.addWidget(new NoticesView('jp-dtrain-notices', _model, trans));
   }
 

@@ -7,6 +7,7 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import type { TrainingModel } from '../model/training';
+import { Frames } from './frames';
 
 export abstract class View extends ReactWidget {
   constructor(
@@ -20,20 +21,13 @@ export abstract class View extends ReactWidget {
   }
 
   override dispose(): void {
-    cancelAnimationFrame(this._frame);
+    this._frames.dispose();
     super.dispose();
   }
 
   /** Draw in the next frame, if this is visible then. */
   protected schedule(): void {
-    if (this._frame === 0 && this.isVisible) {
-      this._frame = requestAnimationFrame(() => {
-        this._frame = 0;
-        if (this.isVisible) {
-          this.update();
-        }
-      });
-    }
+    this._frames.schedule();
   }
 
   protected override onAfterShow(message: Message): void {
@@ -41,5 +35,10 @@ export abstract class View extends ReactWidget {
     this.update();
   }
 
-  private _frame = 0;
+  private readonly _frames = new Frames({
+    update: () => {
+      this.update();
+    },
+    isVisible: () => this.isVisible
+  });
 }
