@@ -102,6 +102,9 @@ class GlobalView:
         A tensor that the cell has made for the batch (noise, a first hidden state, times of a diffusion) is cut to match, if one of
         its first two dims has the size of the batch. Where it cannot be told how the arguments belong together, all are whole.
         """
+        args, kwargs = values
+        if len(args) == 1 and not kwargs and type(args[0]) is GlobalTensor and isinstance(args[0].placement, Shard):
+            return ((self._own(args[0], args[0].placement),), kwargs), args[0].placement
         leaves, tree = pytree.tree_flatten(values)
         shards = [value.placement for value in leaves if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard)]
         if not shards:
@@ -170,6 +173,8 @@ class GlobalView:
         NotPerSample
             There is something in it that has no row per sample: a loss, a statistic, an object.
         """
+        if type(values) is torch.Tensor and (dims := known.get((placement, (values.dim(),)))) and dims[0] is not None:
+            return place(values, _along(dims[0], placement))
         leaves, tree = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
         if any(not isinstance(leaf, (torch.Tensor, *_NO_TENSORS)) for leaf in leaves):
@@ -177,15 +182,15 @@ class GlobalView:
         key = (placement, tuple(tensor.dim() for tensor in tensors))
         if key not in known:
             known[key] = self._dims(tensors, placement, batch_dims, one_more)
-        dims = iter(known[key])
+        found = iter(known[key])
 
         def convert(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, GlobalTensor | nn.Parameter):
                 return leaf
-            dim = next(dims)
+            dim = next(found)
             if dim is None:
                 raise NotPerSample
-            return place(leaf, Shard(dim, placement.share, placement.unit if dim == 0 and placement.dim == 0 else 1))
+            return place(leaf, _along(dim, placement))
 
         return pytree.tree_unflatten([convert(leaf) for leaf in leaves], tree)
 
@@ -301,6 +306,12 @@ def _may_hold_tensors(value: Any) -> bool:
     if callable(value) and not isinstance(value, nn.Module):
         return type(value).__module__ == "__main__" and hasattr(value, "__dict__")
     return type(value).__module__.partition(".")[0] not in _NO_HOLDERS and isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _along(dim: int, placement: Shard) -> Shard:
+    """Return where a model's result is that has the samples of `placement` along `dim`."""
+    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
+    return placement if (dim, unit) == (placement.dim, placement.unit) else Shard(dim, placement.share, unit)
 
 
 def _is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:

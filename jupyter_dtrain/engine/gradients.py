@@ -14,14 +14,15 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.weak import WeakIdKeyDictionary
 
+from .modules import parameters_in
 from .placements import GlobalTensor, Shard, part_of
 
 MAX_REDUCERS = 8
@@ -89,14 +90,25 @@ class GradientSync:
         self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[int, ...], DistributedDataParallel] = OrderedDict()
         self._models: list[weakref.ref[nn.Module]] = []
-        self._model_of: Any = WeakIdKeyDictionary()  # parameter → weak reference to its model
+        # By the parameter's id: weak references to it and to its model. PyTorch's dictionary for this takes ten times as long to look into.
+        self._model_of: dict[int, tuple[weakref.ref[nn.Parameter], weakref.ref[nn.Module]]] = {}
 
     def know(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
         reference = weakref.ref(module)
         self._models.append(reference)
         for parameter in module.parameters():
-            self._model_of.setdefault(parameter, reference)
+            if self._model(parameter) is None:
+                key = id(parameter)
+                self._model_of[key] = weakref.ref(parameter, partial(self._forget, key)), reference
+
+    def _model(self, leaf: torch.Tensor) -> nn.Module | None:
+        entry = self._model_of.get(id(leaf))
+        return entry[1]() if entry is not None and entry[0]() is leaf else None
+
+    def _forget(self, key: int, dead: object) -> None:
+        if key in self._model_of and self._model_of[key][0] is dead:
+            del self._model_of[key]
 
     def close(self) -> None:
         """Drop the reducers. To be called before the process group is left."""
@@ -112,8 +124,9 @@ class GradientSync:
         **options: Any,
     ) -> None:
         """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
-        scaled = [self._scaled(root, gradient) for root, gradient in zip(tensors, grad_tensors, strict=True)]
-        tensors = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
+        parts = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
+        scaled = [self._scaled(root, part, gradient) for root, part, gradient in zip(tensors, parts, grad_tensors, strict=True)]
+        tensors = parts
         reached = leaves_of(tensors)
         if inputs is not None:
             kept = {id(tensor) for tensor in inputs}
@@ -140,23 +153,20 @@ class GradientSync:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
                 leaf.grad = None  # as on one process: an optimizer passes it over
 
-    def _scaled(self, root: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def _scaled(self, root: torch.Tensor, part: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
         factor = self._weight_of(root) * self._world_size
-        if not root.requires_grad:
+        if not part.requires_grad:
             return gradient
-        if isinstance(root, GlobalTensor):
-            if gradient is not None and isinstance(root.placement, Shard):
-                gradient = part_of(gradient) if isinstance(gradient, GlobalTensor) else gradient[_rows(root.placement)]
-            root = part_of(root)
+        if gradient is not None and isinstance(root, GlobalTensor) and isinstance(root.placement, Shard):
+            gradient = part_of(gradient) if isinstance(gradient, GlobalTensor) else gradient[_rows(root.placement)]
         if factor == 1.0:
             return gradient
-        return torch.full_like(root, factor) if gradient is None else gradient * factor
+        return torch.full_like(part, factor) if gradient is None else gradient * factor
 
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
-        models = {id(reference): reference() for leaf in reached if (reference := self._model_of.get(leaf)) is not None}
-        alive = [model for model in models.values() if model is not None]
-        rest = {id(p): p for model in alive for p in model.parameters() if p.requires_grad and id(p) not in there}
+        models = {id(model): model for leaf in reached if (model := self._model(leaf)) is not None}
+        rest = {id(p): p for model in models.values() for p in parameters_in(model) if p.requires_grad and id(p) not in there}
         return reached + list(rest.values())
 
     def _reducer_for(self, leaves: list[torch.Tensor], *, complete: bool, backward: Callable[..., None]) -> tuple[Any, bool]:
@@ -300,10 +310,12 @@ def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if node in seen:
             continue
         seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None and not isinstance(variable, GlobalTensor):  # a batch that requires gradients is the rank's own
-            leaves[id(variable)] = variable
-        for following, _ in node.next_functions:
+        functions = node.next_functions
+        if not functions:  # only a node that adds to a leaf has none and a variable
+            variable = getattr(node, "variable", None)
+            if variable is not None and not isinstance(variable, GlobalTensor):  # a batch that requires gradients is the rank's own
+                leaves[id(variable)] = variable
+        for following, _ in functions:
             if following is not None and following not in seen:
                 pending.append(following)
     return list(leaves.values())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -27,6 +27,7 @@ from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
+from .modules import modules_in
 from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard
 from .randomness import ModelStream, TorchState
@@ -66,7 +67,7 @@ class ModelCalls:
         self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._made: WeakSet[nn.Module] = WeakSet()
         self._normalizing: WeakSet[nn.Module] = WeakSet()  # models that may have changed their statistics since these were taken
-        self._inside = False
+        self.inside = False  # the call of a model is under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._open: WeakSet[nn.Module] = WeakSet()
         self._results: WeakKeyDictionary[nn.Module, dict[Any, list[int | None]]] = WeakKeyDictionary()
@@ -75,11 +76,6 @@ class ModelCalls:
         self._keeps = False  # a module has kept a tensor
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
 
-    @property
-    def inside(self) -> bool:
-        """Whether the call of a model is under way."""
-        return self._inside
-
     def know(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
         self._is_model[module] = True
@@ -87,7 +83,7 @@ class ModelCalls:
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
-        if self._inside:
+        if self.inside:
             result = original(module, *args, **kwargs)
             if self._narrow and isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
@@ -174,7 +170,7 @@ class ModelCalls:
 
     def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
         args, kwargs = given
-        self._inside = True
+        self.inside = True
         if stream is not None:
             stream.switch()
         try:
@@ -183,7 +179,7 @@ class ModelCalls:
         finally:
             if stream is not None:
                 stream.switch()
-            self._inside = False
+            self.inside = False
 
     def _note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
         output, hidden = result
@@ -195,7 +191,7 @@ class ModelCalls:
 
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""
-        if self._view is None or self._inside:
+        if self._view is None or self.inside:
             return original(*args, **kwargs)
         return self._view.grad(original, args, kwargs)
 
@@ -225,12 +221,17 @@ class ModelCalls:
 
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
-        layers = {
-            id(layer): layer
-            for module in self._in_order(self._normalizing)
-            for layer in module.modules()
-            if isinstance(layer, _NormBase) and layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
+        found = {
+            module: [
+                layer
+                for layer in modules_in(module)
+                if isinstance(layer, _NormBase)
+                and layer.training
+                and not (self._normalization is not None and isinstance(layer, _BatchNorm))
+            ]
+            for module in self._normalizing
         }
+        layers = {id(layer): layer for module in self._in_order(found) for layer in found[module]} if any(found.values()) else {}
         self._normalizing.clear()
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
 
@@ -239,7 +240,7 @@ class ModelCalls:
         return (
             self._normalization is None
             and module.training
-            and any(isinstance(layer, _BatchNorm) and layer.training for layer in module.modules())
+            and any(isinstance(layer, _BatchNorm) and layer.training for layer in modules_in(module))
         )
 
     def state(self) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class ModelCalls:
         if self._draws is not None and state["draws"] is not None:
             self._draws.set_state(state["draws"])
 
-    def _in_order(self, modules: WeakSet[nn.Module]) -> list[nn.Module]:
+    def _in_order(self, modules: Collection[nn.Module]) -> list[nn.Module]:
         """Return `modules` in the order in which they became known, which is the same on all ranks."""
         return [module for module in self._is_model if module in modules] if modules else []
 

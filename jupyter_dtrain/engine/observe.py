@@ -17,7 +17,7 @@ import torch
 
 from ..protocol import Message, Progress, Scalars, Steps
 from .best import Best
-from .placements import part_of
+from .placements import detached
 from .shares import Share
 
 
@@ -62,7 +62,8 @@ class Observer:
         """Note a backward pass; the loss is the sum of the ranks' `root` times their `weight`."""
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)  # the pass before was a step made by hand
-        self._loss = part_of(root).detach() if root.numel() == 1 else None
+        part = detached(root)
+        self._loss = part if part.numel() == 1 else None
         self._weight = weight
         self._used, self._samples = self._used + self._samples, 0
 

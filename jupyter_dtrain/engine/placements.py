@@ -107,6 +107,12 @@ def place(part: torch.Tensor, placement: Placement) -> GlobalTensor:
     return result
 
 
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rank's part as a plain tensor without its graph."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach()
+
+
 def part_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the rank's part as a plain tensor; the graph behind it stays."""
     with torch._C.DisableTorchFunctionSubclass():

@@ -49,6 +49,7 @@ ENGINE_ORDER = [
     "process_group",
     "randomness",
     "shares",
+    "modules",
     "device_names",
     "devices",
     "emit",

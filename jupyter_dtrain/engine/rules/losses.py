@@ -34,7 +34,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
     def fit(value: Any) -> Any:
         if isinstance(value, GlobalTensor):
-            if value.placement != placement:
+            if value.placement is not placement and value.placement != placement:
                 raise NeedsWhole
         elif isinstance(value, torch.Tensor) and value.dim():
             if value.shape[0] == placement.total and (value.dim() == ndim or func in _OF_CLASSES):

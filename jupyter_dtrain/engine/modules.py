@@ -1,0 +1,44 @@
+"""What is in a module: as ``nn.Module`` says it, in a tenth of the time.
+
+``modules()`` and ``parameters()`` make names on their way through nested generators. They are asked for in every step here, and a
+small model's step takes milliseconds. Where a class has an answer of its own, that is asked.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+_named_modules, _modules = nn.Module.named_modules, nn.Module.modules
+_named_parameters, _parameters = nn.Module.named_parameters, nn.Module.parameters
+
+
+def modules_in(module: nn.Module) -> list[nn.Module]:
+    """Return ``module.modules()``."""
+    if type(module).modules is not _modules:
+        return list(module.modules())
+    found: dict[int, nn.Module] = {}
+    _collect(module, found)
+    return list(found.values())
+
+
+def parameters_in(module: nn.Module) -> list[nn.Parameter]:
+    """Return ``module.parameters()``."""
+    kind = type(module)
+    if kind.parameters is not _parameters or kind.named_parameters is not _named_parameters:
+        return list(module.parameters())
+    # As `named_parameters` does, it walks over the modules and asks none of them for parameters.
+    found = {id(p): p for part in modules_in(module) for p in part._parameters.values() if p is not None}
+    return list(found.values())
+
+
+def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:
+    if id(module) in found:
+        return
+    if type(module).named_modules is not _named_modules:
+        for _, part in module.named_modules():
+            found.setdefault(id(part), part)
+        return
+    found[id(module)] = module
+    for child in module._modules.values():
+        if child is not None:
+            _collect(child, found)
