@@ -23,7 +23,7 @@ from jupyter_client.manager import KernelManager
 
 from .jobs import IMPORTS, STAMPS, Job
 
-LIMIT = 300.0  # seconds for any cell or script
+LIMIT = 180.0  # seconds for any cell or script
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MKL_NUM_THREADS": "1"}  # torchrun's own default, and loopback
 PEERS = ["accelerate", "nbdistributed"]
 
@@ -75,6 +75,7 @@ class Kernel:
 
     def __init__(self, folder: Path, *, python: str = sys.executable, env: Mapping[str, str] | None = None) -> None:
         self.manager = KernelManager(kernel_name="python3")
+        self.is_idle = True  # no cell runs that took too long
         spec = self.manager.kernel_spec
         assert spec is not None
         spec.argv[0] = python
@@ -83,23 +84,29 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)
 
-    def run(self, code: str) -> str:
-        """Run a cell and return what it printed."""
+    def run(self, code: str, limit: float = LIMIT) -> str:
+        """Run a cell and return what it printed; a `TimeoutError`: it took longer than `limit` seconds, and goes on."""
         printed: list[str] = []
 
         def note(message: dict[str, Any]) -> None:
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
 
-        reply = self.client.execute_interactive(code, timeout=LIMIT, output_hook=note, allow_stdin=False)
+        self.is_idle = False
+        reply = self.client.execute_interactive(code, timeout=limit, output_hook=note, allow_stdin=False)
+        self.is_idle = True
         if reply["content"]["status"] != "ok":
             raise RuntimeError("\n".join([*reply["content"].get("traceback", [])[-3:], *printed[-3:]]))
         return "".join(printed)
 
+    def process_id(self) -> int:
+        """Return the number of the kernel's process."""
+        return int(self.run("import os; print(os.getpid())"))
+
     def close(self) -> None:
         """End the kernel."""
         self.client.stop_channels()
-        self.manager.shutdown_kernel()
+        self.manager.shutdown_kernel(now=not self.is_idle)
 
 
 class InKernel(Contender):
@@ -254,8 +261,10 @@ engines[:].execute("import torch.distributed as dist; dist.init_process_group('g
     before = above = "%%px\n"
 
     def close(self) -> None:
-        self.kernel.run("cluster.stop_cluster_sync()")
-        super().close()
+        try:
+            self.kernel.run("cluster.stop_cluster_sync()", limit=20)
+        finally:
+            super().close()
 
 
 ALL: list[Callable[[Path], Contender]] = [OneProcess, Ours, OursCold, Torchrun, NotebookLauncher, NbDistributed, Px]

@@ -1,7 +1,7 @@
-"""What it costs to start engines, to send a cell and its data, and to keep checkpoints: ``python -m bench.costs [--engines 4]``.
+"""What it costs to start engines, to send a cell and its data, to keep checkpoints, and to watch: ``python -m bench.costs [--engines 4]``.
 
 Each figure stands beside what it is measured against, taken in the same round: a copy of the data in memory, ``torch.save`` of the same
-state.
+state, the same cell unwatched. A part that fails does not keep the others from being measured, and each prints when it is through.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import queue
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from jupyter_dtrain.cluster.cluster import EngineCluster
 from jupyter_dtrain.options import ClusterOptions
 
 from .contenders import Kernel
+from .jobs import DIGITS, IMPORTS, MADE
 from .report import spread
 
 CLUSTER = 'get_ipython().magics_manager.registry["DistributeMagics"].session.get().cluster'
@@ -52,6 +55,15 @@ for epoch in range(4):
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         stamps.append(time.perf_counter())
+"""
+WATCHED = """
+import time
+began = time.perf_counter(), time.process_time()
+for x, y in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), {steps}):
+    optimizer.zero_grad()
+    loss_of(model(x), y).backward()
+    optimizer.step()
+took = time.perf_counter() - began[0], time.process_time() - began[1]
 """
 SAVED = """
 began = time.perf_counter()
@@ -147,6 +159,36 @@ def checkpoints(folder: Path, rounds: int) -> None:
     print(f"stall of a checkpoint: {spread(stalls)} ms, {spread(ratios)} × torch.save")
 
 
+def watching(folder: Path, rounds: int, steps: int) -> None:
+    """Print by how much a cell of many small steps takes longer where its run is shown."""
+    kernel = Kernel(folder)
+    try:
+        kernel.run("%load_ext jupyter_dtrain\n" + IMPORTS + DIGITS + MADE.format(batch_size=64))
+        process = psutil.Process(kernel.process_id())
+
+        def used() -> float:
+            return sum(process.cpu_times()[:2])
+
+        took: dict[str, list[tuple[float, float, float]]] = {"live": [], "off": []}
+        for index in range(-1, rounds):
+            for view, measured in took.items():
+                before = used()
+                kernel.run(f"%%distribute --engines 2 --device cpu --view {view}\n" + WATCHED.format(steps=steps))
+                wall, engine = json.loads(kernel.run("import json; print(json.dumps(took))"))
+                if index >= 0:
+                    measured.append((wall / steps * 1e3, engine / steps * 1e3, (used() - before) / steps * 1e3))
+    finally:
+        kernel.close()
+    for what, column in (
+        ("time of a step", 0),
+        ("an engine's processor time of a step", 1),
+        ("the notebook's processor time of a step", 2),
+    ):
+        live, off = ([figures[column] for figures in took[view]] for view in ("live", "off"))
+        ratios = [one / other for one, other in zip(live, off, strict=True)]
+        print(f"{what}, shown live and not at all: {spread(live)} ms, {spread(off)} ms, {spread(ratios)} ×")
+
+
 def main() -> None:
     """Print all of it."""
     parser = argparse.ArgumentParser(prog="python -m bench.costs", description=(__doc__ or "").splitlines()[0])
@@ -154,12 +196,22 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=16, help="engines of the largest cluster that is started (default: 16)")
     parser.add_argument("--rows", type=int, default=2**18, help="of 4 kB each in the data set (default: 1 GiB)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1000, help="of the cell that is watched (default: 1000)")
+    parser.add_argument("--part", action="append", default=[], help="shipping, starting, checkpoints or watching; may be given again")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        shipping(Path(folder), options.engines, options.rows, options.rounds)
-    starting(options.most)
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoints(Path(folder), options.rounds)
+    parts: dict[str, Callable[[Path], None]] = {
+        "shipping": lambda folder: shipping(folder, options.engines, options.rows, options.rounds),
+        "starting": lambda _: starting(options.most),
+        "checkpoints": lambda folder: checkpoints(folder, options.rounds),
+        "watching": lambda folder: watching(folder, options.rounds, options.steps),
+    }
+    for name in options.part or parts:
+        print(f"-- {name}, load average {os.getloadavg()[0]:.1f}", flush=True)
+        try:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                parts[name](Path(folder))
+        except Exception as error:
+            print(f"{name} failed: {type(error).__name__}: {str(error)[-500:]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def _short(value: float) -> str:
 
 def ratios(rounds: Rounds, name: str, of: Callable[[Timing], float]) -> list[float]:
     """Return a contender's figures as multiples of those of `BASE` in the same round."""
-    pairs = zip(rounds[name], rounds[BASE], strict=True)
+    pairs = zip(rounds[name], rounds.get(BASE, []), strict=False)
     return [of(mine) / of(base) for mine, base in pairs if mine is not None and base is not None]
 
 
@@ -61,13 +61,17 @@ def table(job: str, rounds: Rounds) -> str:
             continue
         columns = [
             spread([timing.first_step for timing in done]),
-            spread(ratios(rounds, name, lambda timing: timing.first_step)),
+            _ratio(ratios(rounds, name, lambda timing: timing.first_step)),
             spread([timing.rate for timing in done]),
-            spread(ratios(rounds, name, lambda timing: timing.rate)),
+            _ratio(ratios(rounds, name, lambda timing: timing.rate)),
             spread([timing.whole for timing in done]),
         ]
         lines.append(f"| {name} | {' | '.join(columns)} |")
     return "\n".join(lines) + "\n"
+
+
+def _ratio(values: Sequence[float]) -> str:
+    return spread(values) if values else ""  # the base has failed
 
 
 def picture(results: Mapping[str, Rounds], path: Path) -> None:

@@ -179,9 +179,9 @@ class Scalars(Message):
 class SnapshotTaken(Message):
     """A rank has written its part of snapshot `number`, after `step` steps, at `place` in the cell.
 
-    It took `seconds`; `keys` are the buffers that it refers to. The snapshot counts when all ranks have written theirs
-    at one step and place; an empty `place` says that it could not be written. `best` is the metric of ``--best`` where it has never
-    been better: then nobody had to ask for the snapshot.
+    It took `seconds` of the rank's time, in its step and of the processor beside it; `keys` are the buffers that it refers to. The
+    snapshot counts when all ranks have written theirs at one step and place; an empty `place` says that it could not be written.
+    `best` is the metric of ``--best`` where it has never been better: then nobody had to ask for the snapshot.
     """
 
     rank: int

@@ -15,7 +15,7 @@ import gc
 import io
 import pickle
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -100,7 +100,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         Objects that the reader already has, in the reader's order. They are written as references.
     modules : iterable of module
         Modules that are written by value (cloudpickle has to know that too): their functions have the written module's dict as globals.
-    words : container of str
+    words : collection of str
         Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
     storages : mapping of int to int
         Storages that the reader has, by their address: the index of a tensor in `known` that has it. Tensors that share it are written
@@ -114,7 +114,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         known: Sequence[object] = (),
         storages: Mapping[int, int] | None = None,
         modules: Iterable[ModuleType] = (),
-        words: Container[str] = (),
+        words: Collection[str] = (),
     ) -> None:
         self._stream = io.BytesIO()
         super().__init__(self._stream, protocol=pickle.HIGHEST_PROTOCOL)

@@ -10,7 +10,7 @@ import importlib
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -29,7 +29,7 @@ from .compiled import reduced_compiled
 _Cached = type(lru_cache(lambda: None))
 
 
-def reduced(obj: Any, words: Container[str]) -> Any:
+def reduced(obj: Any, words: Collection[str]) -> Any:
     """Return how `obj` is written, ``NotImplemented`` where its own way does.
 
     Parameters
@@ -213,11 +213,13 @@ def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
     vars(module).update(state)
 
 
-def _module(module: ModuleType, words: Container[str]) -> Any:
+def _module(module: ModuleType, words: Collection[str]) -> Any:
     name = module.__name__
     if is_dynamic(module):
         state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
         return itself, (ModuleName(name),), state, None, None, _update_module
+    if not words:
+        return _import, (name, [])
     parts = ((other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + "."))
     return _import, (name, [other for other, path in parts if all(part in words for part in path)])
 

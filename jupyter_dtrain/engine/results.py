@@ -83,6 +83,10 @@ class Home:
         self._baseline = Baseline(tracked)
         self._storages = _storages_of(tracked)
 
+    def objects(self) -> list[object]:
+        """Return what came from the notebook, and the values of the cell's names."""
+        return [*self._baseline.objects, *self.namespace.values()]
+
     def changed_and_not(self) -> tuple[list[object], list[object]]:
         """Return the objects of the notebook that the cell has changed in place, and the others. Of tensors and arrays it says nothing."""
         changed = self._baseline.changed_holders()

@@ -4,6 +4,9 @@ All ranks take a snapshot at the same place, each of its own state, and write it
 outlives the rank. Each has its buffers in a folder of its own, so that it is removed as a whole, whatever else is being
 written; those that have not changed since the one before are linked from there.
 
+The cell waits while the state is copied, and no longer: a thread of low priority hashes and writes the copy. A rank that dies before that
+is through has not taken the snapshot. The copy's memory is the price.
+
 It holds what the cell has made of the notebook's values (:mod:`.results`), the variables of the functions that it is in, the
 position in its loops (:mod:`.loops`), random states and counts. A snapshot is of use once every rank has written its own,
 at one position: the notebook kernel sees to that.
@@ -11,10 +14,13 @@ at one position: the notebook kernel sees to that.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +29,7 @@ from typing import Any
 import torch
 
 from ..capture.bundle import RandomState
+from ..capture.pickling import Packed
 from ..capture.surroundings import Surroundings
 from ..protocol import SnapshotTaken
 from ..transport.blobs import BlobFolder, write_whole
@@ -36,12 +43,16 @@ from .observe import Observer
 from .positions import Position
 from .results import Home
 from .shown import Count, Shown
+from .staging import Staging, bytes_of_state
 from .training import Training
 
 UNASKED = 1 << 32
 """From here on, numbers are of snapshots that nobody has asked for."""
 MEETING = timedelta(seconds=10)
 """Time in which all ranks come to a place where their metric is better than ever."""
+
+LARGE = 1 << 22  # bytes of a state for which memory is got beforehand
+NICENESS = 5  # of the thread that writes; the cell's has none, and so three times its time where there is not enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +134,49 @@ class Snapshots:
         self._emitter, self._notes = emitter, notes
         self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
+        self._staging = Staging()
+        self._beside: threading.Thread | None = None  # writes, or makes memory ready
+        self._is_ready = False
+        self._seconds_ready = 0.0
+
+    @contextmanager
+    def finished(self) -> Iterator[None]:
+        """Wait at the end of the ``with`` block until what was taken in it is written."""
+        try:
+            yield
+        finally:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self._beside is not None:
+            self._beside.join()
+            self._beside = None
+
+    def _begin(self, action: Callable[..., None], *args: object) -> None:
+        def run() -> None:
+            if sys.platform == "linux":  # where a priority is a thread's own
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            action(*args)
+
+        self._beside = threading.Thread(target=run, name="dtrain-snapshot", daemon=True)
+        self._beside.start()
+
+    def _make_ready(self) -> None:
+        """Begin to get memory for the first one, now that the optimizer has made what it keeps."""
+        self._is_ready = True
+        num_bytes = bytes_of_state(self._home.objects())
+        if num_bytes >= LARGE:
+            self._begin(self._get_memory, num_bytes)
+
+    def _get_memory(self, num_bytes: int) -> None:
+        with suppress(MemoryError):  # what can be said of it is said when it is needed
+            self._staging.make_ready(num_bytes)
+        self._seconds_ready = time.thread_time()
 
     def at_boundary(self) -> None:
         """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
+        if not self._is_ready and self._observer.step:
+            self._make_ready()
         number, best = self._control.snapshot_due(self._observer.step), self._observer.best
         if (number is None and best is None) or self._training.in_step:
             return
@@ -155,35 +206,34 @@ class Snapshots:
 
     def _take_here(self, number: int, position: Position, best: float | None = None) -> None:
         began = time.perf_counter()
-        keys: list[str] | None = None
+        self._wait()  # the memory is that of the one before
+        taken = SnapshotTaken(rank=self._rank, number=number, step=self._observer.step, place="", seconds=0.0, keys=[], best=best)
         try:
-            snapshot = self._take(number, position)
-            if snapshot is not None:
-                keys = self._write(number, snapshot)
+            copied = self._take(number, position)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
             self._control.tell(f"state/{number}", "")  # the others wait for a word
-            self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
+            copied = None
+            self._say_not(error)
         sys.stdout.flush()
-        self._emitter.emit(
-            SnapshotTaken(
-                rank=self._rank,
-                number=number,
-                step=self._observer.step,
-                place=position.describe() if keys is not None else "",
-                seconds=time.perf_counter() - began,
-                keys=keys or [],
-                best=best,
-            )
-        )
+        taken = replace(taken, seconds=time.perf_counter() - began + self._seconds_ready)
+        self._seconds_ready = 0.0
+        if copied is None:
+            self._tell(taken)
+        else:
+            self._begin(self._write, taken, position, *copied)
+
+    def _tell(self, taken: SnapshotTaken) -> None:
+        self._emitter.emit(taken)
         self._emitter.flush()
 
-    def _write(self, number: int, snapshot: Snapshot) -> list[str]:
-        """Write the rank's part and return the buffers that it refers to."""
-        write_whole(snapshot_file(self._folder, number, self._rank), pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
-        return snapshot.parcel.keys
+    def _say_not(self, error: Exception) -> None:
+        self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
 
-    def _take(self, number: int, position: Position) -> Snapshot | None:
-        """Return the state of the rank, ``None`` where the ranks are not at one place or do not hold the same."""
+    def _take(self, number: int, position: Position) -> tuple[Packed, bytes] | None:
+        """Return copies of the rank's state: of the cell's values, and a pickled :class:`Snapshot` without them.
+
+        ``None`` where the ranks are not at one place or do not hold the same.
+        """
 
         def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
             kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
@@ -195,11 +245,11 @@ class Snapshots:
         saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
         if saved is None:
             return None
-        blobs, self._before = BlobFolder(snapshot_blobs(self._folder, number), self._before), snapshot_blobs(self._folder, number)
-        return Snapshot(
+        packed = replace(saved.packed, buffers=self._staging.copied(saved.packed.buffers))
+        snapshot = Snapshot(
             step=self._observer.step,
             position=position,
-            parcel=to_parcel(saved.packed, blobs),
+            parcel=Parcel(b"", [], []),
             names=saved.names,
             extra=saved.extra,
             random_state=random_state,
@@ -207,6 +257,21 @@ class Snapshots:
             surroundings=Surroundings.now(),
             shown=self._shown.count,
         )
+        return packed, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes) -> None:
+        """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
+        try:
+            folder = snapshot_blobs(self._folder, taken.number)
+            parcel = to_parcel(packed, BlobFolder(folder, self._before, in_place=True))
+            snapshot: Snapshot = replace(pickle.loads(rest), parcel=parcel)
+            file = snapshot_file(self._folder, taken.number, self._rank)
+            write_whole(file, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
+            self._before = folder
+            taken = replace(taken, place=position.describe(), keys=parcel.keys)
+        except Exception as error:
+            self._say_not(error)
+        self._tell(replace(taken, seconds=taken.seconds + time.thread_time()))
 
     def resume(self, number: int, *, of_rank: int, device: torch.device) -> list[object]:
         """Put the state of a snapshot in place and let the loops jump to where it was taken, once the cell is started.

@@ -312,6 +312,7 @@ def _run_cell(
     if observer.best is not None:
         observer.best.begin(namespace)
     with (
+        snapshots.finished() if snapshots is not None else contextlib.nullcontext(),
         training.installed(),
         output_of(rank, shown if rank == 0 or task.output == "all" else None),
         shell_in(namespace),

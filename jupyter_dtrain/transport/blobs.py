@@ -18,9 +18,11 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,10 +87,12 @@ class BlobFolder:
         Another folder of the same file system: what lies there is linked from there and not written again.
     hashed : int, optional
         Bytes above which :meth:`put_all` gives a buffer a name of its own; by default all are stored by content.
+    in_place : bool
+        Whether :meth:`put_all` does everything in the calling thread, and not in several to be done sooner.
     """
 
-    def __init__(self, path: Path, before: Path | None = None, *, hashed: int | None = None) -> None:
-        self.path, self._before, self._hashed = path, before, hashed
+    def __init__(self, path: Path, before: Path | None = None, *, hashed: int | None = None, in_place: bool = False) -> None:
+        self.path, self._before, self._hashed, self._in_place = path, before, hashed, in_place
         self._own: dict[tuple[int, int], str] = {}  # names by address and length
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -100,14 +104,13 @@ class BlobFolder:
         ClusterError
             There is no room for them, even without all others.
         """
-        # Hashing and writing release the interpreter's lock, so they run in threads.
-        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        with self._mapping() as mapped:
             large = {index for index, buffer in enumerate(buffers) if self._hashed is not None and buffer.nbytes > self._hashed}
-            own = {index: self._own_name(buffers[index], pool) for index in large}
-            hashes = pool.map(key_of, [buffer for index, buffer in enumerate(buffers) if index not in large])
+            own = {index: self._own_name(buffers[index], mapped) for index in large}
+            hashes = mapped(key_of, [buffer for index, buffer in enumerate(buffers) if index not in large])
             keys = [own[index] if index in large else next(hashes) for index in range(len(buffers))]
             try:
-                list(pool.map(self.write, keys, buffers))
+                list(mapped(self.write, keys, buffers))
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
@@ -115,15 +118,24 @@ class BlobFolder:
                 self._write_or_say(keys, buffers)
         return keys
 
-    def _own_name(self, buffer: memoryview, pool: ThreadPoolExecutor) -> str:
+    @contextmanager
+    def _mapping(self) -> Iterator[Any]:
+        """Give what applies a function to many things: hashing and writing release the interpreter's lock, so it does so in threads."""
+        if self._in_place:
+            yield map
+        else:
+            with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+                yield pool.map
+
+    def _own_name(self, buffer: memoryview, mapped: Any) -> str:
         """Return the name of a buffer that is not hashed: that of the last time if it holds the same."""
         place = (_address(buffer), buffer.nbytes)
         name = self._own.get(place)
-        if name is None or not self._holds(name, buffer, pool):
+        if name is None or not self._holds(name, buffer, mapped):
             name = self._own[place] = f"{OWN}{uuid.uuid4().hex}-{buffer.nbytes:x}"
         return name
 
-    def _holds(self, key: str, buffer: memoryview, pool: ThreadPoolExecutor) -> bool:
+    def _holds(self, key: str, buffer: memoryview, mapped: Any) -> bool:
         """Return whether `buffer` is what is stored under `key`, byte by byte."""
         try:
             stored = self.open(key)
@@ -138,7 +150,7 @@ class BlobFolder:
             return bool(compare(ctypes.c_void_p(here + start), ctypes.c_void_p(there + start), ctypes.c_size_t(length)) == 0)
 
         # What has changed differs at its beginning as a rule.
-        return same(0, SMALLEST) and all(list(pool.map(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK))))
+        return same(0, SMALLEST) and all(list(mapped(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK))))
 
     def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
         try:

@@ -94,6 +94,7 @@ ENGINE_ORDER = [
     "training",
     "program",
     "results",
+    "staging",
     "snapshots",
     "standing",
     "worker",

@@ -1,0 +1,223 @@
+"""A snapshot has the state of one moment, however long it takes to be written, and is told of when it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from jupyter_dtrain.capture.pickling import Unpacker
+from jupyter_dtrain.engine.control import Control
+from jupyter_dtrain.engine.notes import Notes
+from jupyter_dtrain.engine.observe import Observer
+from jupyter_dtrain.engine.positions import FramePosition, Position
+from jupyter_dtrain.engine.results import Home
+from jupyter_dtrain.engine.shown import Shown
+from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs
+from jupyter_dtrain.engine.staging import Staging, bytes_of_state
+from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken
+from jupyter_dtrain.transport.blobs import SMALLEST, BlobFolder
+from jupyter_dtrain.transport.wire import from_parcel
+
+
+class Emitter:
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Message] = []
+
+    def emit(self, message: Message) -> None:
+        self.told.append(message)
+
+    def flush(self) -> None:
+        pass
+
+    def taken(self) -> list[SnapshotTaken]:
+        return [message for message in self.told if isinstance(message, SnapshotTaken)]
+
+
+class Loops:
+    def position(self) -> Position:
+        return Position((FramePosition("cell", "<module>", 1, 0, 1, ()),))
+
+    def values(self) -> list[dict[str, Any]]:
+        return []
+
+
+class Training:
+    in_step = False
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def streams(self) -> None:
+        return None
+
+    def wholes(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return tensors
+
+
+class Rank:
+    """One rank, whose cell holds a large tensor and a small one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.large, self.small, self.items = torch.zeros(SMALLEST), torch.zeros(3), [1]
+        self.namespace: dict[str, Any] = {}
+        self.home = Home(self.namespace, [])
+        self.namespace |= {"large": self.large, "small": self.small, "items": self.items}
+        self.control = Control(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
+        self.emitter, self.observer = Emitter(), Observer(0)
+        self.snapshots = Snapshots(
+            folder,
+            rank=0,
+            generation=0,
+            home=self.home,
+            loops=Loops(),  # type: ignore[arg-type]
+            training=Training(),  # type: ignore[arg-type]
+            control=self.control,
+            observer=self.observer,
+            shown=Shown(),
+            skip={},
+            emitter=self.emitter,  # type: ignore[arg-type]
+            notes=Notes(self.emitter.emit, rank=0),
+        )
+
+    def come_to_boundary(self, number: int) -> None:
+        self.control.command("snapshot", number=number)
+        self.snapshots.at_boundary()
+
+    def change(self) -> None:
+        self.large += 1
+        self.small += 1
+        self.items.append(2)
+
+    def saved(self, number: int) -> dict[str, Any]:
+        packed = from_parcel(read_snapshot(self.folder, number, 0).parcel, BlobFolder(snapshot_blobs(self.folder, number)))
+        unpacker = Unpacker(packed, namespace={})
+        unpacker.load()
+        names: dict[str, Any] = unpacker.load()[0]
+        return names
+
+
+@pytest.fixture
+def rank(tmp_path):
+    return Rank(tmp_path / "snapshots")
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Let nothing be written before the event is set."""
+    event, write = threading.Event(), BlobFolder.write
+    monkeypatch.setattr(BlobFolder, "write", lambda *args, **options: (event.wait(10), write(*args, **options)))
+    return event
+
+
+def test_what_changes_while_it_is_written_is_as_it_was(rank, slow_disk):
+    with rank.snapshots.finished():
+        rank.come_to_boundary(1)
+        rank.change()
+        assert not rank.emitter.taken(), "it does not count before it is written"
+        slow_disk.set()
+    (taken,) = rank.emitter.taken()
+    assert taken.place
+    assert taken.keys == [path.name for path in snapshot_blobs(rank.folder, 1).iterdir()]
+    saved = rank.saved(1)
+    assert not saved["large"].any()
+    assert not saved["small"].any()
+    assert saved["items"] == [1]
+
+
+def test_the_next_one_waits_for_the_memory(rank, slow_disk):
+    with rank.snapshots.finished():
+        rank.come_to_boundary(1)
+        rank.change()
+        threading.Timer(0.05, slow_disk.set).start()
+        rank.come_to_boundary(2)
+        rank.change()
+    assert [taken.number for taken in rank.emitter.taken()] == [1, 2]
+    assert [rank.saved(number)["large"].unique().item() for number in (1, 2)] == [0, 1]
+
+
+def test_what_stays_the_same_is_written_once(rank):
+    with rank.snapshots.finished():
+        rank.come_to_boundary(1)
+        rank.come_to_boundary(2)
+    one, two = ({path.name: path.stat().st_ino for path in snapshot_blobs(rank.folder, number).iterdir()} for number in (1, 2))
+    assert one == two
+
+
+def test_what_cannot_be_written_is_told(rank, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no disk")
+
+    monkeypatch.setattr(BlobFolder, "write", fail)
+    with rank.snapshots.finished():
+        rank.come_to_boundary(1)
+    (taken,) = rank.emitter.taken()
+    assert not taken.place
+    assert any(isinstance(message, Notice) and "no disk" in message.text for message in rank.emitter.told)
+    monkeypatch.undo()
+    with rank.snapshots.finished():
+        rank.come_to_boundary(2)
+    assert not rank.saved(2)["large"].any()
+
+
+def test_the_time_beside_the_cell_counts(rank, monkeypatch):
+    write = BlobFolder.write
+
+    def busy(*args: Any, **options: Any) -> None:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        write(*args, **options)
+
+    monkeypatch.setattr(BlobFolder, "write", busy)
+    with rank.snapshots.finished():
+        rank.come_to_boundary(1)
+    assert rank.emitter.taken()[0].seconds >= 0.05
+
+
+def test_copies_of_all_sizes():
+    staging = Staging()
+    for sizes in ([5, 0, 64, 65], [1000, 1], [3], []):
+        buffers = [memoryview(bytearray(range(7)) * (size // 7 + 1))[:size] for size in sizes]
+        copies = staging.copied(buffers)
+        expected = [bytes(buffer) for buffer in buffers]
+        for buffer in buffers:
+            buffer[:] = bytes(len(buffer))
+        assert [bytes(copy) for copy in copies] == expected
+
+
+def test_memory_for_a_model_and_what_its_optimizer_keeps():
+    model = torch.nn.Linear(100, 100, bias=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(1, 100)).sum().backward()
+    optimizer.step()
+    weights = 100 * 100 * 4
+    assert 4 * weights <= bytes_of_state([optimizer, model, "text"]) < 4 * weights + 1000  # weights, gradients, two moments
+    assert bytes_of_state([model]) == 2 * weights
+
+
+def test_memory_is_there_before_the_first_one(rank, monkeypatch):
+    ready: list[int] = []
+    monkeypatch.setattr(Staging, "make_ready", lambda _, num_bytes: ready.append(num_bytes))
+    model = torch.nn.Linear(1024, 1024)
+    optimizer = torch.optim.SGD(model.parameters())
+    rank.namespace |= {"model": model, "optimizer": optimizer}
+    with rank.snapshots.finished():
+        rank.snapshots.at_boundary()
+        assert not ready
+        rank.observer.on_optimizer_step(optimizer)
+        rank.snapshots.at_boundary()
+        rank.come_to_boundary(1)
+    assert ready == [bytes_of_state([model])]
+    assert rank.emitter.taken()[0].place
