@@ -452,8 +452,15 @@ def parse(data: dict[str, Any]) -> Message:
     cls = _BY_TYPE.get(str(data.get("type")))
     if cls is None:
         raise ProtocolError(f"message of unknown type {data.get('type')!r}: are both sides of the same version?")
-    values = {key: value for key, value in data.items() if key != "type"}
-    unknown = values.keys() - _NAMES[cls]
+    values = data.copy()
+    del values["type"]
+    names = _NAMES[cls]
+    if values.keys() == names and cls is not Command:
+        # All is there, as in what comes hundreds of times a second. A frozen class's own way, field by field, takes three times as long.
+        message = cls.__new__(cls)
+        message.__dict__.update(values)
+        return message
+    unknown = values.keys() - names
     if unknown:
         raise ProtocolError(f"message {cls.type!r} has unknown fields {sorted(unknown)}: are both sides of the same version?")
     if cls is Command and values.get("name") not in get_args(CommandName):

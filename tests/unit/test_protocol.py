@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
@@ -54,6 +54,25 @@ FLAT = [
 @pytest.mark.parametrize("message", FLAT, ids=lambda message: message.type)
 def test_a_message_survives_the_wire(message):
     assert parse(json.loads(json.dumps(message.to_json()))) == message
+
+
+@pytest.mark.parametrize("message", FLAT, ids=lambda message: message.type)
+def test_what_has_come_over_the_wire_cannot_be_changed(message):
+    parsed = parse(message.to_json())
+    assert vars(parsed) == vars(message)
+    with pytest.raises(FrozenInstanceError):
+        parsed.rank = 5  # type: ignore[attr-defined]
+
+
+def test_what_has_come_over_the_wire_shares_nothing_with_the_message_of_the_wire():
+    data = Notice(rank=0, text="as it is").to_json()
+    parsed = parse(data)
+    data["text"] = "changed"
+    assert parsed == Notice(rank=0, text="as it is")
+
+
+def test_no_message_does_more_when_it_is_made_than_take_its_fields():
+    assert not [cls for cls in (*ENGINE_EVENTS, *UPDATES, Command) if hasattr(cls, "__post_init__") or hasattr(cls, "__slots__")]
 
 
 def test_the_type_is_the_class_name_in_snake_case():
