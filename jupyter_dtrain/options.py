@@ -98,8 +98,8 @@ class RunOptions:
     split_eval : bool
         Whether loaders are split in evaluation too. Always so with batches per rank.
     draws : {"auto", "global", "per-rank"}
-        What a model draws at random inside (dropout, noise): for the whole batch, as one process does, or each rank for its share, which
-        takes less time. ``auto`` draws for the whole batch on CPUs.
+        What is drawn at random inside models (dropout, noise) and to load samples (augmentation): for the whole batch, as one process does,
+        or by each rank for its share, which takes less time. ``auto`` draws for the whole batch on CPUs.
     batchnorm : {"auto", "global", "per-rank"}
         What BatchNorm takes its statistics of: the whole batch, as one process does, for an exchange in each layer, or each rank's share.
         ``auto`` takes the whole batch on CPUs.

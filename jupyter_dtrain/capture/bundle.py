@@ -70,6 +70,16 @@ class RandomState:
         np.random.set_state(self.numpy_legacy)
         random.setstate(self.python)
 
+    def equals(self, other: RandomState) -> bool:
+        """Return whether the next numbers are the same."""
+        keys, other_keys = self.numpy_legacy[1], other.numpy_legacy[1]
+        return (
+            torch.equal(self.torch_cpu, other.torch_cpu)
+            and self.python == other.python
+            and self.numpy_legacy[2:] == other.numpy_legacy[2:]
+            and np.array_equal(keys, other_keys)
+        )
+
 
 def pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
     """Pickle the values of `names` in `namespace`.

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from ..capture.bundle import RandomState
 from .batches import Layout, Path, UnknownBatch, compared, cut, length_of, shapes_of
+from .randomness import generators_in, set_state, state_of
 from .shares import Share
 
 Agree = Callable[[Any], list[Any]]
@@ -36,13 +37,23 @@ class Collation:
         Returns the rank's share of a batch of a given size.
     agree : callable
         Returns all ranks' values of what is given. A collective.
+    whole_draws : bool
+        Whether each rank is to collate all of a batch where samples are loaded or collated with random numbers.
+
+    Attributes
+    ----------
+    is_whole : bool
+        Each rank collates all of a batch.
+    draws : bool
+        It does so because random numbers are drawn.
     """
 
-    def __init__(self, loader: DataLoader[Any], share: Callable[[int], Share], agree: Agree) -> None:
+    def __init__(self, loader: DataLoader[Any], share: Callable[[int], Share], agree: Agree, *, whole_draws: bool) -> None:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
-        self._share, self._agree = share, agree
+        self._generators = generators_in((loader.dataset, loader.collate_fn))
+        self._share, self._agree, self._whole_draws = share, agree, whole_draws
         self._layout: Layout | None = None
-        self.is_whole = False  # each rank collates all of a batch
+        self.is_whole = self.draws = False
 
     def own(self, batch: Any, share: Share, indices: Sequence[Any]) -> tuple[Any, Share, Layout]:
         """Return the rank's part of a batch, which it has loaded alone, and where its samples are.
@@ -75,13 +86,17 @@ class Collation:
 
     def _learn(self, share: Share, indices: Sequence[Any]) -> None:
         found: dict[Path, tuple[list[int | str], bool]] | None = None
+        drew = bool(self._generators)
         if share.loaded.stop - share.loaded.start < share.total:
-            random_state = RandomState.now()
+            random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
             samples = self._fetch(indices)
             whole, part = self._collate(list(samples)), self._collate(samples[share.loaded])
             found = compared(whole, part, share.total, share.loaded)
+            drew |= not RandomState.now().equals(random_state)
             random_state.set()
-        of_ranks = self._agree(found)
+            for generator, state in zip(self._generators, states, strict=True):
+                set_state(generator, state)
+        of_ranks, drawn = zip(*self._agree((found, drew)), strict=True)
         layout: dict[Path, Any] = {}
         if any(other is None or list(other) != list(of_ranks[0]) for other in of_ranks):
             raise UnknownBatch("structure of its own")
@@ -94,6 +109,8 @@ class Collation:
         if not any(isinstance(kind, int) for kind in layout.values()) and "entries" not in layout.values():
             raise UnknownBatch("structure of its own")
         self._layout = layout
+        self.draws = self._whole_draws and any(drawn)
+        self.is_whole |= self.draws
 
     def _fetch(self, indices: Sequence[Any]) -> list[Any]:
         fetch = getattr(self._dataset, "__getitems__", None)

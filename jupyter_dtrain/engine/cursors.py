@@ -8,7 +8,6 @@ the streams get those states for a moment, the same order is drawn, and what was
 from __future__ import annotations
 
 import copy
-import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..capture.bundle import RandomState
+from .randomness import generators_in, set_state, state_of
 from .timing import DATA, Counted
 
 _OURS = str(Path(__file__).parent)
@@ -28,7 +26,7 @@ _iterate = DataLoader.__iter__
 
 
 class Moment:
-    """The states of all that may decide on a loader's order, at one moment: random streams, and counters of samplers."""
+    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters of samplers."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._random_state = RandomState.now()
@@ -36,9 +34,10 @@ class Moment:
         self._counters: list[tuple[Any, dict[str, Any]]] = []
         batches = loader.batch_sampler
         samplers = (loader.sampler, batches, getattr(batches, "sampler", None))
+        self._streams += [(generator, state_of(generator)) for generator in generators_in((loader.dataset, loader.collate_fn))]
         for owner in dict.fromkeys(part for part in (loader, *samplers) if hasattr(part, "__dict__")):
             for value in vars(owner).values():
-                state = _state_of(value)
+                state = state_of(value)
                 if state is not None:
                     self._streams.append((value, state))
             if owner is not loader:
@@ -49,32 +48,9 @@ class Moment:
         """Make it the present one."""
         self._random_state.set()
         for stream, state in self._streams:
-            _set_state(stream, state)
+            set_state(stream, state)
         for owner, plain in self._counters:
             vars(owner).update(plain)
-
-
-def _state_of(stream: object) -> Any:
-    match stream:
-        case torch.Generator():
-            return stream.get_state()
-        case np.random.Generator():
-            return stream.bit_generator.state
-        case np.random.RandomState():
-            return stream.get_state()
-        case random.Random():
-            return stream.getstate()
-    return None
-
-
-def _set_state(stream: Any, state: Any) -> None:
-    match stream:
-        case np.random.Generator():
-            stream.bit_generator.state = state
-        case random.Random():
-            stream.setstate(state)
-        case _:
-            stream.set_state(state)
 
 
 @dataclass
@@ -93,6 +69,8 @@ class Cursor:
         Batches given out.
     finished : bool
         There was no other batch.
+    draws_in_workers : bool
+        Workers draw random numbers for samples, so batches are loaded to be left out.
     """
 
     loader: DataLoader[Any]
@@ -102,6 +80,12 @@ class Cursor:
     first: Moment | None = None
     taken: int = 0
     finished: bool = False
+    draws_in_workers: bool = False
+
+    @property
+    def has_to_load(self) -> bool:
+        """Whether batches have to be loaded to be left out."""
+        return self.draws_in_workers or isinstance(self.loader.dataset, IterableDataset)
 
 
 class LoaderIterator:
@@ -231,9 +215,10 @@ class _Rest:
             next(self._items, None)
 
 
-def skipping(loader: DataLoader[Any], num: int) -> tuple[DataLoader[Any], Skipping | None]:
-    """Return a loader without the first batches of `loader`; ``None`` for its sampler where they have to be loaded to be left out."""
-    if isinstance(loader.dataset, IterableDataset):
+def skipping(cursor: Cursor, together: int) -> tuple[DataLoader[Any], Skipping | None]:
+    """Return a loader without the batches that were given out; ``None`` for its sampler where they have to be loaded to be left out."""
+    loader, num = cursor.loader, cursor.taken * together
+    if cursor.has_to_load:
         return loader, None
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = Skipping(getattr(loader, name), num)
@@ -290,7 +275,7 @@ current: Loaders | None = None
 def _go_on(cursor: Cursor) -> Any:
     """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
     together = 1 if current is None else current.together
-    loader, sampler = skipping(cursor.loader, cursor.taken * together)
+    loader, sampler = skipping(cursor, together)
 
     def begin(make: Callable[[], Any]) -> Any:
         cursor.start.set()

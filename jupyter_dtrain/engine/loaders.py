@@ -3,34 +3,32 @@
 The user's loader stays what it is: same object, same length, same batches in the same order. Only what an iteration
 yields is cut. For map-style data the cut is made on the batch of *indices*, so a rank loads no sample that is not its
 own, with the user's sampler, workers and pinning; the sampler draws the numbers that it would have
-drawn on one process. What has no batches of indices (iterable data) is cut after loading. What is in a batch is known where PyTorch's
-own function has collated it; `collation` finds it out for another's.
+drawn on one process. What has no batches of indices (iterable data), and what is loaded with random numbers, is cut after loading. What
+is in a batch is known where PyTorch's own function has collated it; `collation` finds it out for another's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader
 
-from ..capture.bundle import RandomState
 from .batches import Layout, UnknownBatch, cut, length_of
 from .collation import Agree, Collation, CutAfterLoading, is_default
 from .cursors import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
 from .shares import Share
+from .sources import Loaded, OwnSamples, Source, as_it_is, draws_by_itself, forget_pending, may_draw, of_own_samples
 from .streams import Stream, Streams
 
+Make = Callable[[DataLoader[Any]], Any]
 Place = Callable[[Any, Share, Layout | None], Any]
-Loaded = tuple[Any, Share | None, Layout | None]
 OnBatch = Callable[[Share | None, int, int | None], None]
 
 
@@ -64,6 +62,8 @@ class SharedLoaders:
         Shares out the workers of iterable data; ``None`` where there is one rank.
     stream : LoadingStream, optional
         What samples that are the rank's own draw from; ``None``: from the cell's.
+    whole_draws : bool
+        Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
     cursors : CursorLog, optional
         Told of every iteration that begins, so that a run can go on in the midst of it.
     """
@@ -83,6 +83,7 @@ class SharedLoaders:
         on_order: Callable[[], None],
         streams: Streams | None,
         stream: LoadingStream | None,
+        whole_draws: bool,
         cursors: CursorLog | None = None,
     ) -> None:
         self._cursors = cursors
@@ -98,13 +99,15 @@ class SharedLoaders:
         self._on_order = on_order
         self._streams = streams
         self._stream = stream
+        self._whole_draws = whole_draws
         self._joined: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
         self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
         self._collations: WeakKeyDictionary[DataLoader[Any], Collation] = WeakKeyDictionary()
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
         self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
+        self._drawing: WeakSet[DataLoader[Any]] = WeakSet()  # whose samples are loaded with random numbers
 
-    def iterate(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any]) -> LoaderIterator:
+    def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
         if self._cursors is not None and (before := self._cursors.again()) is not None:
             return LoaderIterator(replace(before, loader=loader), pretended=before.taken, log=self._cursors)
@@ -115,18 +118,18 @@ class SharedLoaders:
         cursor = Cursor(loader, training, split, Moment(loader))
         if self._cursors is not None:
             self._cursors.note(cursor)
-        return LoaderIterator(cursor, self._batches(original, loader, training=training, split=cursor.split))
+        return LoaderIterator(cursor, self._batches(original, loader, cursor))
 
-    def go_on(
-        self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any], begin: Begin
-    ) -> _SplitIterator | _Watched:
+    def go_on(self, original: Make, cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> _SplitIterator | _Watched:
         """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
-        batches: _SplitIterator | _Watched = begin(lambda: self._batches(original, loader, training=cursor.training, split=cursor.split))
-        to_load = cursor.taken if isinstance(loader.dataset, torch.utils.data.IterableDataset) else 0
+        if cursor.draws_in_workers:
+            self._drawing.add(self._with_joined_batches(loader))
+        batches: _SplitIterator | _Watched = begin(lambda: self._batches(original, loader, cursor))
+        to_load = cursor.taken if cursor.has_to_load else 0
 
-        def begin_again(start: Callable[[], None]) -> None:
+        def begin_again(start: Callable[[], None], _: Moment | None = None) -> None:
             present = Moment(cursor.loader)
-            begin(start)
+            begin(start)  # where the order is drawn as well
             batches.skip(to_load)
             present.set()
 
@@ -136,34 +139,68 @@ class SharedLoaders:
         batches.skip(to_load)
         return batches
 
-    def _batches(
-        self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any], *, training: bool, split: bool
-    ) -> _SplitIterator | _Watched:
+    def _batches(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> _SplitIterator | _Watched:
         loader = self._with_joined_batches(loader)
-        if not split:
+        if not cursor.split:
             return _Watched(original(loader), self._on_whole)
-        whole = _Source(original, loader, _is_whole)
-        collation = self._collation(loader)
-        source: _Source | Stream = whole
-        if loader in self._whole:
-            pass
-        elif _has_index_batches(loader):
-            if collation is None or not collation.is_whole:
-                inner, batches = self._by_index(loader, collation)
-                source = _Source(original, inner, batches.next_share, self._stream if _may_draw(loader) else None)
-            else:
-                source = _Source(original, loader, collation.of_whole)
-        elif self._streams is not None and self._streams.can_share_out(loader):
-            source = self._streams.source(original, loader)
-        elif self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
-            source = _Source(original, loader, self._cut_loaded)
-        else:
+        whole = Source(original, loader, as_it_is)
+        source = whole if loader in self._whole else self._source(original, loader, cursor)
+        if source is None:
             # One batch does not say where its samples are.
+            source = whole
             self._whole.add(loader)
             self._on_unknown("structure of its own")
-        on_batch: OnBatch = self._on_batch if training else lambda *_: self._on_whole()
-        first = None if loader in self._known else self._first(original, loader, whole)
+        on_batch: OnBatch = self._on_batch if cursor.training else lambda *_: self._on_whole()
+        first = None if loader in self._known else self._first(original, loader, whole, cursor)
         return _SplitIterator(source, _length(loader), self._place, on_batch, first)
+
+    def _source(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> Source | Stream | None:
+        """Return where the rank's parts of batches come from; ``None`` where it is not known how to cut them."""
+        if _has_index_batches(loader):
+            collation = self._collation(loader)
+            if collation is not None and collation.is_whole:
+                return self._of_whole(original, loader, cursor)
+            if self._draws(loader):
+                cursor.draws_in_workers = loader.num_workers > 0
+                if collation is None and self._agree is not None:
+                    return self._of_whole(original, loader, cursor)
+            watch = self._whole_draws and collation is None and may_draw(loader) and loader not in self._known
+            stream = self._stream if loader.num_workers == 0 and may_draw(loader) else None
+            return OwnSamples(
+                original,
+                self._of_own_samples(loader, collation, watch=watch),
+                stream,
+                on_first=self._ask_all(loader, cursor) if watch else None,
+            )
+        if self._streams is not None and self._streams.can_share_out(loader):
+            return self._streams.source(original, loader)
+        if self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
+            return Source(original, loader, self._cut_loaded)
+        return None
+
+    def _of_whole(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> Source:
+        """Return a source that cuts batches which are loaded whole."""
+        cursor.draws_in_workers = loader in self._drawing and loader.num_workers > 0
+        return Source(original, loader, self._collations[loader].of_whole if loader in self._collations else self._cut_loaded)
+
+    def _draws(self, loader: DataLoader[Any]) -> bool:
+        """Return whether it is known that samples are loaded with random numbers, which are to be those of one process."""
+        if self._whole_draws and loader not in self._known and draws_by_itself(loader):
+            self._drawing.add(loader)
+        return loader in self._drawing
+
+    def _ask_all(self, loader: DataLoader[Any], cursor: Cursor) -> Callable[[bool], None]:
+        """Return what finds out, at the first batch, whether any rank has drawn random numbers to load its samples."""
+
+        def ask(drew: bool) -> None:
+            if not any(self._agree(drew) if self._agree is not None else [drew]):
+                return
+            self._drawing.add(loader)
+            cursor.draws_in_workers = loader.num_workers > 0
+            if self._agree is not None:
+                raise CutAfterLoading
+
+        return ask
 
     def length(self, original: Callable[[DataLoader[Any]], int], loader: DataLoader[Any]) -> int:
         """Return how many batches the run makes of those of `loader`; `original` is the loader's own ``__len__``."""
@@ -183,112 +220,45 @@ class SharedLoaders:
         if self._agree is None or is_default(loader):
             return None
         if loader not in self._collations:
-            self._collations[loader] = Collation(loader, self._share, self._agree)
+            self._collations[loader] = Collation(loader, self._share, self._agree, whole_draws=self._whole_draws)
         return self._collations[loader]
 
-    def _first(self, original: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any], whole: _Source) -> _First:
+    def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: Cursor) -> _First:
         """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
-        streams = [stream for stream in (loader.generator, getattr(loader.sampler, "generator", None)) if stream is not None]
-        states = [stream.get_state() for stream in streams]
-        random_state = RandomState.now()
+        start = Moment(loader)
 
-        def decide(error: UnknownBatch | CutAfterLoading | None) -> _Source:
+        def decide(error: UnknownBatch | CutAfterLoading | None) -> Source:
             if error is None:
                 self._known.add(loader)
                 return whole
-            for stream, state in zip(streams, states, strict=True):
-                stream.set_state(state)
-            random_state.set()
+            start.set()
             if isinstance(error, CutAfterLoading):
                 self._known.add(loader)
-                return _Source(original, loader, self._collations[loader].of_whole)
+                if loader in self._collations and self._collations[loader].draws:
+                    self._drawing.add(loader)
+                return self._of_whole(original, loader, cursor)
             self._whole.add(loader)
             self._on_unknown(str(error))
             return whole
 
-        return decide
+        return _First(partial(Moment, loader), decide)
 
-    def _by_index(self, loader: DataLoader[Any], collation: Collation | None) -> tuple[DataLoader[Any], _ShareOfBatches]:
+    def _of_own_samples(self, loader: DataLoader[Any], collation: Collation | None, *, watch: bool) -> DataLoader[Any]:
         inner = self._inner.get(loader)
         if inner is None or not loader.persistent_workers:
-            inner = with_batches(loader, _ShareOfBatches(loader.batch_sampler, self._share, self._stream, collation))
+            inner = of_own_samples(loader, share=self._share, stream=self._stream, collation=collation, watch=watch)
             self._inner[loader] = inner
-        batches = inner.batch_sampler
-        assert isinstance(batches, _ShareOfBatches)
-        batches.pending.clear()
-        return inner, batches
+        forget_pending(inner)
+        return inner
 
     def _cut_loaded(self, batch: Any) -> Loaded:
         total = length_of(batch)
         if total is None:
             if self._agree is None:
-                return _is_whole(batch)
+                return as_it_is(batch)
             raise UnknownBatch(type(batch).__name__)
         share = self._share(total)
         return cut(batch, share.loaded), share, None
-
-
-class _ShareOfBatches:
-    """A batch sampler that yields the rank's part of each batch of another."""
-
-    def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None, collation: Collation | None) -> None:
-        self._batches = batches
-        self._collation = collation
-        self._share = share
-        self._stream = stream
-        self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._batches)
-        while True:
-            with nullcontext() if self._stream is None else self._stream.drawing():
-                indices = next(batches, None)
-            if indices is None:
-                return
-            if not isinstance(indices, Sequence | np.ndarray | torch.Tensor):
-                indices = list(indices)  # a set, a generator: all that a loader asks is to walk over them
-            share = self._share(len(indices))
-            self.pending.append((share, indices))
-            yield indices[share.loaded]
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    def next_share(self, batch: Any) -> Loaded:
-        share, indices = self.pending.pop(0)
-        return (batch, share, None) if self._collation is None else self._collation.own(batch, share, indices)
-
-
-def _is_whole(batch: Any) -> Loaded:
-    return batch, None, None
-
-
-class _Source:
-    """Where the batches of one iteration come from, and whose share each is. Starts when it is first asked."""
-
-    def __init__(
-        self,
-        make: Callable[[Any], Any],
-        loader: DataLoader[Any],
-        share: Callable[[Any], Loaded],
-        stream: LoadingStream | None = None,
-    ) -> None:
-        self._make, self._loader, self._share, self._stream = make, loader, share, stream
-        self._batches: Any = None
-
-    def start(self) -> None:
-        self._batches = self._make(self._loader)
-
-    def __next__(self) -> Loaded:
-        with nullcontext() if self._stream is None else self._stream.loading():
-            batch = next(self._batches)
-        return self._share(batch)
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
 
 class _Watched:
@@ -314,7 +284,20 @@ class _Watched:
         return len(self._batches)
 
 
-_First = Callable[[UnknownBatch | CutAfterLoading | None], _Source]
+@dataclass(frozen=True)
+class _First:
+    """What there is to do at the first batch of a loader.
+
+    Attributes
+    ----------
+    now : callable
+        Returns the states of all that decides on the batches.
+    decide : callable
+        Told what is wrong with the batch, if anything; returns whole batches instead, as they were at the beginning.
+    """
+
+    now: Callable[[], Moment]
+    decide: Callable[[UnknownBatch | CutAfterLoading | None], Source]
 
 
 class _SplitIterator:
@@ -322,35 +305,36 @@ class _SplitIterator:
 
     def __init__(
         self,
-        source: _Source | Stream,
+        source: Source | Stream,
         length: int | None,
         place: Place,
         on_batch: OnBatch,
         first: _First | None,
     ) -> None:
         source.start()  # draws random numbers where one process would
-        self._source: _Source | Stream = source
+        self._source: Source | Stream = source
         self._length = length
         self._place = place
         self._on_batch = on_batch
         self._first = first
         self.count = 0
-        self.begin_again: Callable[[Callable[[], None]], None] = lambda start: start()
+        self.begin_again: Callable[[Callable[[], None], Moment | None], None] = _begin_again
 
     def __iter__(self) -> _SplitIterator:
         return self
 
     def __next__(self) -> Any:
+        asked = None if self._first is None else self._first.now()
         try:
             batch, share = self._placed()
         except (UnknownBatch, CutAfterLoading) as error:
-            if self._first is None:
+            if asked is None:
                 raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
-            self.begin_again(partial(self._start_over, error))
+            self.begin_again(partial(self._start_over, error), asked)
             batch, share = self._placed()
         else:
             if self._first is not None:
-                self._first(None)
+                self._first.decide(None)
         self._first = None
         self.count += 1
         self._on_batch(share, self.count, self._length)
@@ -358,13 +342,16 @@ class _SplitIterator:
 
     def _start_over(self, error: UnknownBatch | CutAfterLoading) -> None:
         assert self._first is not None
-        self._source = self._first(error)
+        self._source = self._first.decide(error)
         self._source.start()
 
     def skip(self, num: int) -> None:
         """Load batches for nobody."""
-        for _ in range(num):
-            next(self._source)
+        try:
+            for _ in range(num):
+                next(self._source)
+        except CutAfterLoading as error:
+            self.begin_again(partial(self._start_over, error), None)  # which skips as many
 
     def _placed(self) -> tuple[Any, Share | None]:
         batch, share, layout = next(self._source)
@@ -374,12 +361,10 @@ class _SplitIterator:
         return len(self._source)
 
 
-def _may_draw(loader: DataLoader[Any]) -> bool:
-    """Return whether loading a batch may draw random numbers in this process: to exchange streams takes longer than to index a tensor."""
-    dataset: Any = loader.dataset
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return loader.num_workers == 0 and not (type(dataset) is TensorDataset and is_default(loader))
+def _begin_again(start: Callable[[], None], asked: Moment | None) -> None:
+    start()
+    if asked is not None:  # the order is drawn when the first batch is asked for
+        asked.set()
 
 
 def _has_index_batches(loader: DataLoader[Any]) -> bool:

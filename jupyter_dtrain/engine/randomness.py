@@ -1,17 +1,20 @@
 """Random streams on every rank: the cell's, the model's and that of loading.
 
 The cell's stream is the notebook's own and the same on every rank, so shuffles, noise and whatever else the cell draws
-agree. What a model draws inside (dropout) depends on the size of the rank's share and must differ between ranks, so
-it comes from a stream of the rank; so does what a data set draws for a sample (augmentation), as each rank loads samples of
+agree. Where a model draws for the rank's share (dropout), what it draws depends on the size of the share and must differ between ranks, so
+it comes from a stream of the rank; so does what a data set draws for a sample (augmentation) where each rank loads samples of
 its own. One rank alone has one stream, the notebook's: it draws what the notebook would.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,3 +110,53 @@ class LoadingStream:
         self._other.set()
         self._other = current
         self._loading = not self._loading
+
+
+# -- generators that are objects -----------------------------------------------------------------------------------------
+
+
+def state_of(generator: object) -> Any:
+    """Return the state of a generator of random numbers, ``None`` for what is none."""
+    match generator:
+        case torch.Generator():
+            return generator.get_state()
+        case np.random.Generator():
+            return generator.bit_generator.state
+        case np.random.RandomState():
+            return generator.get_state()
+        case random.Random():
+            return generator.getstate()
+    return None
+
+
+def set_state(generator: Any, state: Any) -> None:
+    """Let a generator go on from a state."""
+    match generator:
+        case np.random.Generator():
+            generator.bit_generator.state = state
+        case random.Random():
+            generator.setstate(state)
+        case _:
+            generator.set_state(state)
+
+
+def generators_in(value: object) -> list[Any]:
+    """Return the generators that an object holds, itself or in what it is made of; not those deep inside of large containers."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [part for part in level if id(part) not in seen]
+        seen.update(map(id, level))
+        found += [part for part in level if state_of(part) is not None]
+        level = [part for whole in level for part in _parts(whole)]
+    return found
+
+
+_DEPTH, _WIDTH = 6, 64
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, list | tuple | dict):
+        return islice(value.values() if isinstance(value, dict) else value, _WIDTH)
+    return () if isinstance(value, type | ModuleType | torch.Tensor) else getattr(value, "__dict__", {}).values()

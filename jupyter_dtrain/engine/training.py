@@ -45,7 +45,7 @@ class Training:
     global_numbers : bool
         Whether the cell sees global batches (`global_view`) or the rank's own.
     global_draws : bool
-        Whether models draw for the whole batch and take their rows (`drawing`), or each rank for itself.
+        Whether models and data sets draw for the whole batch, of which ranks take their rows (`drawing`), or each rank for itself.
     global_batchnorm : bool
         Whether BatchNorm inside models takes the statistics of the whole batch, or each rank those of its share.
     per_rank_batches : bool
@@ -121,6 +121,7 @@ class Training:
             on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self._shares) if shared else None,
             stream=self._loading_stream,
+            whole_draws=not shared or (global_draws and global_numbers),
             cursors=cursor_log,
         )
 

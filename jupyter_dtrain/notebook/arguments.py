@@ -102,7 +102,7 @@ def _cell_parser() -> argparse.ArgumentParser:
         "--draws",
         default="auto",
         metavar="KIND",
-        help="how models draw dropout and noise: global, as on one process, or per-rank, which is faster (default: global on CPUs)",
+        help="how dropout, noise, augmentation are drawn: global, as on one process, or per-rank, faster (default: global on CPUs)",
     )
     parser.add_argument(
         "--batchnorm",

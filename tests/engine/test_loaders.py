@@ -177,7 +177,7 @@ def plain(ranks) -> dict[str, Any]:
 def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain):
     case = CASES[name]
     expected_batches, expected_seen, expected_length = plain[name]["compared"]
-    found = ranks.call(world_size, run_notebook, BASE + case.setup, case.cell, COMPARE)
+    found = ranks.call(world_size, run_notebook, BASE + case.setup, case.cell, COMPARE, {"global_draws": True})
     for rank in found:
         batches, _, length = rank["compared"]
         assert batches == expected_batches
@@ -185,6 +185,51 @@ def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain
         assert comparable(rank["random"]) == comparable(plain[name]["random"]), "numbers drawn afterwards"
     if case.once:
         assert sum((Counter(rank["compared"][1]) for rank in found), Counter()) == Counter(expected_seen)
+
+
+AUGMENTED = """
+class Augmented(Data):
+    def __getitem__(self, i):
+        x, i = super().__getitem__(i)
+        return x + torch.rand(2) if random.random() < 0.5 else x * np.random.rand(), i
+"""
+WALK = "batches = [[show(b) for b in loader] for _ in range(2)]"
+WORKERS = "num_workers=2, multiprocessing_context='fork')"
+AUGMENTING = {
+    "in this process": Case("loader = DataLoader(Augmented(11), batch_size=4, shuffle=True)"),
+    "by a generator of its own": Case("class Own(Data):\n    def __init__(self, n):\n        super().__init__(n); self.transforms = [{'noise': np.random.default_rng(3)}]\n    def __getitem__(self, i):\n        return super().__getitem__(i)[0] + self.transforms[0]['noise'].random(), i\ndata = Own(11); loader = DataLoader(data, batch_size=4, shuffle=True)", WALK + "\nbatches.append(data.transforms[0]['noise'].random())"),
+    "some samples only": Case("class Some(Augmented):\n    def __getitem__(self, i):\n        return super().__getitem__(i) if i == 3 else Data.__getitem__(self, i)\nloader = DataLoader(Some(11), batch_size=4)"),
+    "many at once": Case("class Many(Data):\n    def __getitems__(self, indices):\n        shift = torch.rand(2); return [torch.tensor([i]) + shift for i in indices]\nloader = DataLoader(Many(11), batch_size=4)"),
+    "by a collate function": Case("def mixed(items):\n    order = torch.randperm(len(items)); return torch.stack([items[k][0] for k in order.tolist()])\nloader = DataLoader(Data(11), batch_size=4, collate_fn=mixed)"),
+    "before a collate function": Case("loader = DataLoader(Augmented(11), batch_size=4, shuffle=True, collate_fn=lambda items: torch.stack([x for x, _ in items]))"),
+    "with a sampler that draws": Case("data = Augmented(9); loader = DataLoader(data, batch_size=4, sampler=WeightedRandomSampler([1.0] * 9, 9))"),
+    "in workers": Case("loader = DataLoader(Augmented(11), batch_size=2, shuffle=True, " + WORKERS),
+    "in workers that stay": Case("loader = DataLoader(Augmented(11), batch_size=2, shuffle=True, persistent_workers=True, " + WORKERS, WALK + "\ndel loader"),
+    "in workers with seeds of their own": Case("def begin(number):\n    for seed in (torch.manual_seed, random.seed, np.random.seed): seed(number + len(get_worker_info().dataset))\nloader = DataLoader(Augmented(11), batch_size=2, worker_init_fn=begin, " + WORKERS),
+    "in workers, before a collate function": Case("loader = DataLoader(Augmented(11), batch_size=2, collate_fn=lambda items: torch.stack([x for x, _ in items]), " + WORKERS),
+    "by hand": Case("loader = DataLoader(Augmented(11), batch_size=4, shuffle=True)", "it = iter(loader)\nbatches = [show(next(it)), torch.rand(2).tolist(), show(next(it)), show(next(it)), next(it, 'end')]"),
+    "two loaders at once": Case("loader = DataLoader(Augmented(11), batch_size=4, shuffle=True); other = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [(show(a), show(b)) for _ in range(2) for a, b in zip(loader, other)]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AUGMENTING)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_samples_are_augmented_as_on_one_process(name, world_size, ranks):
+    case = AUGMENTING[name]
+    cell = WALK if case.cell is RUN else case.cell
+    compare = "batches"
+    (expected,) = ranks.call(1, run_plain, BASE + AUGMENTED + case.setup, cell, compare)
+    for rank in ranks.call(world_size, run_notebook, BASE + AUGMENTED + case.setup, cell, compare, {"global_draws": True}):
+        assert rank["compared"] == expected["compared"]
+        assert comparable(rank["random"]) == comparable(expected["random"]), "numbers drawn afterwards"
+
+
+def test_each_rank_augments_its_own_samples_where_that_is_asked_for(ranks):
+    setup = BASE + AUGMENTED + "loader = DataLoader(Augmented(12), batch_size=4)"
+    found = ranks.call(2, run_notebook, setup, WALK, "batches, seen")
+    assert found[0]["compared"][0] == found[1]["compared"][0]
+    for rank in found:
+        assert len(rank["compared"][1]) == 12, "half of the samples of two epochs"
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

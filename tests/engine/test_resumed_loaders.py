@@ -38,6 +38,10 @@ class Data(Dataset):
         loaded.append(int(i))
         return torch.tensor([float(i)])
 
+class Augmented(Data):
+    def __getitem__(self, i):
+        return super().__getitem__(i) + torch.rand(1) + random.random()
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(torch.arange(7.0))
@@ -96,6 +100,7 @@ def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size:
         world_size=world_size,
         objects=models_in(namespace),
         global_numbers=True,
+        global_draws=True,
         control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(0, torch.device("cpu")),
@@ -174,6 +179,7 @@ def on_a_rank(run: Any, setup: str, program: str, index: int | None) -> Any:
     return again.namespace["trace"], killed.snapshot.position, len(again.namespace["loaded"])
 
 
+EPOCHS = "for e in range(2):\n    for x in loader: step(x)"
 MODEL = """
 from torch import nn
 model = nn.Linear(1, 1).double()
@@ -206,3 +212,27 @@ def test_on_two_ranks(ranks, loop, collate):
         assert trace == other == expected, f"after {places[index]}"
         if not collate:
             assert loaded + other_loaded == sum(num_loaded for *_, num_loaded in whole)  # no batch was loaded again
+
+
+@pytest.mark.parametrize("more", ["", ", num_workers=2, multiprocessing_context='fork'"])
+def test_augmented_samples(more):
+    check(f"{SETUP}{MODEL}loader = DataLoader(Augmented(7), batch_size=3, shuffle=True{more})\n", EPOCHS, step=3)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        ", num_workers=2, multiprocessing_context='fork'",
+        ", collate_fn=lambda items: torch.stack(items)",
+        ", collate_fn=lambda items: torch.stack(items), num_workers=1, multiprocessing_context='fork'",
+    ],
+)
+def test_augmented_samples_on_two_ranks(ranks, more):
+    setup = f"{SETUP}{MODEL}loader = DataLoader(Augmented(7), batch_size=3, shuffle=True{more})\n"
+    expected = plain(setup, EPOCHS).namespace["trace"]
+    whole = ranks.call(2, on_a_rank, setup, EPOCHS, None)
+    assert [trace for trace, *_ in whole] == [expected, expected]
+    for index in (1, 3, 7):
+        for trace, *_ in ranks.call(2, on_a_rank, setup, EPOCHS, index):
+            assert trace == expected, f"after {whole[0][1][index]}"

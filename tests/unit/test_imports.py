@@ -84,6 +84,7 @@ ENGINE_ORDER = [
     "models",
     "index_batches",
     "streams",
+    "sources",
     "loaders",
     "gradients",
     "best",
