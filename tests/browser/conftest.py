@@ -27,6 +27,7 @@ ARGUMENTS = [
     "--no-sandbox",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+THEMES = {"contrast": "JupyterLab Dark High Contrast", "dark": "JupyterLab Dark", "light": "JupyterLab Light"}
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
@@ -71,14 +72,14 @@ def open_lab(server, browser, request):
 
 @pytest.fixture
 def screenshot():
-    """Return a function that takes pictures in light and dark for docs/images, where UPDATE_SCREENSHOTS=1 asks for them."""
+    """Return a function that takes pictures in three themes for docs/images, where UPDATE_SCREENSHOTS=1 asks for them."""
 
     def take(lab: Lab, name: str, *, cell: int) -> None:
         if not os.environ.get("UPDATE_SCREENSHOTS"):
             return
         lab.execute("application:toggle-left-area")
         lab.page.mouse.move(0, 0)  # no tooltip, no value under the pointer
-        for shade, theme in (("dark", "JupyterLab Dark"), ("light", "JupyterLab Light")):
+        for shade, theme in THEMES.items():
             lab.change_theme(theme)
             lab.cell(cell).evaluate("node => node.scrollIntoView({ block: 'start' })")
             lab.page.screenshot(path=IMAGES / f"{name}-{shade}.png")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from playwright.sync_api import expect
+from safetensors import safe_open
 
 from tests.browser import cells
 
@@ -73,6 +74,17 @@ def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab
     expect(added).to_have_count(1)
     index = lab.page.locator(".jp-CodeCell").all_inner_texts().index(added.inner_text())
     assert "'optimizer'" in lab.run(index)
+
+    # Exported for other programs, which read in it what the checkpoint held.
+    lab.part("checkpoint-export").click()
+    expect(answer).to_contain_text(".safetensors")
+    (exported,) = lab.path.parent.rglob("*.safetensors")
+    with safe_open(exported, "pt") as file:
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    assert {name: tuple(weight.shape) for name, weight in weights.items()} == {"weight": (1, 4), "bias": (1,)}
+    loss = float(re.search(r"loss ([\d.]+)", older.inner_text())[1])
+    after = (weights["weight"].sum() + weights["bias"]).square().item()  # one step later than that loss
+    assert after == pytest.approx(loss, rel=0.1)
 
     # Resumed from there, by another one; unpinned; deleted after a question.
     lab.part("checkpoint-resume").click()

@@ -70,6 +70,8 @@ def test_a_first_run_watched_and_stopped(open_lab, screenshot):
     lab.wait_for_points(150)
     assert lab.cut_off() == []
     screenshot(lab, "sidebar", cell=train)
+    lab.part("notices").or_(lab.part("past-runs")).last.scroll_into_view_if_needed()
+    screenshot(lab, "cluster", cell=train)
     assert lab.is_running(train)
     lab.part("stop").click()
     lab.expect_phase("stopped")

@@ -67,8 +67,8 @@ function Progress(props: IProgressProps): React.ReactElement | null {
       ? null
       : Math.min(1, batch / batches);
   const part = ofRun ?? ofEpoch;
+  const place = placeText(run, trans);
   const texts = [
-    placeText(run, trans),
     ofRun === null ? '' : trans.__('%1 done', formatPercent(100 * ofRun)),
     running && remaining !== null
       ? trans.__('about %1 left', formatDuration(remaining))
@@ -89,7 +89,10 @@ function Progress(props: IProgressProps): React.ReactElement | null {
             )
       }
     >
-      <span>{texts.join(' · ')}</span>
+      <div className="jp-dtrain-progress-texts">
+        {place !== '' && <span>{place}</span>}
+        {texts.length > 0 && <span>{texts.join(' · ')}</span>}
+      </div>
       {part !== null && (
         <div
           className="jp-dtrain-bar"
@@ -102,7 +105,7 @@ function Progress(props: IProgressProps): React.ReactElement | null {
           aria-valuemin={0}
           aria-valuemax={100}
           aria-valuenow={Math.round(100 * part)}
-          aria-valuetext={texts.join(', ')}
+          aria-valuetext={[place, ...texts].filter(Boolean).join(', ')}
         >
           <div style={{ width: `${100 * part}%` }} />
         </div>
