@@ -82,9 +82,10 @@ def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab
     with safe_open(exported, "pt") as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == {"weight": (1, 4), "bias": (1,)}
-    loss = float(re.search(r"loss ([\d.]+)", older.inner_text())[1])
+    shown = re.search(r"loss ([\d.]+)", older.inner_text())
+    assert shown
     after = (weights["weight"].sum() + weights["bias"]).square().item()  # one step later than that loss
-    assert after == pytest.approx(loss, rel=0.1)
+    assert after == pytest.approx(float(shown[1]), rel=0.1)
 
     # Resumed from there, by another one; unpinned; deleted after a question.
     lab.part("checkpoint-resume").click()
