@@ -5,7 +5,7 @@ The magics parse a line into these; everything below `notebook/` receives them a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal, get_args
 
@@ -91,6 +91,8 @@ class RunOptions:
         Checkpoints that stay.
     best : Metric, optional
         Of which the best checkpoint stays besides.
+    elastic : (int, int), optional
+        The fewest engines to go on with where lost ones cannot be replaced, and how many to come back to; by default the run ends.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     batch : {"global", "per-rank"}
@@ -126,6 +128,7 @@ class RunOptions:
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
     best: Metric | None = None
+    elastic: tuple[int, int] | None = None
     view: View = "live"
 
     def __post_init__(self) -> None:
@@ -139,6 +142,17 @@ class RunOptions:
             raise UsageError("--split needs the global view: leave out --strategy none and --numbers local.")
         if self.strategy == "none" and (self.batch != "global" or self.split_eval):
             raise UsageError("--batch and --split-eval are about batches that are shared out, which --strategy none leaves to the cell.")
+        if self.elastic is not None:
+            least, most = self.elastic
+            if not 1 <= least <= most:
+                raise UsageError(f"--elastic {least}:{most}: give the fewest engines to go on with and how many there are to be, as 2:4.")
+            if self.cluster.num_engines not in (None, most):
+                raise UsageError(f"--elastic {least}:{most} starts {most} engines: leave out --engines {self.cluster.num_engines}.")
+            if self.strategy == "none":
+                raise UsageError("--elastic shares out batches anew, which --strategy none leaves to the cell.")
+            if self.balance == "auto":
+                raise UsageError("--elastic and --balance auto do not go together yet: leave out one of them.")
+            object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
         if self.strategy == "none" and self.best is not None:
             raise UsageError("--best keeps a checkpoint, which cells that distribute themselves (--strategy none) have none of.")
         if self.batch == "per-rank":

@@ -12,7 +12,6 @@ from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
 from .capture.resumable import sources_of
 from .capture.surroundings import Surroundings
-from .cluster.cluster import EngineCluster
 from .engine.worker import Outcome, Resume, Task
 from .engines import Engines
 from .errors import CheckpointError, ClusterError
@@ -151,6 +150,7 @@ class Runner:
                 snapshot_folder=blobs.path / f".{recording.run_id}",
                 checkpoints=(options.checkpoint_every, options.keep),
                 best=options.best,
+                elastic=options.elastic,
             )
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
             writer = None if is_program else self._writer(recording, task, output)
@@ -215,6 +215,7 @@ class Runner:
                 device=group.cluster.device_plans[0].device,
                 blob_folder=blobs.path,
                 snapshot_folder=snapshot_folder,
+                elastic=(min(kept.elastic[0], group.num_ranks), group.num_ranks) if kept.elastic is not None else None,
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
             keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
@@ -256,8 +257,12 @@ class Runner:
             recording.go_back(step)
             self._on_news()
 
-        def renew(lost: EngineCluster) -> Group:
-            return self._engines.group(self._engines.renew(lost, on_progress=output.progress), task.world_size)
+        def renew(lost: Group) -> Group:
+            return self._engines.group(self._engines.renew(lost.cluster, on_progress=output.progress), lost.num_ranks)
+
+        def on_replaced(world_size: int) -> None:
+            recorder.begin_again(world_size)
+            self._engines.show()
 
         supervisor = Supervisor(
             group,
@@ -266,7 +271,7 @@ class Runner:
             output=output,
             on_event=on_event,
             on_paused=on_paused,
-            on_replaced=self._engines.show,
+            on_replaced=on_replaced,
             on_back=on_back,
             renew=renew,
         )
@@ -339,6 +344,7 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "draws": options.draws,
         "batchnorm": options.batchnorm,
         "balance": options.balance,
+        "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
         "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
     }
 

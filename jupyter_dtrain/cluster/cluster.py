@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from .devices import DevicePlan, plan_devices
 from .environment import process_environment
 from .processes import GuardedProcesses
 from .registration import unregister
+from .spare import Spare
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
 TELL = 1.0  # seconds between sentences about a start that is under way
 WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
-SPARE_MEMORY = 2 << 30  # bytes that have to be free for an engine that only waits
 NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
 Progress = Callable[[str], None]
 
@@ -69,7 +69,7 @@ class EngineCluster:
     def __init__(self, device_plans: Sequence[DevicePlan]) -> None:
         self.device_plans = list(device_plans)
         self.engine_ids: list[int] = []
-        self._next_id = len(self.device_plans)
+        self._next_id = 0  # of the next engine: the first ones' are their ranks
         self._names = [engine_name(plan.rank) for plan in self.device_plans]  # of the ranks' processes
         self.engines: list[EngineInfo] = []
         self.client = None
@@ -77,7 +77,13 @@ class EngineCluster:
         self._stopped = False
         self._stop_lock = threading.Lock()
         self._warm: Any = None
-        self._spare: _Spare | None = None
+        self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
+        self._spare = Spare(
+            start=lambda: self._start_engine(self.device_plans[0]),
+            has_ended=lambda name: name in self._processes.statuses,
+            is_registered=lambda engine_id: engine_id in self.client.ids,
+            warm_up=self._warm_up,
+        )
         self._folders = folder_files.Folders()
         self._marker = uuid.uuid4().hex
         folders = [self.private_dir, self.blob_dir]
@@ -207,12 +213,7 @@ class EngineCluster:
         deadline = time.monotonic() + limit.total_seconds()
         for rank in ranks:
             self._processes.forget(self._names[rank])
-            spare, self._spare = self._spare, None
-            if spare is not None and spare.name not in self._processes.statuses:
-                self._names[rank] = spare.name
-            else:
-                self._names[rank] = self._start_engine(self.device_plans[rank], self._next_id)
-                self._next_id += 1
+            self._names[rank] = self._spare.take() or self._start_engine(self.device_plans[rank])
             self.engine_ids[rank] = id_of(self._names[rank])
         self._wait_for_engines(self.engine_ids, tell, deadline)
         from .warm import take_place
@@ -237,19 +238,40 @@ class EngineCluster:
             self._processes.wait_change(STEP)
         self.replace([rank], limit=limit, on_progress=on_progress)
 
-    def prepare_spare(self) -> None:
-        """See to it that an engine is there, torch imported, to take a lost one's place. Does not wait; to be called again and again."""
-        spare = self._spare
-        if spare is not None and spare.name in self._processes.statuses:
-            spare = self._spare = None
-        if spare is None:
-            if psutil.virtual_memory().available < SPARE_MEMORY:
-                return
-            self._spare = _Spare(self._start_engine(self.device_plans[0], self._next_id))
-            self._next_id += 1
-        elif not spare.asked and id_of(spare.name) in self.client.ids:
-            spare.asked = True
-            self._warm_up([id_of(spare.name)])
+    def prepare_spare(self) -> bool:
+        """See to it that an engine is in reserve; return whether it is ready. Does not wait; to be called again and again."""
+        self._spare.prepare()
+        return self._spare.ready
+
+    def let_go(self, ranks: Sequence[int]) -> None:
+        """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
+        kept = [rank for rank in range(len(self.device_plans)) if rank not in ranks]
+        self.send_signal(signal.SIGKILL, ranks)  # one may only be slow
+        self._let_go += [self.device_plans[rank] for rank in ranks]
+        self.device_plans = [replace(self.device_plans[rank], rank=number) for number, rank in enumerate(kept)]
+        self._names = [self._names[rank] for rank in kept]
+        self.engine_ids[:] = [self.engine_ids[rank] for rank in kept]
+        self.engines = [self._engine_info(plan) for plan in self.device_plans]
+
+    def take_back(self) -> bool:
+        """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
+        name = self._spare.take()
+        if name is None:
+            return False
+        plan = replace(self._let_go.pop(), rank=len(self.device_plans))
+        self.device_plans.append(plan)
+        self._names.append(name)
+        self.engine_ids.append(id_of(name))
+        self.engines.append(self._engine_info(plan))
+        from .warm import take_place
+
+        self.client[id_of(name)].apply_async(take_place, plan.environment())
+        return True
+
+    def missing_ranks(self) -> list[int]:
+        """Return the ranks whose engine has ended or has not come up."""
+        dead, there = self.dead_ranks(), self.client.ids
+        return [rank for rank, engine_id in enumerate(self.engine_ids) if rank in dead or engine_id not in there]
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""
@@ -289,7 +311,7 @@ class EngineCluster:
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         self._processes.start(CONTROLLER, controller_command(), env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
         for plan in self.device_plans:
-            self._start_engine(plan, plan.rank)
+            self._start_engine(plan)
         import ipyparallel  # while the processes import it too
 
         connection = self._wait_for_file(files[0], tell, deadline)
@@ -305,7 +327,8 @@ class EngineCluster:
         self._warm = self._warm_up(ids)
         tell(f"{num_engines} of {num_engines} engines up")
 
-    def _start_engine(self, plan: DevicePlan, engine_id: int) -> str:
+    def _start_engine(self, plan: DevicePlan) -> str:
+        engine_id, self._next_id = self._next_id, self._next_id + 1
         name = engine_name(engine_id)
         self._processes.start(
             name,
@@ -387,14 +410,6 @@ class EngineCluster:
             return
         with contextlib.suppress(Exception):
             unregister(self.client, id_of(name))
-
-
-@dataclass
-class _Spare:
-    """An engine that waits to take another's place. `asked`: it was asked to import torch."""
-
-    name: str
-    asked: bool = False
 
 
 class _PortTaken(ClusterError):

@@ -69,7 +69,7 @@ class Task:
     where its own process group meets. `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
     `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
-    `generation` counts those of the ranks that run the task.
+    `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
     """
 
     run_id: str
@@ -99,6 +99,7 @@ class Task:
     balance: bool = False
     checkpoints: tuple[timedelta | int | None, int] = (None, 2)
     best: Metric | None = None
+    elastic: tuple[int, int] | None = None
     generation: int = 0
     emit_interval: timedelta = timedelta(milliseconds=200)
 

@@ -60,6 +60,14 @@ def _metric(text: str) -> Metric:
     return Metric(name, "max" if mode == "max" else "min")
 
 
+def _range(text: str) -> tuple[int, int]:
+    """Return ``2:4``."""
+    found = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of engines, as 2:4")
+    return int(found[1]), int(found[2])
+
+
 def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
     parser.add_argument(*names, dest="num_engines", type=_number, metavar="N", help=explained)
@@ -138,6 +146,13 @@ def _cell_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
     parser.add_argument(
+        "--elastic",
+        type=_range,
+        metavar="MIN:MAX",
+        help="go on with fewer engines, at least MIN, while a lost one cannot be replaced, and with MAX again when it can (default: the "
+        "cell ends)",
+    )
+    parser.add_argument(
         "--best",
         type=_metric,
         metavar="METRIC[:min|max]",
@@ -205,6 +220,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,
         best=found.best,
+        elastic=found.elastic,
         view=view if found.view is None else found.view,
     )
 

@@ -166,10 +166,14 @@ class RunRecorder:
             self._pace.clear()
             self._changed = True
 
-    def rank_lost(self, rank: int) -> None:
-        """Wait no more for a rank that has died: steps that it did not report come out without it."""
+    def begin_again(self, world_size: int) -> None:
+        """Say that ranks go on from a snapshot, so many: they report again what they had reported since then."""
         with self._lock:
-            self._take(self._steps.lose(rank))
+            self._steps.begin_again(world_size)
+            self._world_size = world_size
+            self._devices = {rank: use for rank, use in self._devices.items() if rank < world_size}
+            self._fresh_devices &= self._devices.keys()
+            self._changed = True
 
     def set_phase(self, phase: RunPhase) -> None:
         """Say that the run is `phase` now, for example ``"stopping"``; :meth:`finish` ends it."""

@@ -62,8 +62,7 @@ class GlobalSteps:
         self._max_lag = max_lag
         self._parts: dict[int, dict[int, _Part]] = {}  # step → rank → part
         self._reported: dict[int, int] = {}  # rank → last step it reported
-        self._num_at: Counter[int] = Counter()  # last step reported → how many of the ranks that are waited for
-        self._lost: set[int] = set()
+        self._num_at: Counter[int] = Counter()  # last step reported → how many of the ranks
         self._emitted: int | None = None
 
     def begin_after(self, step: int) -> None:
@@ -72,8 +71,8 @@ class GlobalSteps:
 
     def go_back(self, step: int) -> None:
         """Say that all ranks go on after `step`, and report anew what comes then."""
-        self._parts, self._reported, self._lost, self._emitted = {}, {}, set(), step
-        self._num_at = Counter()
+        self.begin_again(self._world_size)
+        self._emitted = step
 
     def add(self, steps: Steps) -> list[GlobalStep]:
         """Take one rank's report and return the steps that it completed, in order.
@@ -90,9 +89,6 @@ class GlobalSteps:
             raise ProtocolError(f"steps of rank {steps.rank} have columns of different lengths {[len(column) for column in columns]}")
         if not 0 <= steps.rank < self._world_size:
             raise ProtocolError(f"steps of rank {steps.rank} in a run of {self._world_size} ranks")
-        if steps.rank in self._lost:  # it was only slow
-            self._lost.discard(steps.rank)
-            self._count(steps.rank, 1)
         self._count(steps.rank, -1)
         for step, *values in zip(*columns, strict=True):
             if step <= self._reported.get(steps.rank, step - 1):
@@ -103,23 +99,20 @@ class GlobalSteps:
         self._count(steps.rank, 1)
         return self._emit()
 
-    def lose(self, rank: int) -> list[GlobalStep]:
-        """Wait no more for `rank`, which has died; return the steps that only it was holding back."""
-        if rank not in self._lost:
-            self._lost.add(rank)
-            self._count(rank, -1)
-        return self._emit()
+    def begin_again(self, world_size: int) -> None:
+        """Say that `world_size` ranks report from now on, and again all steps that have not come out."""
+        self._world_size = world_size
+        self._parts, self._reported, self._num_at = {}, {}, Counter()
 
     def flush(self) -> list[GlobalStep]:
         """Return all steps that are held back, with what was reported of them."""
         return self._emit(everything=True)
 
     def _emit(self, *, everything: bool = False) -> list[GlobalStep]:
-        num_waited_for = self._world_size - len(self._lost)
         complete = -math.inf
-        if everything or not num_waited_for:
+        if everything:
             complete = math.inf
-        elif self._num_at.total() == num_waited_for:
+        elif self._num_at.total() == self._world_size:
             complete = min(self._num_at)
         ready = sorted(self._parts)
         num_overdue = len(ready) - self._max_lag

@@ -90,8 +90,9 @@ class SnapshotKeeper:
         self._next: float | None = None
         self._parts: dict[int, dict[int, SnapshotTaken]] = {}
 
-    def begin(self) -> None:
+    def begin(self, world_size: int) -> None:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
+        self._world_size = world_size
         for number in list(self._parts):  # which are not whole
             self._remove(number)
         for asked in (self._asked, self._at):

@@ -48,10 +48,10 @@ class Pauses:
             self._active = False
             return self._number
 
-    def again(self) -> int:
-        """Say that other ranks take over, and return the number of the pause that they are to wait in, 0 if there is none."""
+    def again(self, world_size: int) -> int:
+        """Say that other ranks take over, so many, and return the number of the pause that they are to wait in, 0 if there is none."""
         with self._lock:
-            self._waiting = set()
+            self._world_size, self._waiting = world_size, set()
             return self._number if self._active else 0
 
     def note(self, event: Message) -> None:

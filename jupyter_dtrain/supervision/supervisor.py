@@ -57,11 +57,11 @@ class Supervisor:
     on_paused : callable
         Told when all ranks wait in a pause.
     on_replaced : callable
-        Told when engines have been replaced.
+        Told of the number of ranks when engines have been replaced, or are fewer or more.
     on_back : callable
         Told of the step that the run has gone back to, while no rank is at work.
     renew : callable
-        Returns the same ranks on a new cluster, which has the files of the one that is given.
+        Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Supervisor:
         output: Output,
         on_event: Callable[[Message], None],
         on_paused: Callable[[], None],
-        on_replaced: Callable[[], None],
+        on_replaced: Callable[[int], None],
         on_back: Callable[[int], None],
-        renew: Callable[[EngineCluster], Group],
+        renew: Callable[[Group], Group],
     ) -> None:
         self._group = group
         self._keeper = keeper
@@ -90,6 +90,9 @@ class Supervisor:
         self._balance: Balance | None = None
         self._stopping = False
         self._is_program = False
+        self._elastic: tuple[int, int] | None = None
+        self._growing = False  # the ranks are to stop, because there is an engine for one more,
+        self._grow_after: Whole | None = None  # behind a snapshot that is newer than this
         self._back: Whole | None = None  # where the run is to go on instead
         self._reader: threading.Thread | None = None  # of a checkpoint to go back to
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
@@ -177,24 +180,27 @@ class Supervisor:
 
         ends: list[RankEnd] = []
         self._is_program = task.program_port is not None
+        self._elastic = task.elastic
         self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
         try:
             while True:
-                self._keeper.begin()
+                self._keeper.begin(task.world_size)
                 self._execution = execution = Execution(
                     self._group, task, on_event=self._take, on_output=self._note_output, output=self._output
                 )
                 self._stall = Stall(task.world_size, ask=execution.ask_where, say=self._tell)
                 if self._stopping:
                     execution.stop()
-                if paused := self._pauses.again():
+                if paused := self._pauses.again(task.world_size):
                     execution.pause(paused)
                 elif task.pause:  # it has ended meanwhile
                     execution.resume(task.pause)
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
                 lost = [end for end in ends if end.outcome is None and not end.killed]
-                back = self._back if lost or any(end.outcome is not None and end.outcome.stopped for end in ends) else None
-                if not (lost or back) or execution.interrupted or self._stopping or self._is_program:
+                stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
+                back, more = self._back if lost or stopped else None, self._growing and stopped
+                self._growing = False
+                if not (lost or back or more) or execution.interrupted or self._stopping or self._is_program:
                     return ends
                 self._keeper.settle()
                 if back is not None:
@@ -205,6 +211,8 @@ class Supervisor:
                     self._tell(f"Going back to step {back.step}.")
                 if lost and not self._mend(lost):
                     return ends
+                if more and not lost:
+                    self._take_back()
                 task = self._task_of_next(task, execution)
         finally:
             self._execution = None
@@ -249,8 +257,20 @@ class Supervisor:
         if self._writer is not None:
             self._writer.offer(keeper, BlobFolder(self.cluster.blob_dir))
             self._tell_all(self._writer.news())
-        if keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
+        if self._elastic is not None and self._group.num_ranks < self._elastic[1]:
+            self._grow(execution)
+        elif keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
+
+    def _grow(self, execution: Execution) -> None:
+        """Let the ranks stop behind a snapshot once there is an engine for one more."""
+        if not self.cluster.prepare_spare() or self._pauses.reached:
+            return
+        if not self._growing:
+            self._growing, self._grow_after = True, self._keeper.newest
+            self._keeper.hasten()
+        elif self._keeper.newest is not self._grow_after:
+            execution.stop()
 
     def _share_by(self, number: int, speeds: list[float], execution: Execution) -> None:
         execution.share_by(number, speeds)
@@ -295,9 +315,9 @@ class Supervisor:
         for attempt in range(MAX_ATTEMPTS):
             try:
                 if cluster.controller_alive:
-                    cluster.replace(cluster.dead_ranks(), limit=REPLACE_LIMIT, on_progress=self._output.progress)
+                    self._replace(cluster)
                 else:
-                    self._group = self._renew(cluster)
+                    self._group = self._renew(self._group)
                 self._group.rendezvous()
             except ClusterError as error:
                 cluster = self.cluster
@@ -306,20 +326,41 @@ class Supervisor:
                     return False
             else:
                 break
-        self._on_replaced()
+        self._on_replaced(self._group.num_ranks)
         return True
+
+    def _replace(self, cluster: EngineCluster) -> None:
+        """Start other engines in the place of the dead ones; a run that may goes on without those that do not come up."""
+        try:
+            cluster.replace(cluster.dead_ranks(), limit=REPLACE_LIMIT, on_progress=self._output.progress)
+        except ClusterError:
+            missing = cluster.missing_ranks()
+            left = len(cluster.engine_ids) - len(missing)
+            if self._elastic is None or not cluster.controller_alive or not missing or left < self._elastic[0]:
+                raise
+            cluster.let_go(missing)
+            self._group = Group(cluster, min(left, self._group.num_ranks))
+            self._tell(f"No new engine has come up: going on with {_engines(left)}, and with more as soon as one does.")
+
+    def _take_back(self) -> None:
+        self._group.disband()  # its store knows of the stop
+        if self.cluster.take_back():
+            self._group = Group(self.cluster, self._group.num_ranks + 1)
+            self._on_replaced(self._group.num_ranks)
+            self._tell(f"An engine has come up: going on from {_begin(self._keeper.newest)} with {_engines(self._group.num_ranks)}.")
 
     def _task_of_next(self, task: Task, execution: Execution) -> Task:
         snapshot, folder = self._keeper.newest, self.cluster.blob_dir
         self._keeper.folder = folder / task.snapshot_folder.name
         return replace(
             task,
+            world_size=self._group.num_ranks,
             resume=Resume(
                 number=snapshot.number if snapshot is not None else None,
                 world_size=snapshot.world_size if snapshot is not None else task.world_size,
                 seen=execution.seen,
             ),
-            pause=self._pauses.again(),
+            pause=self._pauses.again(self._group.num_ranks),
             generation=task.generation + 1,
             rendezvous=self._group.rendezvous(),
             blob_folder=folder,
@@ -330,6 +371,10 @@ class Supervisor:
 def _is_through(end: RankEnd) -> bool:
     """Return whether a rank has come to an end of its own: what it had reached is in the notebook."""
     return end.outcome is not None
+
+
+def _engines(number: int) -> str:
+    return "1 engine" if number == 1 else f"{number} engines"
 
 
 def _begin(snapshot: Whole | None) -> str:

@@ -38,8 +38,10 @@ def wait_for_moment(run: Disturbed, cell: Cell, draw: random.Random) -> None:
 
 
 def wait_for_writing(notebook: Notebook, draw: random.Random) -> None:
-    """Wait until a checkpoint is being written."""
-    wait_closely(lambda: list(notebook.folder.glob("dtrain-runs/*/checkpoints/.part-*")), "the writing of a checkpoint")
+    """Wait until a checkpoint is being written, or has been this moment."""
+    before = set(checkpoints(notebook))
+    half = lambda: next(notebook.folder.glob("dtrain-runs/*/checkpoints/.part-*"), None)  # noqa: E731
+    wait_closely(lambda: half() or set(checkpoints(notebook)) - before, "the writing of a checkpoint")
     time.sleep(draw.uniform(0, 0.01))
 
 

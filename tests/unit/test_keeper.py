@@ -136,7 +136,7 @@ def test_what_a_lost_generation_had_begun_is_void(keeper, clock, ranks):
     ranks.train(1)
     (asked,) = asked_after(keeper, clock, 2)
     ranks.write(0, asked.number)
-    keeper.begin()
+    keeper.begin(2)
     assert asked_after(keeper, clock, 100) == [], "the next generation has not taken a step"
     ranks.train(1)
     assert [asked.number for asked in asked_after(keeper, clock, 2)] == [2]
@@ -206,7 +206,7 @@ def test_one_that_is_wanted_is_asked_for_at_once_also_where_the_ranks_wait(keepe
 def test_one_that_is_wanted_is_asked_of_the_next_generation_if_the_ranks_were_lost(keeper, clock, ranks):
     keeper.hasten()
     assert len(keeper.due()) == 1
-    keeper.begin()
+    keeper.begin(2)
     assert [asked.number for asked in keeper.due(idle=True)] == [2]
     ranks.write(0, 2), ranks.write(1, 2, place="line 4")
     assert keeper.due(idle=True) == [], "not at once again, where the ranks are not at one place"
@@ -233,7 +233,7 @@ def test_the_best_is_nobodys_wish_and_stays_until_it_is_written(keeper, clock, r
 def test_one_that_only_some_ranks_had_begun_is_void_for_the_next_generation(keeper, ranks):
     ranks.train(1)
     ranks.write(0, unasked_number(0, 1), best=0.5)
-    keeper.begin()
+    keeper.begin(2)
     ranks.write(1, unasked_number(1, 1), best=0.5)
     keeper.settle()
     assert keeper.best is None

@@ -1,0 +1,67 @@
+"""An engine in reserve, with torch imported, that takes the place of one that is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psutil
+
+from .commands import id_of
+
+MEMORY = 2 << 30
+"""Bytes that have to be free for an engine that only waits."""
+RETRY = timedelta(seconds=5)
+"""Time until another is tried where one has ended."""
+
+
+class Spare:
+    """At most one engine in reserve.
+
+    Parameters
+    ----------
+    start : callable
+        Starts an engine and returns its name.
+    has_ended : callable
+        Says whether the process of this name has.
+    is_registered : callable
+        Says whether the engine of this id is.
+    warm_up : callable
+        Lets the engines of these ids import torch; returns an ``AsyncResult``.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: Callable[[], str],
+        has_ended: Callable[[str], bool],
+        is_registered: Callable[[int], bool],
+        warm_up: Callable[[list[int]], Any],
+    ) -> None:
+        self._start, self._has_ended = start, has_ended
+        self._is_registered, self._warm_up = is_registered, warm_up
+        self._name: str | None = None
+        self._warm: Any = None
+        self._not_before = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is one that has imported torch."""
+        return self._name is not None and self._warm is not None and self._warm.ready() and not self._has_ended(self._name)
+
+    def prepare(self) -> None:
+        """See to it that there is one, if there is memory for it. Does not wait; to be called again and again."""
+        if self._name is not None and self._has_ended(self._name):
+            self._name, self._warm, self._not_before = None, None, time.monotonic() + RETRY.total_seconds()
+        if self._name is None:
+            if time.monotonic() >= self._not_before and psutil.virtual_memory().available >= MEMORY:
+                self._name = self._start()
+        elif self._warm is None and self._is_registered(id_of(self._name)):
+            self._warm = self._warm_up([id_of(self._name)])
+
+    def take(self) -> str | None:
+        """Return the name of the engine in reserve, which is in reserve no longer; ``None`` if there is none that lives."""
+        name, self._name, self._warm = self._name, None, None
+        return name if name is not None and not self._has_ended(name) else None

@@ -1,0 +1,84 @@
+"""``--elastic``: the run goes on with fewer engines while no other can come up, takes one back later, and comes to the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+
+import psutil
+
+from tests.faults.disturbed import Disturbed
+from tests.notebook.kernel import SESSION, difference
+
+
+class NoNewEngines:
+    """Kills every engine that is started, until it is told to stop."""
+
+    def __init__(self, run: Disturbed) -> None:
+        self._guard = psutil.Process(run.processes["guard"])
+        # One that is in reserve since an earlier cell counts as new.
+        self._known = {*run.pids, *(run.processes[name] for name in ("template", "controller"))}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._kill)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _kill(self) -> None:
+        while not self._over.wait(0.005):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just been collected, or the guard has gone with all of them
+                for child in self._guard.children():
+                    if child.pid not in self._known:
+                        child.kill()
+
+
+SLOW = """
+fast = pace
+def pace():
+    import time
+    fast()
+    time.sleep(0.1)  # so that an engine comes back before the end
+"""
+STATE = "([p.detach() for p in model.state_dict().values()], history, used, torch.rand(2), epoch, loss)"
+
+
+def test_fewer_engines_and_then_as_many_again(two):
+    notebook = two.notebook
+    two.go()
+    expected = notebook.value(STATE)
+    notebook.run(SLOW)
+    cell = two.start("--elastic 1:2")
+    with NoNewEngines(two):
+        two.wait_for_snapshot(cell)
+        os.kill(two.pids[0], signal.SIGKILL)
+        notebook.wait(lambda: "going on with 1 engine, and" in cell.stderr or not cell.running, "one engine", cell)
+        assert cell.running, cell.stderr
+        two.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+    notebook.finish(cell)
+    notebook.run("pace = fast")
+    assert cell.ok, cell
+    assert "An engine has come up: going on from step " in cell.stderr
+    assert difference(notebook.value(STATE), expected) is None
+    assert len(notebook.engines()) == notebook.value(f"{SESSION}.snapshot().run.world_size") == 2
+    assert [line.split()[:2] for line in cell.stdout.splitlines()] == [["epoch", f"{epoch}:"] for epoch in range(6)]
+
+
+def test_below_the_fewest_the_cell_ends_and_says_why(two):
+    cell = two.start("--elastic 2:2")
+    with NoNewEngines(two):
+        two.wait_for_snapshot(cell)
+        os.kill(two.pids[1], signal.SIGKILL)
+        two.notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    two.finish(two.start())
+
+
+def test_ranges_that_are_none(two):
+    for text, said in {"4": "as 2:4", "3:2": "fewest engines", "0:2": "fewest engines", "1:2 --engines 3": "leave out --engines"}.items():
+        assert said in two.notebook.fail(f"%%distribute --elastic {text}\n1").error[1]
