@@ -68,10 +68,13 @@ def foreign_attributes(obj: object) -> frozenset[str]:
         return _ITERATOR  # that of persistent workers; the other side starts its own
     if isinstance(obj, Optimizer):
         return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
+    if isinstance(obj, nn.RNNBase):
+        return _REFERENCES  # weak ones, which it makes anew
     return _NONE
 
 
 _ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
+_REFERENCES = frozenset({"_flat_weight_refs"})
 
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
