@@ -1,7 +1,7 @@
 """How objects are written whose own way of pickling fails, or forgets what a cell would miss.
 
-An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker
-processes, a module under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
+An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker processes and
+a SummaryWriter its file, a module under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return itself, (obj.module,)  # it is nothing without its process group, which stays where it is
         case Optimizer() | DataLoader():
             return _without(obj, foreign_attributes(obj))
+        case _ if is_event_writer(obj):
+            return _without(obj, _FILES)
         case nn.Module():
             return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
         case ModuleType():
@@ -70,11 +72,19 @@ def foreign_attributes(obj: object) -> frozenset[str]:
         return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
     if isinstance(obj, nn.RNNBase):
         return _REFERENCES  # weak ones, which it makes anew
+    if is_event_writer(obj):
+        return _FILES  # each process writes one of its own, which is opened when there is something to write
     return _NONE
 
 
+def is_event_writer(obj: object) -> bool:
+    """Return whether `obj` is a ``torch.utils.tensorboard.SummaryWriter``."""
+    module = sys.modules.get("torch.utils.tensorboard.writer")
+    return module is not None and issubclass(type(obj), module.SummaryWriter)
+
+
 _ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
-_REFERENCES = frozenset({"_flat_weight_refs"})
+_REFERENCES, _FILES = frozenset({"_flat_weight_refs"}), frozenset({"file_writer", "all_writers"})
 
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
@@ -86,8 +96,8 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
         state = obj.__dict__
     if isinstance(state, dict):
         state = {key: value for key, value in state.items() if key not in names}
-        if isinstance(obj, DataLoader):
-            state["_iterator"] = None
+        if not isinstance(obj, Optimizer):
+            state.update(dict.fromkeys(names))
     return (function, args, state, *rest)
 
 

@@ -122,6 +122,13 @@ def instrumented(
     def autograd_grad(*args: Any, **kwargs: Any) -> Any:
         return models.grad(grad, args, kwargs)
 
+    trace = torch.jit.trace
+
+    @wraps(trace)
+    def jit_trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # What is recorded is what one process computes, without exchanges.
+        return trace(func, models.whole(example_inputs), *args, **kwargs)  # type: ignore[no-untyped-call]
+
     before_step = timing.part
 
     def optimizer_begins(*_: Any) -> None:
@@ -142,6 +149,7 @@ def instrumented(
             (torch.optim.Optimizer, "__init__", optimizer_init),
             (torch.autograd, "backward", autograd_backward),
             (torch.autograd, "grad", autograd_grad),
+            (torch.jit, "trace", jit_trace),
         ):
             stack.enter_context(mock.patch.object(target, name, replacement))
         stack.callback(register_optimizer_step_pre_hook(optimizer_begins).remove)

@@ -81,6 +81,10 @@ class ModelCalls:
         self._is_model[module] = True
         self._on_first_call(module)
 
+    def whole(self, values: Any) -> Any:
+        """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
+        return values if self._view is None else pytree.tree_map(self._view.whole, values)
+
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
         if self.inside:
@@ -101,7 +105,7 @@ class ModelCalls:
         own, placement = view.enter((args, kwargs))
         if placement is not None and self._takes_statistics(module) and view.smallest(placement) < _FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
-            own, placement = pytree.tree_map(view.whole, (args, kwargs)), None
+            own, placement = self.whole((args, kwargs)), None
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)

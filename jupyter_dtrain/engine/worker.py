@@ -31,6 +31,7 @@ from .control import Control, StopRun
 from .device_names import DeviceNames
 from .devices import DeviceSampler
 from .emit import Emitter
+from .event_writers import event_writers
 from .extent import ExtentMeter
 from .link import Interrupts, commands_to, output_of, publisher, shell_in
 from .local_modules import LocalModules
@@ -315,6 +316,7 @@ def _run_cell(
     with (
         snapshots.finished() if snapshots is not None else contextlib.nullcontext(),
         training.installed(),
+        event_writers(rank=rank, source=task.source) if isinstance(training, Training) else contextlib.nullcontext(),
         output_of(rank, shown if rank == 0 or task.output == "all" else None),
         shell_in(namespace),
         loops.installed(),

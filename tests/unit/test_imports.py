@@ -69,6 +69,7 @@ ENGINE_ORDER = [
     "event_loop",
     "cell",
     "files",
+    "event_writers",
     "optimizers",
     "placements",
     "constructors",
