@@ -10,7 +10,7 @@ is in a batch is known where PyTorch's own function has collated it; `collation`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -18,18 +18,17 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch.utils.data import DataLoader
 
-from .batches import Layout, UnknownBatch, cut, length_of
+from .batches import UnknownBatch, cut, length_of
 from .collation import Agree, Collation, CutAfterLoading, is_default
 from .cursors import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
 from .shares import Share
 from .sources import Loaded, OwnSamples, Source, as_it_is, draws_by_itself, forget_pending, may_draw, of_own_samples
+from .split_batches import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
 from .streams import Stream, Streams
 
 Make = Callable[[DataLoader[Any]], Any]
-Place = Callable[[Any, Share, Layout | None], Any]
-OnBatch = Callable[[Share | None, int, int | None], None]
 
 
 class SharedLoaders:
@@ -120,11 +119,11 @@ class SharedLoaders:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, cursor))
 
-    def go_on(self, original: Make, cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> _SplitIterator | _Watched:
+    def go_on(self, original: Make, cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> SplitBatches | WatchedBatches:
         """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
         if cursor.draws_in_workers:
             self._drawing.add(self._with_joined_batches(loader))
-        batches: _SplitIterator | _Watched = begin(lambda: self._batches(original, loader, cursor))
+        batches: SplitBatches | WatchedBatches = begin(lambda: self._batches(original, loader, cursor))
         to_load = cursor.taken if cursor.has_to_load else 0
 
         def begin_again(start: Callable[[], None], _: Moment | None = None) -> None:
@@ -133,16 +132,16 @@ class SharedLoaders:
             batches.skip(to_load)
             present.set()
 
-        if isinstance(batches, _SplitIterator):
+        if isinstance(batches, SplitBatches):
             batches.count = cursor.taken
             batches.begin_again = begin_again
         batches.skip(to_load)
         return batches
 
-    def _batches(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> _SplitIterator | _Watched:
+    def _batches(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> SplitBatches | WatchedBatches:
         loader = self._with_joined_batches(loader)
         if not cursor.split:
-            return _Watched(original(loader), self._on_whole)
+            return WatchedBatches(original(loader), self._on_whole)
         whole = Source(original, loader, as_it_is)
         source = whole if loader in self._whole else self._source(original, loader, cursor)
         if source is None:
@@ -152,7 +151,7 @@ class SharedLoaders:
             self._on_unknown("structure of its own")
         on_batch: OnBatch = self._on_batch if cursor.training else lambda *_: self._on_whole()
         first = None if loader in self._known else self._first(original, loader, whole, cursor)
-        return _SplitIterator(source, _length(loader), self._place, on_batch, first)
+        return SplitBatches(source, _length(loader), self._place, on_batch, first)
 
     def _source(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> Source | Stream | None:
         """Return where the rank's parts of batches come from; ``None`` where it is not known how to cut them."""
@@ -223,7 +222,7 @@ class SharedLoaders:
             self._collations[loader] = Collation(loader, self._share, self._agree, whole_draws=self._whole_draws)
         return self._collations[loader]
 
-    def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: Cursor) -> _First:
+    def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: Cursor) -> FirstBatch:
         """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
         start = Moment(loader)
 
@@ -241,7 +240,7 @@ class SharedLoaders:
             self._on_unknown(str(error))
             return whole
 
-        return _First(partial(Moment, loader), decide)
+        return FirstBatch(partial(Moment, loader), decide)
 
     def _of_own_samples(self, loader: DataLoader[Any], collation: Collation | None, *, watch: bool) -> DataLoader[Any]:
         inner = self._inner.get(loader)
@@ -259,112 +258,6 @@ class SharedLoaders:
             raise UnknownBatch(type(batch).__name__)
         share = self._share(total)
         return cut(batch, share.loaded), share, None
-
-
-class _Watched:
-    """The iterator of a loader that is not split."""
-
-    def __init__(self, batches: Any, on_batch: Callable[[], None]) -> None:
-        self._batches = batches
-        self._on_batch = on_batch
-
-    def __iter__(self) -> _Watched:
-        return self
-
-    def __next__(self) -> Any:
-        self._on_batch()
-        return next(self._batches)
-
-    def skip(self, num: int) -> None:
-        """Load batches for nobody."""
-        for _ in range(num):
-            next(self._batches)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-
-@dataclass(frozen=True)
-class _First:
-    """What there is to do at the first batch of a loader.
-
-    Attributes
-    ----------
-    now : callable
-        Returns the states of all that decides on the batches.
-    decide : callable
-        Told what is wrong with the batch, if anything; returns whole batches instead, as they were at the beginning.
-    """
-
-    now: Callable[[], Moment]
-    decide: Callable[[UnknownBatch | CutAfterLoading | None], Source]
-
-
-class _SplitIterator:
-    """The iterator that the cell holds."""
-
-    def __init__(
-        self,
-        source: Source | Stream,
-        length: int | None,
-        place: Place,
-        on_batch: OnBatch,
-        first: _First | None,
-    ) -> None:
-        source.start()  # draws random numbers where one process would
-        self._source: Source | Stream = source
-        self._length = length
-        self._place = place
-        self._on_batch = on_batch
-        self._first = first
-        self.count = 0
-        self.begin_again: Callable[[Callable[[], None], Moment | None], None] = _begin_again
-
-    def __iter__(self) -> _SplitIterator:
-        return self
-
-    def __next__(self) -> Any:
-        asked = None if self._first is None else self._first.now()
-        try:
-            batch, share = self._placed()
-        except (UnknownBatch, CutAfterLoading) as error:
-            if asked is None:
-                raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
-            self.begin_again(partial(self._start_over, error), asked)
-            batch, share = self._placed()
-        else:
-            if self._first is not None:
-                self._first.decide(None)
-        self._first = None
-        self.count += 1
-        self._on_batch(share, self.count, self._length)
-        return batch
-
-    def _start_over(self, error: UnknownBatch | CutAfterLoading) -> None:
-        assert self._first is not None
-        self._source = self._first.decide(error)
-        self._source.start()
-
-    def skip(self, num: int) -> None:
-        """Load batches for nobody."""
-        try:
-            for _ in range(num):
-                next(self._source)
-        except CutAfterLoading as error:
-            self.begin_again(partial(self._start_over, error), None)  # which skips as many
-
-    def _placed(self) -> tuple[Any, Share | None]:
-        batch, share, layout = next(self._source)
-        return (batch if share is None else self._place(batch, share, layout)), share
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-
-def _begin_again(start: Callable[[], None], asked: Moment | None) -> None:
-    start()
-    if asked is not None:  # the order is drawn when the first batch is asked for
-        asked.set()
 
 
 def _has_index_batches(loader: DataLoader[Any]) -> bool:

@@ -86,6 +86,7 @@ ENGINE_ORDER = [
     "index_batches",
     "streams",
     "sources",
+    "split_batches",
     "loaders",
     "gradients",
     "best",
