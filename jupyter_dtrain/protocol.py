@@ -194,6 +194,14 @@ class SnapshotTaken(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateSize(Message):
+    """A rank's snapshots will take about `seconds` each, as its state is large. Told once, after the first step."""
+
+    rank: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paused(Message):
     """A rank waits, after `step` steps, in pause `number` of the run. The run is paused when all do."""
 
@@ -431,6 +439,7 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
     TimeSplit,
     Scalars,
     SnapshotTaken,
+    StateSize,
     Paused,
     Standing,
     Notice,

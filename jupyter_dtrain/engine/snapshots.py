@@ -14,6 +14,7 @@ at one position: the notebook kernel sees to that.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
@@ -31,7 +32,7 @@ import torch
 from ..capture.bundle import RandomState
 from ..capture.pickling import Packed
 from ..capture.surroundings import Surroundings
-from ..protocol import SnapshotTaken
+from ..protocol import SnapshotTaken, StateSize
 from ..transport.blobs import BlobFolder, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 from .best import Best
@@ -51,6 +52,11 @@ UNASKED = 1 << 32
 MEETING = timedelta(seconds=10)
 """Time in which all ranks come to a place where their metric is better than ever."""
 
+SHARE = 0.02
+"""Part of the time that snapshots may take."""
+SPEED = 5e8
+"""Bytes of a state that are copied, hashed and written in a second, about: until one has been."""
+TOLD = 0.02  # seconds that a snapshot takes, from which on that is told before the first one
 LARGE = 1 << 22  # bytes of a state for which memory is got beforehand
 NICENESS = 5  # of the thread that writes; the cell's has none, and so three times its time where there is not enough
 
@@ -136,7 +142,7 @@ class Snapshots:
         self._before: Path | None = None  # the buffers of the rank's last snapshot
         self._staging = Staging()
         self._beside: threading.Thread | None = None  # writes, or makes memory ready
-        self._is_ready = False
+        self._ready_at: float | None = None  # when to get memory for the first one; infinity: it is there
         self._seconds_ready = 0.0
 
     @contextmanager
@@ -162,11 +168,18 @@ class Snapshots:
         self._beside.start()
 
     def _make_ready(self) -> None:
-        """Begin to get memory for the first one, now that the optimizer has made what it keeps."""
-        self._is_ready = True
-        num_bytes = bytes_of_state(self._home.objects())
-        if num_bytes >= LARGE:
-            self._begin(self._get_memory, num_bytes)
+        """Tell what a snapshot will take, now that the optimizer has made what it keeps, and get memory before the first one is due."""
+        now = time.monotonic()
+        if self._ready_at is None:
+            seconds = bytes_of_state(self._home.objects()) / SPEED
+            self._ready_at = now + seconds / SHARE / 2
+            if seconds > TOLD:
+                self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
+        if now >= self._ready_at:
+            self._ready_at = math.inf
+            num_bytes = bytes_of_state(self._home.objects())
+            if num_bytes >= LARGE:
+                self._begin(self._get_memory, num_bytes)
 
     def _get_memory(self, num_bytes: int) -> None:
         with suppress(MemoryError):  # what can be said of it is said when it is needed
@@ -175,7 +188,7 @@ class Snapshots:
 
     def at_boundary(self) -> None:
         """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
-        if not self._is_ready and self._observer.step:
+        if self._observer.step and self._ready_at != math.inf:
             self._make_ready()
         number, best = self._control.snapshot_due(self._observer.step), self._observer.best
         if (number is None and best is None) or self._training.in_step:
@@ -207,6 +220,7 @@ class Snapshots:
     def _take_here(self, number: int, position: Position, best: float | None = None) -> None:
         began = time.perf_counter()
         self._wait()  # the memory is that of the one before
+        self._ready_at = math.inf
         taken = SnapshotTaken(rank=self._rank, number=number, step=self._observer.step, place="", seconds=0.0, keys=[], best=best)
         try:
             copied = self._take(number, position)

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ..engine.snapshots import UNASKED, snapshot_blobs, snapshot_file
-from ..protocol import Message, SnapshotTaken, Steps
+from ..engine.snapshots import SHARE, UNASKED, snapshot_blobs, snapshot_file
+from ..protocol import Message, SnapshotTaken, StateSize, Steps
 from ..transport.blobs import BlobFolder
 
-SHARE = 0.02
-"""Part of the time that snapshots may take."""
 SHORTEST = timedelta(seconds=1)
 """Time between two snapshots at least."""
 
@@ -88,6 +86,7 @@ class SnapshotKeeper:
         self._at: Asked | None = None  # a multiple of `every`
         self._asked: Asked | None = None
         self._next: float | None = None
+        self._seconds = 0.0  # that the first one is likely to take
         self._parts: dict[int, dict[int, SnapshotTaken]] = {}
 
     def begin(self, world_size: int) -> None:
@@ -109,8 +108,13 @@ class SnapshotKeeper:
             self._step = max(self._step, event.step[-1])
             now = self._clock()
             if self._next is None:
-                self._next = now + SHORTEST.total_seconds()
+                self._next = now + self._pause(self._seconds)
             self.training_since = self.training_since or now
+        elif isinstance(event, StateSize):
+            longer = self._pause(event.seconds) - self._pause(self._seconds)
+            self._seconds = max(self._seconds, event.seconds)
+            if longer > 0 and self._next is not None and self._asked is None and not self._hastened:
+                self._next += longer
 
     def hasten(self) -> None:
         """Let a snapshot be due at once, also where the ranks are idle. Any thread may call this."""
@@ -148,7 +152,7 @@ class SnapshotKeeper:
 
     def _take(self, number: int, parts: dict[int, SnapshotTaken]) -> None:
         cost = max(part.seconds for part in parts.values())
-        self._next = self._clock() + max(SHORTEST.total_seconds(), cost / SHARE)
+        self._next = self._clock() + self._pause(cost)
         first = parts[0]
         if not first.place or any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
             self._remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
@@ -163,6 +167,10 @@ class SnapshotKeeper:
             before.append(self.best)
             self.best = whole
         self._drop(*before)
+
+    @staticmethod
+    def _pause(cost: float) -> float:
+        return max(SHORTEST.total_seconds(), cost / SHARE)
 
     def go_back(self, snapshot: Whole) -> None:
         """Let `snapshot`, whose files are there, be the newest."""

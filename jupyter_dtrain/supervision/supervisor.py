@@ -21,7 +21,7 @@ from ..engine.worker import Resume, Task
 from ..errors import CheckpointError, ClusterError, UsageError
 from ..execution import Execution, Output, RankEnd
 from ..group import Group
-from ..protocol import Message, Notice, Paused, SnapshotTaken, Standing
+from ..protocol import Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..transport.blobs import BlobFolder
 from .balance import Balance
 from .checkpoint import Checkpoint
@@ -228,7 +228,7 @@ class Supervisor:
             self._balance.note(event)
         if self._stall is not None:
             self._stall.note(event)
-        if not isinstance(event, SnapshotTaken | Standing | Paused):
+        if not isinstance(event, SnapshotTaken | StateSize | Standing | Paused):
             self._on_event(event)
 
     def _note_paused(self) -> None:

@@ -212,6 +212,16 @@ export interface ISnapshotTaken {
 }
 
 /**
+ * A rank's snapshots will take about `seconds` each, as its state is large.
+ * Told once, after the first step.
+ */
+export interface IStateSize {
+  type: 'state_size';
+  rank: number;
+  seconds: number;
+}
+
+/**
  * A rank waits, after `step` steps, in pause `number` of the run. The run is
  * paused when all do.
  */
@@ -477,6 +487,7 @@ export type EngineEvent =
   | ITimeSplit
   | IScalars
   | ISnapshotTaken
+  | IStateSize
   | IPaused
   | IStanding
   | INotice;

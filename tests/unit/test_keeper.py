@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file, unasked_number
-from jupyter_dtrain.protocol import SnapshotTaken, Steps
+from jupyter_dtrain.protocol import SnapshotTaken, StateSize, Steps
 from jupyter_dtrain.supervision.keeper import Asked, SnapshotKeeper
 from jupyter_dtrain.transport.blobs import BlobFolder
 
@@ -92,6 +92,25 @@ def test_a_snapshot_counts_once_every_rank_has_written_it(keeper, clock, ranks):
     keeper.settle()
     assert numbers(keeper) == (1, 10, "line 3")
     assert ranks.files() == {"1-0", "1-1"}
+
+
+@pytest.mark.parametrize("size_first", [True, False])
+def test_the_first_of_a_large_state_waits_as_long_as_the_others(keeper, clock, ranks, size_first):
+    if not size_first:
+        ranks.train(1)
+    for rank in (0, 1):
+        keeper.note(StateSize(rank=rank, seconds=0.5))
+    if size_first:
+        ranks.train(1)
+    assert asked_after(keeper, clock, 24.9) == []  # 2 % of it would be less than half a second
+    assert asked_after(keeper, clock, 0.2) == [Asked(1)]
+
+
+def test_one_that_is_wanted_at_once_does_not_wait_for_a_large_state(keeper, clock, ranks):
+    ranks.train(1)
+    keeper.hasten()
+    keeper.note(StateSize(rank=0, seconds=100.0))
+    assert asked_after(keeper, clock, 0.0) == [Asked(1)]
 
 
 def test_the_one_before_goes_with_the_buffers_that_only_it_had(keeper, clock, ranks):

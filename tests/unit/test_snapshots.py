@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from jupyter_dtrain.capture.pickling import Unpacker
+from jupyter_dtrain.engine import snapshots
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
@@ -22,7 +24,7 @@ from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.shown import Shown
 from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
-from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken
+from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
 from jupyter_dtrain.transport.blobs import SMALLEST, BlobFolder
 from jupyter_dtrain.transport.wire import from_parcel
 
@@ -207,9 +209,23 @@ def test_memory_for_a_model_and_what_its_optimizer_keeps():
     assert bytes_of_state([model]) == 2 * weights
 
 
+def test_what_a_snapshot_of_a_large_state_takes_is_told_before_and_its_memory_waits(rank, monkeypatch):
+    monkeypatch.setattr(Staging, "make_ready", lambda *_: pytest.fail("long before it is needed"))
+    monkeypatch.setattr(snapshots, "SPEED", 1e6)
+    model = torch.nn.Linear(1024, 1024)
+    optimizer = torch.optim.SGD(model.parameters())
+    rank.namespace |= {"model": model, "optimizer": optimizer}
+    rank.observer.on_optimizer_step(optimizer)
+    for _ in range(3):
+        rank.snapshots.at_boundary()
+    (told,) = [message for message in rank.emitter.told if isinstance(message, StateSize)]
+    assert told.seconds == pytest.approx(4 * 1024 * 1025 / 1e6, rel=0.01)
+
+
 def test_memory_is_there_before_the_first_one(rank, monkeypatch):
     ready: list[int] = []
     monkeypatch.setattr(Staging, "make_ready", lambda _, num_bytes: ready.append(num_bytes))
+    monkeypatch.setattr(snapshots, "SPEED", math.inf)
     model = torch.nn.Linear(1024, 1024)
     optimizer = torch.optim.SGD(model.parameters())
     rank.namespace |= {"model": model, "optimizer": optimizer}
