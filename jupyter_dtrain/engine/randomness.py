@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -146,17 +146,20 @@ def generators_in(value: object) -> list[Any]:
     seen: set[int] = set()
     level = [value]
     for _ in range(_DEPTH):
-        level = [part for part in level if id(part) not in seen]
+        level = list(islice((part for part in level if id(part) not in seen), _MOST - len(seen)))
         seen.update(map(id, level))
         found += [part for part in level if state_of(part) is not None]
         level = [part for whole in level for part in _parts(whole)]
     return found
 
 
-_DEPTH, _WIDTH = 6, 64
+_DEPTH, _WIDTH, _MOST = 6, 64, 2000
+_PLAIN = (int, float, str, bytes, type(None), type, ModuleType, FunctionType, torch.Tensor, np.ndarray)
 
 
 def _parts(value: object) -> Iterable[object]:
     if isinstance(value, list | tuple | dict):
-        return islice(value.values() if isinstance(value, dict) else value, _WIDTH)
-    return () if isinstance(value, type | ModuleType | torch.Tensor) else getattr(value, "__dict__", {}).values()
+        parts: Iterable[object] = islice(value.values() if isinstance(value, dict) else value, _WIDTH)
+    else:
+        parts = getattr(value, "__dict__", {}).values()
+    return (part for part in parts if not isinstance(part, _PLAIN))
