@@ -45,7 +45,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case Optimizer() | DataLoader():
             return _without(obj, foreign_attributes(obj))
         case _ if is_event_writer(obj):
-            return _without(obj, _FILES)
+            return _without(obj, foreign_attributes(obj))
         case nn.Module():
             return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
         case ModuleType():

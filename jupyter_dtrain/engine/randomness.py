@@ -148,12 +148,13 @@ def generators_in(value: object) -> list[Any]:
     for _ in range(_DEPTH):
         level = list(islice((part for part in level if id(part) not in seen), _MOST - len(seen)))
         seen.update(map(id, level))
-        found += [part for part in level if state_of(part) is not None]
+        found += [part for part in level if isinstance(part, _GENERATORS)]
         level = [part for whole in level for part in _parts(whole)]
     return found
 
 
 _DEPTH, _WIDTH, _MOST = 6, 64, 2000
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _PLAIN = (int, float, str, bytes, type(None), type, ModuleType, FunctionType, torch.Tensor, np.ndarray)
 
 
