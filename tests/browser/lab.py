@@ -114,6 +114,10 @@ class Lab:
         """Return what finds that part in a page."""
         return f'#{SIDEBAR} [data-testid="jp-dtrain-{name}"]'
 
+    def curve_selector(self, curve: str) -> str:
+        """Return what finds the chart of a curve in a page."""
+        return f'#{SIDEBAR} figure[data-series="{curve}"]'
+
     def expect_phase(self, phase: str) -> None:
         expect(self.part("run")).to_have_attribute("data-phase", phase)
 
@@ -126,14 +130,14 @@ class Lab:
 
     def points(self, curve: str = "loss") -> int:
         """Return how many points of a curve are drawn; 0 where there is no such curve."""
-        chart = self.sidebar.locator(f'figure[data-series="{curve}"]')
+        chart = self.page.locator(self.curve_selector(curve))
         return int(chart.get_attribute("data-points") or 0) if chart.count() else 0
 
     def wait_for_points(self, number: int, curve: str = "loss") -> None:
         """Wait until a curve has at least so many points."""
         self.page.wait_for_function(
             "([selector, number]) => Number(document.querySelector(selector)?.dataset.points ?? 0) >= number",
-            arg=[f'#{SIDEBAR} figure[data-series="{curve}"]', number],
+            arg=[self.curve_selector(curve), number],
         )
 
     def expect_points(self, number: int, curve: str = "loss") -> None:

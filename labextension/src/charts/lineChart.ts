@@ -112,7 +112,10 @@ export class LineChart {
       }
       this._plot.setData(data);
     }
-    this.hover(frame.hover);
+    // When uPlot has placed its axes, which it does in a microtask of its own.
+    queueMicrotask(() => {
+      this._followPointer();
+    });
   }
 
   /** Say the values of a frame that is not drawn, for nobody sees it. */
@@ -151,6 +154,17 @@ export class LineChart {
     this.node.remove();
   }
 
+  /** The axis may have moved under a pointer that rests. */
+  private _followPointer(): void {
+    if (this._plot === null || this._frame === null) {
+      return;
+    }
+    if (this._pointer !== null) {
+      this._options.onHover(this._plot.posToVal(this._pointer, 'x'));
+    }
+    this.hover(this._frame.hover);
+  }
+
   private _plotOptions(width: number): uPlot.Options {
     const { _options: options } = this;
     const { lines, logScale, whole } = this._frame ?? { lines: [] };
@@ -167,7 +181,12 @@ export class LineChart {
       height: options.height,
       padding: [8, LABEL_EDGE, 0, 0],
       legend: { show: false },
-      cursor: pointerOptions(options),
+      cursor: pointerOptions(left => {
+        this._pointer = left;
+        options.onHover(
+          left === null ? null : (this._plot?.posToVal(left, 'x') ?? null)
+        );
+      }, options),
       scales: {
         x: { time: false, range: () => [...(this._frame?.range ?? [0, 1])] },
         y: logScale === true ? LOGARITHMIC : {}
@@ -276,6 +295,8 @@ export class LineChart {
   private _plot: uPlot | null = null;
   private _frame: IFrame | null = null;
   private _theme: IChartTheme | null = null;
+  /** Where the pointer is, in pixels from the left of the plot; `null`: not in it. */
+  private _pointer: number | null = null;
   private _shape = '';
   private _legendShown = '[]';
 }

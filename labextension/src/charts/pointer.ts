@@ -14,8 +14,14 @@ export interface IPointerHandlers {
 /** A narrower selection is a click. */
 const MIN_PIXELS = 4;
 
-/** The cursor's part of uPlot's options: drag zooms, Shift+drag moves. */
-export function pointerOptions(handlers: IPointerHandlers): uPlot.Cursor {
+/**
+ * The cursor's part of uPlot's options: drag zooms, Shift+drag moves.
+ * `onPointer` is told where the pointer is, in pixels from the left.
+ */
+export function pointerOptions(
+  onPointer: (left: number | null) => void,
+  handlers: IPointerHandlers
+): uPlot.Cursor {
   return {
     y: false,
     points: { size: 6 },
@@ -33,14 +39,14 @@ export function pointerOptions(handlers: IPointerHandlers): uPlot.Cursor {
         return handler(event);
       },
       mouseleave: (_plot, _target, handler) => event => {
-        handlers.onHover(null);
+        onPointer(null);
         return handler(event);
       },
       mousemove: (plot, _target, handler) => event => {
         handler(event);
         const { left } = plot.cursor;
         if (left !== undefined && left >= 0) {
-          handlers.onHover(plot.posToVal(left, 'x'));
+          onPointer(left);
         }
         return null;
       }
