@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .cluster.channel import Task
+from .cluster import channel
 from .cluster.cluster import EngineCluster
 from .engine import worker
 from .engine.link import CONTROL_MESSAGE
 from .engine.shown import Count
+from .engine.task import Outcome, Task
 from .errors import ClusterError, ProtocolError
 from .group import Group
 from .interrupts import Interrupts
@@ -59,7 +60,7 @@ class RankEnd:
     """How one rank's task ended: with an outcome, or with the engine gone."""
 
     rank: int
-    outcome: worker.Outcome | None
+    outcome: Outcome | None
     reason: str = ""
     killed: bool = False  # by us, because it did not leave when another rank had failed or the user had asked
 
@@ -70,7 +71,7 @@ class Execution:
     Parameters
     ----------
     group : Group
-    task : worker.Task
+    task : Task
         Its `rank` is set for each rank in turn.
     on_event : callable
         Gets each engine event, on the client's IO thread.
@@ -85,7 +86,7 @@ class Execution:
     """
 
     def __init__(
-        self, group: Group, task: worker.Task, *, on_event: Callable[[Message], None], on_output: Callable[[], None], output: Output
+        self, group: Group, task: Task, *, on_event: Callable[[Message], None], on_output: Callable[[], None], output: Output
     ) -> None:
         self._group = group
         self._task = task
@@ -95,7 +96,7 @@ class Execution:
         self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
         self._lines = RankLines(output.stream) if task.output == "all" else None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._tasks: list[Task] = []
+        self._tasks: list[channel.Task] = []
         self._ends: dict[int, RankEnd] = {}
         self._killed: set[int] = set()
         self._heard: dict[int, float] = {}
@@ -297,7 +298,7 @@ class Execution:
         while True:
             yield send(signal.SIGKILL)
 
-    def _end(self, rank: int, task: Task) -> RankEnd:
+    def _end(self, rank: int, task: channel.Task) -> RankEnd:
         if rank not in self._ends:
             try:
                 if not task.done:

@@ -10,9 +10,9 @@ from typing import Any
 
 from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
-from .capture.resumable import sources_of
 from .capture.surroundings import Surroundings
-from .engine.worker import Outcome, Resume, Task
+from .capture.texts import sources_of
+from .engine.task import Outcome, Resume, Task
 from .engines import Engines
 from .errors import CheckpointError, ClusterError
 from .execution import Output, RankEnd, lost_engines

@@ -15,7 +15,7 @@ from pathlib import Path
 from .capture.bundle import Bundle
 from .capture.pickling import Packed
 from .cluster.cluster import EngineCluster
-from .engine.worker import Task
+from .engine.task import Task
 from .engines import Engines
 from .errors import UsageError
 from .execution import Output

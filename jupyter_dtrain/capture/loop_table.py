@@ -9,7 +9,8 @@ from types import FunctionType
 from typing import Any
 
 from .places import FUNCTIONS, Unit, is_generator
-from .resumable import Rewriting, mentioned, sources_of
+from .resumable import Rewriting
+from .texts import mentioned, sources_of
 
 _LONGEST = 48  # characters of a loop's text
 

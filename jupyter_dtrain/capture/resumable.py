@@ -11,12 +11,7 @@ from __future__ import annotations
 
 import ast
 import copy
-import linecache
-import os
-import sysconfig
-from collections.abc import Iterable, Iterator, Set
-from types import FunctionType
-from typing import TypeVar
+from collections.abc import Iterator, Set
 
 from .numbering import Numbers
 from .places import (
@@ -38,11 +33,8 @@ from .places import (
     shared_names,
     spans_of,
 )
+from .syntax import ask, at_compare, placed_at, runtime
 
-RUNTIME = "__dtrain__"
-"""The name, among Python's own, by which rewritten text reaches the run."""
-
-_Node = TypeVar("_Node", bound=ast.AST)
 # Who calls the first ones needs what they make; a model's `forward` is called by PyTorch.
 _NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__", "forward"})
 
@@ -127,7 +119,7 @@ class _Body:
             start += 1
         body = self._block(node.body[start:], (self.numbers.first(node.body[0]), self.numbers.end_of(node.body)))
         if not self.unit.is_cell:
-            body.insert(0, _at(node, ast.If(_at_compare(ast.GtE, 0), [ast.Expr(_call("arrive", self.unit.index))], [])))
+            body.insert(0, placed_at(node, ast.If(at_compare(ast.GtE, 0), [ast.Expr(ask("arrive", self.unit.index))], [])))
         node.body[start:] = body
 
     # -- what places there are ---------------------------------------------------------------------------------------
@@ -247,47 +239,47 @@ class _Body:
         replays: list[ast.stmt] = []
         for statement in originals:
             if bound_by(statement):
-                test = _call("replays", self.numbers.first(statement))
+                test = ask("replays", self.numbers.first(statement))
                 again = [statement] if body is originals else body
-                replays.append(_at(statement, ast.If(test, [*again, _at(statement, ast.Expr(_call("replayed")))], [])))
-        return _at(originals[0], ast.If(_at_compare(compare, number), body, replays))
+                replays.append(placed_at(statement, ast.If(test, [*again, placed_at(statement, ast.Expr(ask("replayed")))], [])))
+        return placed_at(originals[0], ast.If(at_compare(compare, number), body, replays))
 
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
         first, last = self.numbers.first(node), self.numbers.last(node)
         match node:
             case ast.For():
                 within = (self.numbers.end_of_header(node) + 1, self.numbers.end_of(node.body))
-                iterable = ast.BoolOp(ast.Or(), [_call("saved", first), node.iter])
-                node.iter = _at(node.iter, _call("loop", first, iterable), whole=True)
+                iterable = ast.BoolOp(ast.Or(), [ask("saved", first), node.iter])
+                node.iter = placed_at(node.iter, ask("loop", first, iterable), whole=True)
                 node.body = self._block(node.body, within)
                 node.orelse = self._block(node.orelse, (within[1] + 1, last))
             case ast.While():
                 end = self.numbers.end_of_header(node)
                 self._calls_in(node.test)
                 within = (end + 1, self.numbers.end_of(node.body))
-                live = ast.BoolOp(ast.And(), [_at_compare(ast.LtE, end), node.test])
-                node.test = _at(node.test, ast.BoolOp(ast.Or(), [_call("turn", first), live]), whole=True)
+                live = ast.BoolOp(ast.And(), [at_compare(ast.LtE, end), node.test])
+                node.test = placed_at(node.test, ast.BoolOp(ast.Or(), [ask("turn", first), live]), whole=True)
                 node.body = self._block(node.body, within)
                 node.orelse = self._block(node.orelse, (within[1] + 1, last))
-                return [_at(node, ast.Expr(_call("begin", first))), node]
+                return [placed_at(node, ast.Expr(ask("begin", first))), node]
             case ast.If():
                 end = self.numbers.end_of_header(node)
                 self._calls_in(node.test)
                 within = (end + 1, self.numbers.end_of(node.body))
-                node.test = _at(node.test, ast.IfExp(_at_compare(ast.LtE, end), node.test, _at_compare(ast.LtE, within[1])), whole=True)
+                node.test = placed_at(node.test, ast.IfExp(at_compare(ast.LtE, end), node.test, at_compare(ast.LtE, within[1])), whole=True)
                 node.body = self._block(node.body, within)
                 node.orelse = self._block(node.orelse, (within[1] + 1, last))
             case ast.With():
                 manager = node.items[0].context_expr
-                pause = ast.BoolOp(ast.And(), [_at_compare(ast.GtE, 0), _call("pause", first)])
-                node.items[0].context_expr = _at(manager, ast.BoolOp(ast.Or(), [pause, manager]), whole=True)
-                unpause = ast.If(ast.Compare(_runtime("paused"), [ast.Eq()], [ast.Constant(first)]), [ast.Expr(_call("unpause"))], [])
-                node.body = [_at(node.body[0], unpause), *self._block(node.body, (self.numbers.end_of_header(node) + 1, last))]
+                pause = ast.BoolOp(ast.And(), [at_compare(ast.GtE, 0), ask("pause", first)])
+                node.items[0].context_expr = placed_at(manager, ast.BoolOp(ast.Or(), [pause, manager]), whole=True)
+                unpause = ast.If(ast.Compare(runtime("paused"), [ast.Eq()], [ast.Constant(first)]), [ast.Expr(ask("unpause"))], [])
+                node.body = [placed_at(node.body[0], unpause), *self._block(node.body, (self.numbers.end_of_header(node) + 1, last))]
             case ast.Try():
                 body_end = self.numbers.end_of(node.body)
                 node.body = self._block(node.body, (self.numbers.first(node.body[0]), body_end))
                 if any(self._holds.get(id(statement)) for statement in node.orelse):
-                    node.body = [_at(node.body[0], ast.If(_at_compare(ast.LtE, body_end), node.body, []))]  # the way to the `else`
+                    node.body = [placed_at(node.body[0], ast.If(at_compare(ast.LtE, body_end), node.body, []))]  # the way to the `else`
                 if node.orelse:
                     node.orelse = self._block(node.orelse, (self.numbers.first(node.orelse[0]), self.numbers.end_of(node.orelse)))
             case _:
@@ -301,13 +293,13 @@ class _Body:
         for part in list(ast.walk(node)):
             if id(part) in self._candidates:
                 assert isinstance(part, ast.Call)
-                self._call(part)
+                self._make_again(part)
 
-    def _call(self, call: ast.Call) -> None:
+    def _make_again(self, call: ast.Call) -> None:
         number = self.numbers.first(call)
 
         def only_live(value: ast.expr, otherwise: ast.expr) -> ast.expr:
-            return _at(value, ast.IfExp(_at_compare(ast.Lt, number), value, otherwise), whole=True)
+            return placed_at(value, ast.IfExp(at_compare(ast.Lt, number), value, otherwise), whole=True)
 
         for index, part in enumerate(call.args):
             if isinstance(part, ast.Starred) and not is_read_at_once(part.value):
@@ -320,9 +312,9 @@ class _Body:
         function = call.func
         again: ast.expr = function
         if isinstance(function, ast.Attribute) and has_calls(function.value) and not _is_super(function.value):
-            again = _call("callee", function.attr)
+            again = ask("callee", function.attr)
         if any(isinstance(part, ast.Starred) for part in call.args) or any(keyword.arg is None for keyword in call.keywords):
-            again = _call("filled", again)
+            again = ask("filled", again)
         if again is not function:
             call.func = only_live(function, again)
 
@@ -344,68 +336,3 @@ def _comes_first(statement: ast.stmt, index: int) -> bool:
     if isinstance(statement, ast.ImportFrom):
         return statement.module == "__future__"
     return index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-# -- pieces of syntax ------------------------------------------------------------------------------------------------
-
-
-def _runtime(attribute: str) -> ast.Attribute:
-    return ast.Attribute(ast.Name(RUNTIME, ast.Load()), attribute, ast.Load())
-
-
-def _call(method: str, *args: int | str | ast.expr) -> ast.Call:
-    return ast.Call(_runtime(method), [arg if isinstance(arg, ast.expr) else ast.Constant(arg) for arg in args], [])
-
-
-def _at_compare(compare: type[ast.cmpop], number: int) -> ast.Compare:
-    return ast.Compare(_runtime("at"), [compare()], [ast.Constant(number)])
-
-
-def _at(place: ast.AST, node: _Node, *, whole: bool = False) -> _Node:
-    """Give `node`, and what in it has no place in the text yet, that of `place`: its start, or all of it."""
-    line, column = place.lineno, place.col_offset  # type: ignore[attr-defined]  # a statement or an expression
-    end = (place.end_lineno, place.end_col_offset) if whole else (line, column)  # type: ignore[attr-defined]
-    pending: list[ast.AST] = [node]
-    while pending:
-        part = pending.pop()
-        if not hasattr(part, "lineno"):
-            part.lineno, part.col_offset = line, column  # type: ignore[attr-defined]
-            part.end_lineno, part.end_col_offset = end  # type: ignore[attr-defined]
-            pending += ast.iter_child_nodes(part)
-    return node
-
-
-def mentioned(*nodes: ast.AST) -> set[str]:
-    """Return the names and attributes in a text, or in parts of it."""
-    parts = (part for node in nodes for part in ast.walk(node))
-    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts if isinstance(part, ast.Name | ast.Attribute)}
-
-
-def compiled_by_torch(tree: ast.AST) -> set[str]:
-    """Return the names of what a text gives to ``torch.compile``, which knows no run that rewritten code could ask."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(attr="compile")):
-                found |= mentioned(node)
-            case ast.FunctionDef() | ast.ClassDef() if "compile" in mentioned(*node.decorator_list):
-                found.add(node.name)
-    return found
-
-
-# -- on the notebook's side ------------------------------------------------------------------------------------------
-
-
-def sources_of(objects: Iterable[object]) -> dict[str, str]:
-    """Return the texts that functions among `objects` were made from, by the names of their files. Those of libraries are left out."""
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    installed = tuple(f"{path}{os.sep}" for path in libraries | {os.path.realpath(path) for path in libraries})
-    found: dict[str, str] = {}
-    for obj in objects:
-        if isinstance(obj, FunctionType):
-            filename = obj.__code__.co_filename
-            if filename not in found and not filename.startswith((*installed, "<frozen")):
-                lines = linecache.getlines(filename, obj.__globals__)
-                if lines:
-                    found[filename] = "".join(lines)
-    return found

@@ -11,6 +11,7 @@ import torch
 
 from ..capture.bundle import RandomState
 from ..capture.places import LoopPlace
+from ..capture.syntax import LIVE
 from .cursors import Cursor, LoaderIterator
 from .frames import read_names
 
@@ -216,3 +217,24 @@ def _says_all(items: Any) -> bool:
     if kind in _OF_OTHERS:
         return all(_says_all(part) for part in items.__reduce__()[1])
     return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)
+
+
+class Over:
+    """In the place of a run that is over."""
+
+    at = paused = LIVE
+
+    def saved(self, number: int) -> bool:  # noqa: ARG002
+        """Say that a loop's iterable is to be evaluated."""
+        return False
+
+    def loop(self, number: int, iterable: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Return an iterator that tells nobody."""
+        return iter(iterable)
+
+    def begin(self, number: int) -> None:
+        """Begin a ``while`` loop."""
+
+    def turn(self, number: int) -> bool:  # noqa: ARG002
+        """Leave it to a ``while`` loop's condition."""
+        return False

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType, GeneratorType
 from typing import Any, NoReturn, Protocol
 
 from ..capture.places import Unit
+from ..capture.syntax import LIVE
 from .cursors import Cursor, Moment
 from .frames import read_variables, write_variables
 from .iteration import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
 from .positions import Position
 from .texts import Texts
 
-LIVE = -1
 # Keys that no variable has.
 DEFINED_AGAIN = "functions that are defined again"
 PROGRESS = "how far progress bars are"
@@ -230,3 +231,14 @@ class Jump:
             moment.set()
         self._loops.done()
         self._on_resumed()
+
+
+def call_without(function: Callable[..., Any], *_: Any, **__: Any) -> Any:
+    """Call `function` without values for what it needs."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(function, follow_wrapped=False).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    named = [parameter.name for parameter in needed if parameter.kind is parameter.KEYWORD_ONLY]
+    return function(*[None] * (len(needed) - len(named)), **dict.fromkeys(named))

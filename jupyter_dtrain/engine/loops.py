@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
-import inspect
 import os
 import sys
 import threading
@@ -24,10 +23,10 @@ from typing import Any
 
 from ..capture.bundle import RandomState
 from ..capture.places import LoopPlace
-from ..capture.resumable import RUNTIME
+from ..capture.syntax import LIVE, RUNTIME, keep_value
 from .cursors import Cursor, Moment
-from .iteration import Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
-from .jump import LIVE, Jump
+from .iteration import Loop, Over, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
+from .jump import Jump, call_without
 from .positions import Position
 from .texts import Texts
 from .whereabouts import NoPlace, Whereabouts, loops_around, whereabouts
@@ -90,7 +89,7 @@ class Loops:
             self._texts.release()
             self.is_quiet = True
             # Functions that the cell made and somebody keeps still ask for a run.
-            setattr(builtins, RUNTIME, before if before is not None else _Over())
+            setattr(builtins, RUNTIME, before if before is not None else Over())
 
     # -- where the run is --------------------------------------------------------------------------------------------
 
@@ -111,13 +110,13 @@ class Loops:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             return None
-        return loops_around(frame, running, self._texts, self._loop_of, through=_call_without.__code__)
+        return loops_around(frame, running, self._texts, self._loop_of, through=call_without.__code__)
 
     def _places(self) -> list[Whereabouts]:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             raise NoPlace("no loop is about to begin an iteration")
-        return whereabouts(frame, running, self._texts, self._loop_of, through=_call_without.__code__)
+        return whereabouts(frame, running, self._texts, self._loop_of, through=call_without.__code__)
 
     def _boundary_frame(self) -> tuple[FrameType | None, Loop | WhileLoop | None]:
         frame: FrameType | None = sys._getframe(1)
@@ -262,8 +261,7 @@ class Loops:
         """Run the cell, from where it is to go on, and return the value of its last line if that is an expression."""
         self.value = None
         if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-            value = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "value", ast.Store())
-            tree.body[-1] = _fixed(ast.Assign([value], last.value), last)
+            tree.body[-1] = keep_value(last)
         if self._jump is not None:  # the snapshot has functions with the code that they were made from
             self._texts.adopt((obj for obj in gc.get_objects() if type(obj) is FunctionType and self._texts.knows(obj, filename)), {})
         code = self._texts.compile_cell(tree, filename, namespace)
@@ -318,45 +316,11 @@ class Loops:
 
     def filled(self, function: Any) -> Any:
         """Return `function` as one that needs no arguments: on the way they are given their values when it has begun."""
-        return partial(_call_without, function)
+        return partial(call_without, function)
 
     def _the_jump(self) -> Jump:
         assert self._jump is not None
         return self._jump
-
-
-def _call_without(function: Callable[..., Any], *_: Any, **__: Any) -> Any:
-    needed = [
-        parameter
-        for parameter in inspect.signature(function, follow_wrapped=False).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    named = [parameter.name for parameter in needed if parameter.kind is parameter.KEYWORD_ONLY]
-    return function(*[None] * (len(needed) - len(named)), **dict.fromkeys(named))
-
-
-def _fixed(node: ast.Assign, place: ast.Expr) -> ast.Assign:
-    ast.copy_location(node, place)
-    ast.copy_location(node.targets[0], place)
-    return ast.fix_missing_locations(node)
-
-
-class _Over:
-    """In the place of a run that is over."""
-
-    at = paused = LIVE
-
-    def saved(self, number: int) -> bool:  # noqa: ARG002
-        return False
-
-    def loop(self, number: int, iterable: Any) -> Iterator[Any]:  # noqa: ARG002
-        return iter(iterable)
-
-    def begin(self, number: int) -> None:
-        pass
-
-    def turn(self, number: int) -> bool:  # noqa: ARG002
-        return False
 
 
 _installed: weakref.WeakSet[Loops] = weakref.WeakSet()

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..capture.originals import definitions, future_flags, key_of, original_code, remember_original
 from ..capture.places import LoopPlace, Unit, shared_names
-from ..capture.resumable import Rewriting, compiled_by_torch, mentioned
+from ..capture.resumable import Rewriting
+from ..capture.texts import compiled_by_torch, mentioned
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 

@@ -21,7 +21,7 @@ from .run_view import RunView
 from .status import describe
 
 if TYPE_CHECKING:
-    from ..engine.worker import Outcome
+    from ..engine.task import Outcome
     from ..runner import RunResult
     from .arguments import LineCommand
 
@@ -136,7 +136,7 @@ class DistributeMagics(Magics):
 
 def _seems_to_train(cell: str, tracked: Iterable[object]) -> bool:
     """Return whether a cell, or a function that goes with it, has a backward pass in its text: it will then have a curve to show."""
-    from ..capture.resumable import sources_of
+    from ..capture.texts import sources_of
 
     return any(".backward(" in text for text in (cell, *sources_of(tracked).values()))
 

@@ -11,7 +11,7 @@ import torch
 from ..capture.copy_restore import restore
 from ..capture.pickling import Packed, Unpacker
 from ..engine.results import Bound, Changes
-from ..engine.worker import Outcome
+from ..engine.task import Outcome
 from ..errors import CaptureError
 
 _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})

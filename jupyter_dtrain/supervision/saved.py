@@ -15,7 +15,7 @@ from ..capture.bundle import unpack
 from ..capture.pickling import Unpacker
 from ..engine.results import Home
 from ..engine.snapshots import read_snapshot, snapshot_blobs
-from ..engine.worker import Task
+from ..engine.task import Task
 from ..errors import CheckpointError
 from ..transport.blobs import BlobFolder
 from ..transport.wire import from_parcel

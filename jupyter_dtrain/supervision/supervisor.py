@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
-from ..engine.worker import Resume, Task
+from ..engine.task import Resume, Task
 from ..errors import CheckpointError, ClusterError, UsageError
 from ..execution import Execution, Output, RankEnd
 from ..group import Group

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from ..engine.worker import Task
+from ..engine.task import Task
 from ..errors import CheckpointError, StoreError
 from ..transport.blobs import BlobFolder, bytes_of
 from .checkpoint import Checkpoint, Measured

@@ -23,7 +23,7 @@ from jupyter_dtrain.engine.device_names import DeviceNames
 from jupyter_dtrain.engine.local_modules import LocalModules
 from jupyter_dtrain.engine.optimizers import connect_schedulers
 from jupyter_dtrain.engine.results import Home
-from jupyter_dtrain.engine.worker import Outcome
+from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
 from jupyter_dtrain.transport.blobs import BlobFolder
 from jupyter_dtrain.transport.wire import Parcel, from_parcel, to_parcel

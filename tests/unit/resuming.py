@@ -15,7 +15,7 @@ import torch
 from jupyter_dtrain.capture.bundle import RandomState
 from jupyter_dtrain.capture.copy_restore import Contents, items_of, restore
 from jupyter_dtrain.capture.pickling import Packer, Unpacker
-from jupyter_dtrain.capture.resumable import sources_of
+from jupyter_dtrain.capture.texts import sources_of
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.loops import Loops
 from jupyter_dtrain.engine.positions import Position

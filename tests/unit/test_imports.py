@@ -100,6 +100,7 @@ ENGINE_ORDER = [
     "staging",
     "snapshots",
     "standing",
+    "task",
     "worker",
 ]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jupyter_dtrain.capture.pickling import Packer, Unpacker
-from jupyter_dtrain.capture.resumable import sources_of
+from jupyter_dtrain.capture.texts import sources_of
 from jupyter_dtrain.engine.cell import describe, run_cell
 from jupyter_dtrain.engine.jump import JumpFailed
 from jupyter_dtrain.engine.loops import Loops

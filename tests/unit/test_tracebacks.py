@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from jupyter_dtrain.engine.cell import Failure, Frame, describe, forget_frames, run_cell
-from jupyter_dtrain.engine.worker import Outcome
+from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.errors import CellError
 from jupyter_dtrain.execution import RankEnd
 from jupyter_dtrain.notebook.tracebacks import cell_error

@@ -1,0 +1,111 @@
+"""What a rank is given to run, and what it reports at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from ..capture.bundle import RandomState
+from ..capture.surroundings import Surroundings
+from ..options import Metric
+from ..transport.wire import Parcel
+from .cell import Failure
+from .process_group import Rendezvous
+from .shown import Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Where a cell goes on: from snapshot `number` of `world_size` ranks (``None``: from its beginning). `seen` was shown of each rank."""
+
+    number: int | None
+    world_size: int
+    seen: tuple[Count, ...]
+
+    def seen_of(self, rank: int) -> Count:
+        """Return what was shown of `rank`."""
+        return self.seen[rank] if rank < len(self.seen) else Count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every rank is given: the run, the cell and the notebook's values.
+
+    `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
+    where its own process group meets. `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
+    `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
+    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
+    `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
+    """
+
+    run_id: str
+    rank: int
+    world_size: int
+    rendezvous: Rendezvous | None
+    program_port: int | None
+    source: str
+    filename: str
+    sources: Mapping[str, str]
+    parcel: Parcel
+    random_state: RandomState
+    surroundings: Surroundings
+    blob_folder: Path
+    device: str
+    numbers: Literal["global", "local"]
+    split: tuple[str, ...]
+    per_rank_batches: bool
+    split_evaluation: bool
+    global_draws: bool
+    global_batchnorm: bool
+    output: Literal["main", "all"]
+    timeout: timedelta
+    snapshot_folder: Path
+    resume: Resume | None = None
+    pause: int = 0
+    balance: bool = False
+    checkpoints: tuple[timedelta | int | None, int] = (None, 2)
+    best: Metric | None = None
+    elastic: tuple[int, int] | None = None
+    generation: int = 0
+    emit_interval: timedelta = timedelta(milliseconds=200)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a rank reports at the end.
+
+    Attributes
+    ----------
+    failure : Failure, optional
+        What ended the cell, if it was an exception.
+    stopped : bool
+        The run was stopped from outside.
+    steps : int
+        Steps finished.
+    parcel : Parcel, optional
+        From rank 0: packed :class:`~.results.Changes` and :class:`~.results.Bound`.
+    not_returned : dict of str to str
+        Names that stayed on the engine, with the reason.
+    random_state : RandomState, optional
+        From rank 0: the notebook's random streams continue from it.
+    surroundings : Surroundings, optional
+        From rank 0, if the cell changed them.
+    device : str
+        Type of the rank's device.
+    from_cpu : bool
+        What the notebook has on the CPU was on the rank's GPU.
+    """
+
+    rank: int
+    failure: Failure | None
+    stopped: bool
+    steps: int
+    parcel: Parcel | None = None
+    not_returned: dict[str, str] = field(default_factory=dict)
+    random_state: RandomState | None = None
+    surroundings: Surroundings | None = None
+    device: str = "cpu"
+    from_cpu: bool = False
