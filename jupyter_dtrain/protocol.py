@@ -258,7 +258,8 @@ class RunUpdate(Message):
 
     `loss` is the last step's, ``None`` too where it was not finite. `samples_per_second` counts all ranks: over the last few seconds, and
     over all steps once the run has ended. `fraction` of the loops around its steps is done, and the rest takes the `remaining` seconds at
-    the speed of late: an estimate, which knows of no ``break``.
+    the speed of late: an estimate, which knows of no ``break``. `checkpoint` is the step of the last one that was written to disk: what a
+    run goes on from whose kernel has ended.
     """
 
     run_id: str
@@ -276,6 +277,7 @@ class RunUpdate(Message):
     samples_per_second: float | None = None
     fraction: float | None = None
     remaining: float | None = None
+    checkpoint: int | None = None
     error: str | None = None
 
 

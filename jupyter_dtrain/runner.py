@@ -206,6 +206,7 @@ class Runner:
         newest = folder.read(checkpoint, snapshot_folder, number=1)
         recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step)
+        recording.recorder.note_checkpoint(checkpoint.step)
         output.say(f"{record.name}: going on from step {checkpoint.step}.")
         with recording.failing("broken off"):
             task = replace(
@@ -307,7 +308,13 @@ class Runner:
     def _writer(recording: Recording, task: Task, output: Output) -> CheckpointWriter | None:
         """Return what writes checkpoints into the run's folder, if it has one."""
         folder = recording.folder
-        return None if folder is None else CheckpointWriter(CheckpointFolder(folder), task, say=output.say)
+        if folder is None:
+            return None
+
+        def on_written(checkpoint: Checkpoint) -> None:
+            recording.recorder.note_checkpoint(checkpoint.step)
+
+        return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written)
 
     def _resumable(self, run_id: str | None) -> RunRecord:
         if run_id is not None:

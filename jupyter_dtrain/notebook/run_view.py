@@ -1,7 +1,9 @@
 """What a cell shows of its run: a live view while it goes on, and in its place a summary that stays when it has ended.
 
-The summary takes the view's place because a widget is empty wherever its kernel is not: in the saved notebook, on GitHub, after
-nbconvert. The interactive curves of past runs are in the sidebar.
+A widget is empty wherever its kernel is not: in the saved notebook, on GitHub, after nbconvert. So the summary is in the notebook from
+the beginning, as an output of its own that the view hides where it is drawn, and is written anew from time to time: a kernel that dies
+leaves how far its run came. Both in one output would not do, because JupyterLab then shows the widget, whether it can be drawn or not.
+The interactive curves of past runs are in the sidebar.
 
 All of it is shown by the thread that runs the cell, in moments in which that thread only waits, and never for more than a
 hundredth of the time.
@@ -29,12 +31,16 @@ if TYPE_CHECKING:
 
 INTERVAL = 1.0
 """Seconds between two pictures at least."""
+SUMMARY_INTERVAL = 5.0
+"""Seconds between two summaries of a run that goes on: by so much may they be behind what a kernel that dies had reached,"""
+SUMMARY_PART = 0.02
+"""or by such a part of the run's time: a notebook that several people edit keeps every one of them."""
 SHARE = 0.01
-"""Part of the time that may go into them."""
+"""Part of the time that may go into either."""
 MAX_POINTS = 500
 """Points of one curve: a chart in a cell has about as many pixels."""
 METADATA = {"jupyter_dtrain": "run"}
-"""Marks the display in the notebook, for tools that look for it."""
+"""Marks the displays in the notebook, for tools that look for them; the sidebar takes away views that are left of a kernel."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +61,8 @@ class RunView:
         self._view: View = view
         self._at_once = at_once
         self._widget: RunWidget | None = None
-        self._display_id = uuid.uuid4().hex
-        self._is_shown = False
-        self._due = 0.0
+        self._summary, self._live = _Display(), _Display()
+        self._due = self._summary_due = 0.0
 
     def update(self, recorder: RunRecorder) -> None:
         """Show how the run is doing, where there is something to show and it is time to. It fails for no reason."""
@@ -71,7 +76,7 @@ class RunView:
 
     def cleared(self) -> None:
         """Know that the cell has cleared its output, this view with it."""
-        self._is_shown = False
+        self._summary.is_shown = self._live.is_shown = False
         self._view = "off" if self._view == "off" else "summary"
         self._close()
 
@@ -85,31 +90,54 @@ class RunView:
 
     def _draw(self, run: RunUpdate, recorder: RunRecorder) -> None:
         if self._widget is None:
-            self._widget = _new_widget()
+            self._widget = _new_widget(self._summary.id)
             if self._widget is None:
                 self._view = "summary"
                 return
         began = time.monotonic()
+        if began >= self._summary_due:
+            self._show_summary(Summary(run, recorder.outline(MAX_POINTS)))
+            self._summary_due = _next(began, max(SUMMARY_INTERVAL, SUMMARY_PART * run.elapsed))
+        began = time.monotonic()
         self._widget.show(run, _drawn(recorder))
-        if not self._is_shown:
-            self._publish(self._widget.bundle(f"{run.name}: {run.phase}"))
-        now = time.monotonic()
-        self._due = now + max(INTERVAL, (now - began) / SHARE)
+        if not self._live.is_shown:
+            self._live.show(self._widget.bundle())
+        self._due = _next(began, INTERVAL)
 
     def _finish(self, run: RunUpdate, recorder: RunRecorder) -> None:
-        summary = Summary(run, recorder.outline(MAX_POINTS))
-        if self._is_shown or not summary.is_empty:
-            self._publish({"text/plain": summary.text(), "text/html": summary.html()})
+        if self._live.is_shown:
+            self._live.show({"text/plain": "", "text/html": ""})
         self._close()
+        summary = Summary(run, recorder.outline(MAX_POINTS))
+        if self._summary.is_shown or not summary.is_empty:
+            self._show_summary(summary)
 
-    def _publish(self, data: dict[str, object]) -> None:
-        publish_display_data(data, METADATA, transient={"display_id": self._display_id}, update=self._is_shown)
-        self._is_shown = True
+    def _show_summary(self, summary: Summary) -> None:
+        html = f'<div id="{self._summary.id}">\n{summary.html()}\n</div>'
+        self._summary.show({"text/plain": summary.text(), "text/html": html})
 
     def _close(self) -> None:
         if self._widget is not None:
             self._widget.close()
             self._widget = None
+
+
+class _Display:
+    """One output of the cell, which is shown anew in its own place."""
+
+    def __init__(self) -> None:
+        self.id = f"dtrain-{uuid.uuid4().hex}"
+        self.is_shown = False
+
+    def show(self, data: dict[str, object]) -> None:
+        publish_display_data(data, METADATA, transient={"display_id": self.id}, update=self.is_shown)
+        self.is_shown = True
+
+
+def _next(began: float, interval: float) -> float:
+    """Return when it is time again for what has been done since `began`."""
+    now = time.monotonic()
+    return now + max(interval, (now - began) / SHARE)
 
 
 def _drawn(recorder: RunRecorder) -> list[Points]:
@@ -118,10 +146,10 @@ def _drawn(recorder: RunRecorder) -> list[Points]:
     return [replace(curve, time=[]) for curve in curves if curve.name not in (EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND)]
 
 
-def _new_widget() -> RunWidget | None:
-    """Return a widget, or ``None`` where none can be shown: in a terminal, and before the front end was built."""
+def _new_widget(summary: str) -> RunWidget | None:
+    """Return a widget in the place of that summary, or ``None`` where none can be shown: in a terminal, before the front end was built."""
     if not hasattr(get_ipython(), "kernel"):
         return None
     from .run_widget import RunWidget, is_built
 
-    return RunWidget() if is_built() else None
+    return RunWidget(summary) if is_built() else None

@@ -23,21 +23,22 @@ def is_built() -> bool:
 
 
 class RunWidget(anywidget.AnyWidget):
-    """Shows the snapshot that it holds."""
+    """Shows the snapshot that it holds, and hides the element with the id `summary` on the page that it is drawn on."""
 
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
     snapshot = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
 
-    def __init__(self) -> None:
-        super().__init__(_esm=_SCRIPT.read_text(encoding="utf-8"), _css=_STYLE.read_text(encoding="utf-8"))
+    def __init__(self, summary: str) -> None:
+        super().__init__(_esm=_SCRIPT.read_text(encoding="utf-8"), _css=_STYLE.read_text(encoding="utf-8"), summary=summary)
 
     def show(self, run: RunUpdate, curves: list[Points]) -> None:
         """Show the run as it is now."""
         cluster = ClusterUpdate(phase="running")
         self.snapshot = Snapshot(version=PROTOCOL_VERSION, cluster=cluster, run=run, points=curves).to_json()
 
-    def bundle(self, text: str) -> dict[str, object]:
-        """Return the display of it; `text` is for front ends that show no widgets."""
+    def bundle(self) -> dict[str, object]:
+        """Return the display of it, nothing where no widgets are shown: the summary is there."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
-        return {"text/plain": text, "application/vnd.jupyter.widget-view+json": view}
+        return {"text/plain": "", "application/vnd.jupyter.widget-view+json": view}

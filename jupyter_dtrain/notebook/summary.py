@@ -1,4 +1,7 @@
-"""A run in short, as it stays in the notebook: a sentence, a table of its curves and their picture; in a terminal, text alone."""
+"""A run in short, as it stays in the notebook: a sentence, a table of its curves and their picture; in a terminal, text alone.
+
+Of a run that goes on the sentence is one that stays true when its kernel ends, with how to go on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from ..protocol import Points, RunUpdate
+from ..protocol import RUN_PHASES_ENDED, Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
 from .picture import picture
 
@@ -50,16 +53,33 @@ class Summary:
 
     @property
     def sentence(self) -> str:
-        """How the run is or went, in one line, without its name."""
+        """How the run went, or how far it is, in one line, without its name."""
         run = self._run
-        facts = [run.phase, f"{run.step:,} step{'' if run.step == 1 else 's'} in {_duration(run.elapsed)}"]
+        if self._has_ended:
+            facts = [run.phase, f"{run.step:,} step{'' if run.step == 1 else 's'} in {_duration(run.elapsed)}"]
+        else:
+            facts = [f"at step {run.step:,} after {_duration(run.elapsed)}"]
         if run.samples_per_second:
             facts.append(f"{run.samples_per_second:,.0f} samples/s")
         return ", ".join(facts) + f" on {run.world_size} engine{'' if run.world_size == 1 else 's'}"
 
+    @property
+    def _has_ended(self) -> bool:
+        return self._run.phase in RUN_PHASES_ENDED
+
+    @property
+    def _way_on(self) -> list[str]:
+        """What whoever finds it when its kernel has ended can do: texts, every other one of which is code."""
+        if self._run.checkpoint is None:
+            return ["If its kernel has ended, run the cell again: no checkpoint was on disk yet."]
+        commands = ["%load_ext jupyter_dtrain", f"%distribute resume {self._run.run_id}"]
+        return ["If its kernel has ended, ", commands[0], " and ", commands[1], f" go on from step {self._run.checkpoint:,}."]
+
     def text(self) -> str:
         """Return it for a terminal."""
         lines = [f"{self._run.name}: {self.sentence}"]
+        if not self._has_ended:
+            lines.append("  " + "".join(self._way_on))
         width = max((len(row.name) for row in self._rows), default=0)
         lines += [f"  {row.name:<{width}}  {row.first:.4g} → {row.last:.4g}  {row.spark}" for row in self._rows]
         return "\n".join(lines)
@@ -67,6 +87,9 @@ class Summary:
     def html(self) -> str:
         """Return it for a page on which no script runs and no style is ours."""
         parts = [f"<p><b>{escape(self._run.name)}</b>: {escape(self.sentence)}</p>"]
+        if not self._has_ended:
+            pieces = (f"<code>{escape(text)}</code>" if index % 2 else escape(text) for index, text in enumerate(self._way_on))
+            parts.append(f"<p>{''.join(pieces)}</p>")
         if self._rows:
             head = "".join(f"<th>{name}</th>" for name in ("curve", "first", "last", "least", "greatest"))
             body = "".join(

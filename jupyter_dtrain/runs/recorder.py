@@ -76,6 +76,7 @@ class RunRecorder:
         self._ended: float | None = None
         self._phase: RunPhase = "starting"
         self._error: str | None = None
+        self._checkpoint: int | None = None
         self._ranks_started: set[int] = set()
         self._steps = GlobalSteps(world_size)
         self._last = GlobalStep(step=0, time=self._started, loss=None, learning_rate=None, samples=0, odd_rank=None)
@@ -183,6 +184,12 @@ class RunRecorder:
                 if phase == "paused":  # what it waited does not make it slower
                     self._pace.stand_still()
                 self._changed = True
+
+    def note_checkpoint(self, step: int) -> None:
+        """Say that a checkpoint of the state after `step` is on disk."""
+        with self._lock:
+            self._checkpoint = step
+            self._changed = True
 
     def finish(self, phase: RunPhase, error: str | None = None) -> None:
         """End the run as `phase`; steps that were waiting for a rank come out as they are. Only the first call counts."""
@@ -328,6 +335,7 @@ class RunRecorder:
             samples_per_second=self._throughput.overall() if ended else self._throughput.recent(),
             fraction=self._pace.fraction,
             remaining=self._pace.remaining() if self._phase == "running" else None,
+            checkpoint=self._checkpoint,
             error=self._error,
         )
 

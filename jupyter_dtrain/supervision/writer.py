@@ -44,7 +44,7 @@ class CheckpointWriter:
         task: Task,
         *,
         say: Callable[[str], None],
-        on_written: Callable[[Checkpoint], None] = lambda _checkpoint: None,
+        on_written: Callable[[Checkpoint], None],
     ) -> None:
         self._folder, self._task = folder, task
         (self._every, self._keep), self._best = task.checkpoints, task.best

@@ -15,6 +15,7 @@ import { NotebookCells } from './cells';
 import { addCommands, CommandIDs } from './commands';
 import { followCurrentKernel } from './model/currentKernel';
 import { TrainingModel } from './model/training';
+import { clearDeadViews } from './deadViews';
 import { addNotifications } from './notifications';
 import { Sidebar, SIDEBAR_ID } from './panels/sidebar';
 import { StatusItem } from './panels/statusItem';
@@ -33,6 +34,7 @@ const modelPlugin: JupyterFrontEndPlugin<ITrainingModel> = {
     followCurrentKernel(tracker, (kernel, absence) => {
       model.follow(kernel, absence);
     });
+    clearDeadViews(tracker, model);
     return model;
   }
 };

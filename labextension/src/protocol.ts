@@ -286,7 +286,8 @@ export interface IClusterUpdate {
  * `samples_per_second` counts all ranks: over the last few seconds, and over
  * all steps once the run has ended. `fraction` of the loops around its steps is
  * done, and the rest takes the `remaining` seconds at the speed of late: an
- * estimate, which knows of no `break`.
+ * estimate, which knows of no `break`. `checkpoint` is the step of the last one
+ * that was written to disk: what a run goes on from whose kernel has ended.
  */
 export interface IRunUpdate {
   type: 'run_update';
@@ -305,6 +306,7 @@ export interface IRunUpdate {
   samples_per_second: number | null;
   fraction: number | null;
   remaining: number | null;
+  checkpoint: number | null;
   error: string | null;
 }
 

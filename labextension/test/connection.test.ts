@@ -47,6 +47,19 @@ describe('a kernel with the extension', () => {
     );
   });
 
+  it('says so when its state is there', async () => {
+    const kernel = new FakeKernel();
+    const connection = new Connection(kernel.link);
+    await settle();
+    const seen: unknown[] = [];
+    connection.changed.connect(({ status, state }) => {
+      seen.push([status, state.cluster.phase]);
+    });
+    const cluster = { ...SNAPSHOT.cluster, phase: 'running' as const };
+    kernel.comm(TELEMETRY_TARGET).receive({ ...SNAPSHOT, cluster });
+    assert.deepEqual(seen[0], ['connected', 'running']);
+  });
+
   it('gets a comm that is opened after its subshell has started', async () => {
     const kernel = new FakeKernel();
     kernel.subshells = false;

@@ -70,6 +70,17 @@ class Lab:
         """Wait for the end of a cell, however it ends."""
         expect(self.prompt(index)).to_have_text(re.compile(r"\[\d+\]:"))
 
+    def write(self, index: int, code: str) -> None:
+        """Put other code into a cell."""
+        self.cell(index).locator(".jp-InputArea-editor .cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(code)
+
+    def save(self) -> None:
+        """Save the notebook, and wait until it is."""
+        self.execute("docmanager:save")
+        self.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+
     def prompt(self, index: int) -> Locator:
         return self.cell(index).locator(".jp-InputPrompt")
 

@@ -38,6 +38,8 @@ def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot
     lab.start(train)
     view = lab.cell(train).locator(".jp-dtrain-cell")
     expect(view).to_have_attribute("data-phase", "running")
+    kept = lab.cell(train).locator('.jp-OutputArea-output[data-mime-type="text/html"]').first
+    expect(kept).to_be_hidden()  # as long as the view is there
     loss = view.locator('figure[data-series="loss"]')
     expect(loss.locator(".jp-dtrain-legend-name")).to_have_text(["Loss", "val_loss"])
     expect(view.locator('figure[data-series="accuracy"]')).to_be_visible()
@@ -54,7 +56,6 @@ def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot
     # What stays is a table and a picture, in the view's place above what the cell printed.
     lab.finish(train)
     expect(view).to_have_count(0)
-    kept = lab.cell(train).locator('.jp-OutputArea-output[data-mime-type="text/html"]')
     expect(kept).to_contain_text(re.compile(r"a run in its cell: finished, 250 steps in [\d.:]+ (s|min), \d+ samples/s on 2 engines"))
     picture = kept.get_by_role("img", name="Curves of loss, accuracy")
     assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") > 300
@@ -66,12 +67,14 @@ def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot
     screenshot(lab, "summary", cell=train)
 
     # So does the notebook that is saved, without a widget that nobody could draw.
-    lab.execute("docmanager:save")
-    lab.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+    lab.save()
     notebook = nbformat.read(lab.path, as_version=4)
     outputs = notebook.cells[train].outputs
-    assert [output.output_type for output in outputs] == ["display_data", "display_data", "stream"]  # the first: "2 engines ready"
-    assert set(outputs[1].data) == {"text/plain", "text/html"}
+    *displays, printed = outputs
+    assert printed.output_type == "stream"
+    _engines_ready, summary, live = (display.data for display in displays)
+    assert set(summary) == set(live) == {"text/plain", "text/html"}
+    assert set(live.values()) == {""}
     assert "widgets" not in notebook.metadata
     html, _ = HTMLExporter().from_notebook_node(notebook)
     assert "finished, 250 steps" in html

@@ -2,6 +2,7 @@
 
 import re
 
+import nbformat
 import psutil
 import pytest
 from playwright.sync_api import expect
@@ -122,6 +123,62 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
     lab.expect_points(len(steps))
 
 
+def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_on(lab, server):
+    lab.start(long)
+    output = lab.cell(long).locator(".jp-OutputArea-output")
+    view, summary = output.locator(".jp-dtrain-cell"), output.filter(has_text="If its kernel has ended")
+    expect(view).to_be_visible()
+    # From some training on there is a checkpoint, and the summary behind the view knows it.
+    told = re.compile(r"at step [\d,]+ after .* on 2 engines.*%distribute resume (\S+) go on from step ([\d,]+)\.", re.DOTALL)
+    expect(summary).to_have_text(told)
+    expect(summary).to_be_hidden()
+    (kernel,) = [process for process in server.descendants() if "ipykernel_launcher" in process.cmdline()]
+    kernel.kill()
+
+    expect(view).to_have_count(0)
+    expect(summary).to_be_visible()
+    found = told.search(summary.inner_text())
+    assert found
+    lab.expect_phase("lost")
+    expect(lab.part("run")).to_contain_text(f"To finish it from step {found[2]}, run these lines:")
+    expect(lab.part("run").locator("pre")).to_have_text(f"%load_ext jupyter_dtrain\n%distribute resume {found[1]}")
+    assert lab.cut_off() == []
+    lab.page.locator(".jp-Dialog").get_by_role("button", name="Ok").click()
+    lab.save()
+    outputs = nbformat.read(lab.path, as_version=4).cells[long].outputs
+    assert not any("application/vnd.jupyter.widget-view+json" in output.get("data", {}) for output in outputs)
+
+    # It is what a new page with a new kernel shows, and what it says works.
+    server.shut_down_kernels()
+    lab.page.reload()
+    lab.wait_until_ready()
+    expect(summary).to_have_text(told)
+    expect(output.filter(has_text="Error")).to_have_count(0)
+    expect(lab.cell(long).get_by_role("img", name="Curves of loss")).to_be_visible()
+    run_id, step = found[1], int(found[2].replace(",", ""))
+    lab.write(setup, f"%load_ext jupyter_dtrain\n%distribute resume {run_id}")
+    lab.start(setup)
+    expect(lab.cell(setup).locator(".jp-OutputArea-output").filter(has_text=f"going on from step {step}.")).to_have_count(1)
+    lab.expect_phase("running")
+    lab.part("stop").click()
+    lab.finish(setup)
+
+
+def test_a_view_that_was_saved_is_taken_out_of_a_notebook_that_is_opened_without_its_kernel(lab, server):
+    lab.start(long)
+    view = lab.cell(long).locator(".jp-dtrain-cell")
+    expect(view).to_be_visible()
+    lab.save()
+    lab.page.goto("about:blank")
+    server.shut_down_kernels()
+
+    lab.page.go_back()
+    lab.wait_until_ready()
+    expect(lab.cell(long)).to_contain_text("If its kernel has ended, run the cell again")
+    expect(lab.cell(long).get_by_text("Error displaying widget")).to_have_count(0)
+    expect(view).to_have_count(0)
+
+
 def test_a_restart_of_the_kernel_in_the_middle_of_a_run(lab):
     lab.start(long)
     lab.wait_for_points(20)
@@ -136,6 +193,7 @@ def test_a_restart_of_the_kernel_in_the_middle_of_a_run(lab):
     assert lab.points() >= steps
     expect(lab.part("stop")).to_have_attribute("aria-disabled", "true")
     expect(lab.part("run-answer")).to_have_text("The run has ended")
+    expect(lab.part("run")).to_contain_text("before a checkpoint was on disk. Run its cell again.")
     expect(lab.part("rank")).to_have_count(0)
     expect(lab.sidebar.locator(".jp-dtrain-waiting")).to_have_count(0)
     assert psutil.wait_procs(running, timeout=60)[1] == []

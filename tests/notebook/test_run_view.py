@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jupyter_dtrain.notebook.run_widget import is_built
@@ -34,13 +36,25 @@ def states(cell):
 @pytest.mark.skipif(not is_built(), reason="the front end has not been built")
 def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
     notebook.run(SETUP)
+    notebook.run("from jupyter_dtrain.notebook import run_view; run_view.SUMMARY_INTERVAL, kept = 0.0, run_view.SUMMARY_INTERVAL")
     cell = notebook.run(TRAIN.replace("dtrain.log", "time.sleep(0.1); dtrain.log"))
-    live, last = cell.run_views
+    notebook.run("run_view.SUMMARY_INTERVAL = kept")
+    first, live, *more, emptied, last = cell.run_views
     assert live[WIDGET]["model_id"]
-    assert live["text/plain"].startswith("tiny: ")
+    assert set(emptied.values()) == {""}
     assert cell.stdout == "end\n"
     kinds = [message["msg_type"] for message in cell.messages]
     assert kinds.index("display_data") < kinds.index("stream")
+
+    # Beside it, for the day that the kernel does not come to the end, how far the run is; the view hides that on a page that shows it.
+    assert more and all(set(summary) == {"text/plain", "text/html"} for summary in (first, *more))
+    texts = " ".join(summary["text/plain"] for summary in (first, *more))
+    steps = [int(step) for step in re.findall(r"tiny: at step (\d+) after", texts)]
+    assert len(steps) == 1 + len(more)
+    assert steps == sorted(steps) and steps[-1] > steps[0]
+    assert "no checkpoint was on disk yet" in first["text/html"]
+    (hides,) = {state["summary"] for content in cell.contents("comm_open") if "summary" in (state := content["data"].get("state", {}))}
+    assert first["text/html"].startswith(f'<div id="{hides}">')
     assert "comm_close" in kinds[kinds.index("update_display_data") :]
 
     # It was written anew while the cell went on, with the curves so far.
@@ -50,7 +64,7 @@ def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
     assert len(loss["step"]) == len(loss["value"]) > 1
     assert shown[-1]["run"]["phase"] == "running"
 
-    # What stays needs no script.
+    # What stays needs no script, and is in the place of the first summary.
     assert set(last) == {"text/plain", "text/html"}
     assert last["text/plain"].startswith("tiny: finished, 20 steps in ")
     assert "on 2 engines" in last["text/plain"]

@@ -35,7 +35,13 @@ class Run:
         data = self.memory.put(memoryview(b"data" * 1000))
         task = Given((every, keep), best, Parcel([data]))
         self.checkpoints = CheckpointFolder(self.folder)
-        self.writer = CheckpointWriter(self.checkpoints, task, say=self.said.append)  # type: ignore[arg-type]
+        self.told: list[int] = []
+        self.writer = CheckpointWriter(
+            self.checkpoints,
+            task,  # type: ignore[arg-type]
+            say=self.said.append,
+            on_written=lambda checkpoint: self.told.append(checkpoint.step),
+        )
 
     def snapshot(self, number: int, step: int, metric: float | None = None) -> None:
         key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(b"weights %d" % step))
@@ -65,9 +71,9 @@ def test_by_default_from_some_training_on_and_seldom(tmp_path, clock):
     assert run.offer() == [], "nothing is trained yet"
     run.keeper.training_since = clock.now
     clock.now += FIRST.total_seconds() - 1
-    assert run.offer() == []
+    assert (run.offer(), run.told) == ([], [])
     clock.now += 2
-    assert run.offer() == [10]
+    assert (run.offer(), run.told) == ([10], [10])
     run.snapshot(2, 20)
     clock.now += 1
     assert run.offer() == [10]

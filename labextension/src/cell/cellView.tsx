@@ -15,7 +15,11 @@ import { plainTexts } from './plainTexts';
 const THEME_MARKS = ['data-jp-theme-name', 'class', 'theme'];
 
 export class CellView {
-  constructor(private readonly _node: HTMLElement) {
+  /** @param summary - The id of what is shown where this is not. */
+  constructor(
+    private readonly _node: HTMLElement,
+    summary: string
+  ) {
     _node.classList.add('jp-dtrain-cell');
     this._head = document.createElement('div');
     this._plots = new CurvePlots({
@@ -24,7 +28,7 @@ export class CellView {
       schedule: this._frames.schedule
     });
     this._plots.node.className = 'jp-dtrain-cell-curves';
-    _node.append(this._head, this._plots.node);
+    _node.append(hiding(summary), this._head, this._plots.node);
     this._sizes = new ResizeObserver(this._frames.schedule);
     this._sizes.observe(_node);
     this._themes = new MutationObserver(() => {
@@ -94,4 +98,15 @@ export class CellView {
     drawSome: () => this._plots.drawSome()
   });
   private _state = new TrainingState();
+}
+
+/**
+ * A style sheet that hides the element with that id as long as it is on the
+ * page, also one that is written anew; in JupyterLab with the output around it.
+ */
+function hiding(id: string): HTMLStyleElement {
+  const style = document.createElement('style');
+  const one = `#${CSS.escape(id)}`;
+  style.textContent = `${one}, .jp-OutputArea-child:has(${one}) { display: none; }`;
+  return style;
 }

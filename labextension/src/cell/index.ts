@@ -13,13 +13,14 @@ import { CellView } from './cellView';
 /** The part of anywidget's model that is used here. */
 interface IWidgetModel {
   get(name: 'snapshot'): ISnapshot | null;
+  get(name: 'summary'): string;
   on(event: 'change:snapshot', callback: () => void): void;
   off(event: 'change:snapshot', callback: () => void): void;
 }
 
 function render(context: { model: IWidgetModel; el: HTMLElement }): () => void {
   const { model, el } = context;
-  const view = new CellView(el);
+  const view = new CellView(el, model.get('summary'));
   const update = (): void => {
     const snapshot = model.get('snapshot');
     if (snapshot !== null) {

@@ -226,15 +226,17 @@ export class Connection implements IDisposable {
         this._setStatus('mismatch');
         return;
       }
-      if (this._status !== 'connected') {
-        this._setStatus('connected');
-        void this._openCommands(attempt).catch(() => {
-          this._onClosed(attempt);
-        });
-      }
     }
-    if (!attempt.closed) {
-      this.state.apply(update);
+    if (attempt.closed) {
+      return;
+    }
+    this.state.apply(update);
+    // Whoever is told of the connection finds the state of this kernel.
+    if (update.type === 'snapshot' && this._status !== 'connected') {
+      this._setStatus('connected');
+      void this._openCommands(attempt).catch(() => {
+        this._onClosed(attempt);
+      });
     }
   }
 

@@ -5,6 +5,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import type { Run } from '../model/state';
 import type { ITraining } from '../model/training';
+import { formatCount } from './format';
 import { RunControls } from './runControls';
 import { RunFacts } from './runFacts';
 import { runPhaseText } from './texts';
@@ -134,17 +135,35 @@ function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
           {run.error}
         </pre>
       )}
-      {run.phase === 'lost' && (
-        <>
-          <p className="jp-dtrain-hint">
-            {trans.__(
-              'The kernel ended while this run was going on. To finish it from its last snapshot, run these lines:'
-            )}
-          </p>
-          <pre>{'%load_ext jupyter_dtrain\n%distribute resume'}</pre>
-        </>
-      )}
+      {run.phase === 'lost' && <WayOn run={run} trans={trans} />}
       <RunControls training={training} trans={trans} />
     </section>
+  );
+}
+
+/** What to do with a run whose kernel has ended before it. */
+function WayOn({
+  run,
+  trans
+}: Omit<IRunProps, 'training'>): React.ReactElement {
+  if (run.checkpoint === null) {
+    return (
+      <p className="jp-dtrain-hint">
+        {trans.__(
+          'The kernel ended while this run was going on, before a checkpoint was on disk. Run its cell again.'
+        )}
+      </p>
+    );
+  }
+  return (
+    <>
+      <p className="jp-dtrain-hint">
+        {trans.__(
+          'The kernel ended while this run was going on. To finish it from step %1, run these lines:',
+          formatCount(run.checkpoint)
+        )}
+      </p>
+      <pre>{`%load_ext jupyter_dtrain\n%distribute resume ${run.run_id}`}</pre>
+    </>
   );
 }
