@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
-import statistics
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from .faults import ENGINE, Notebook, shown, steps_in
+from .contenders import Kernel
+from .costs import CLUSTER
+from .report import spread
 
 STEPS = 400
 SLICE = 0.01  # seconds
@@ -45,7 +47,7 @@ data = Slow(*data.tensors)
 """
 CELL = """%%distribute --engines 2 --device cpu --balance {balance}
 loader = DataLoader(data, batch_size={batch}, shuffle=True)
-step = 0
+step, times = 0, []
 while step < {steps}:
     for x, y in loader:
         optimizer.zero_grad()
@@ -53,8 +55,7 @@ while step < {steps}:
         optimizer.step()
         step += 1
         if is_main():
-            with open("steps", "a") as file:
-                file.write(f"{{step}} {{time.time()}}\\n")
+            times.append(time.time())
         if step == {steps}:
             break
 """
@@ -80,15 +81,14 @@ def half_speed(pid: int) -> Iterator[None]:
         thread.join()
 
 
-def rate(notebook: Notebook, balance: str, *, slow: str) -> float:
+def rate(kernel: Kernel, balance: str, *, slow: str) -> float:
     """Return the steps a second of the second half of the cell."""
-    (notebook.folder / "steps").unlink(missing_ok=True)
-    notebook.run(MODEL + (READING if slow == "reading" else "") + ENGINE)
-    engine = int((notebook.folder / "engine").read_text())
+    kernel.run(MODEL + (READING if slow == "reading" else ""))
+    engine = int(kernel.run(f"print({CLUSTER}.engines[0].pid)"))
     with half_speed(engine) if slow == "engine" else contextlib.nullcontext():
-        notebook.run(CELL.format(balance=balance, steps=STEPS, batch=64 if slow == "reading" else 512))
-    times = [seconds for _, seconds in steps_in(notebook.folder)]
-    return (STEPS - STEPS // 2) / (times[-1] - times[STEPS // 2 - 1])
+        kernel.run(CELL.format(balance=balance, steps=STEPS, batch=64 if slow == "reading" else 512))
+    times = json.loads(kernel.run("print(times)"))
+    return (STEPS - STEPS // 2) / float(times[-1] - times[STEPS // 2 - 1])
 
 
 def main() -> None:
@@ -98,19 +98,16 @@ def main() -> None:
     parser.add_argument("--slow", choices=["engine", "reading"], default="engine")
     options = parser.parse_args()
     rates: dict[str, list[float]] = {"auto": [], "off": []}
-    with tempfile.TemporaryDirectory() as name:
-        notebook = Notebook(Path(name))
-        try:
-            for index in range(options.rounds):
-                for balance, found in rates.items():
-                    found.append(rate(notebook, balance, slow=options.slow))
-                print(f"round {index + 1} of {options.rounds}", flush=True)
-        finally:
-            notebook.close()
+    with tempfile.TemporaryDirectory() as name, contextlib.closing(Kernel(Path(name))) as kernel:
+        kernel.run("%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu\nfrom jupyter_dtrain import is_main\n" + MODEL)
+        kernel.run("%%distribute --engines 2 --device cpu\n1")
+        for index in range(options.rounds):
+            for balance, found in rates.items():
+                found.append(rate(kernel, balance, slow=options.slow))
+            print(f"round {index + 1} of {options.rounds}", flush=True)
     for balance, found in rates.items():
-        print(f"--balance {balance:5} {shown(found, ' steps/s')}")
-    ratios = [auto / off for auto, off in zip(rates["auto"], rates["off"], strict=True)]
-    print(f"ratio           {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
+        print(f"--balance {balance:5} {spread(found)} steps/s")
+    print(f"ratio           {spread([auto / off for auto, off in zip(rates['auto'], rates['off'], strict=True)])}")
 
 
 if __name__ == "__main__":

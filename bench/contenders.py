@@ -84,13 +84,17 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)
 
-    def run(self, code: str, limit: float = LIMIT) -> str:
-        """Run a cell and return what it printed; a `TimeoutError`: it took longer than `limit` seconds, and goes on."""
+    def run(self, code: str, limit: float | None = LIMIT, *, on_text: Callable[[str], None] = lambda _text: None) -> str:
+        """Run a cell and return what it printed; a `TimeoutError`: it took longer than `limit` seconds, and goes on.
+
+        `on_text` gets what is printed, at once.
+        """
         printed: list[str] = []
 
         def note(message: dict[str, Any]) -> None:
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
+                on_text(printed[-1])
 
         self.is_idle = False
         reply = self.client.execute_interactive(code, timeout=limit, output_hook=note, allow_stdin=False)

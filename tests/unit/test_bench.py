@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from bench.contenders import Timing
+from bench.faults import Figures, Recovery, Step, lost_per_kill, recovery
+from bench.faults import table as table_of_faults
 from bench.jobs import IMPORTS, STAMPS, jobs
 from bench.report import picture, table
 
@@ -50,3 +52,29 @@ def test_the_same_figures_make_the_same_picture(tmp_path):
     for name in ("one.svg", "two.svg"):
         picture({"a job": rounds}, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def steps(*parts: tuple[int, float, int]) -> list[Step]:
+    """Return steps of a tenth of a second: of each part the first one's number, when it begins, and how many they are."""
+    return [Step(first + index, begin + (index + 1) / 10, pid=1) for first, begin, number in parts for index in range(number)]
+
+
+def test_what_a_kill_costs_is_in_the_steps_of_the_rank():
+    done = steps((1, 0.0, 50), (41, 6.0, 90))  # killed when it had done 50, and at step 40 again after a second
+    found = recovery(done, killed=5.05)
+    assert found is not None
+    assert (found.again, found.new, found.repeated) == pytest.approx((1.05, 2.05, 10))
+    assert recovery(done[:55], killed=5.05) is None, "nothing new yet"
+
+
+def test_work_lost_is_what_the_quiet_pace_would_have_done():
+    done = steps((1, 0.0, 50), (41, 6.0, 90), (126, 16.0, 90))
+    assert lost_per_kill(done, [5.05, 15.05], 25.05) == pytest.approx((2.0 + 1.5) / 2, abs=0.1)
+
+
+def test_faults_of_both_stand_beside_each_other():
+    mine = Figures([0.1, 0.1], [Recovery(0.3, 0.5, 2), Recovery(0.5, 0.7, 0)], [0.6], [0.2])
+    other = Figures([0.2, 0.2], [Recovery(3.0, 5.0, 10), Recovery(5.0, 7.0, 10)], [6.0], [2.0])
+    lines = table_of_faults(mine, other, 30.0).splitlines()
+    assert "| training again after, s | 0.4 (0.3–0.5) | 4 (3–5) | 0.1 (0.1–0.1) |" in lines
+    assert "| throughput kept with a kill every 30 s | 0.98 (0.98–0.98) | 0.8 (0.8–0.8) | 1.22 (1.22–1.22) |" in lines
