@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,19 @@ class Engines:
                 self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
                 raise
             self.show()
+
+    def begin_restart(self, cluster: EngineCluster, ranks: Sequence[int]) -> None:
+        """Restart the engines of `ranks` in the background; whoever needs the cluster waits for it. What fails is in `update`."""
+        begun = threading.Event()
+
+        def run() -> None:
+            with self._lock, suppress(Exception):
+                begun.set()
+                for rank in ranks:
+                    self.restart(cluster, rank)
+
+        threading.Thread(target=run, name="dtrain-restart", daemon=True).start()
+        begun.wait()
 
     def renew(self, old: EngineCluster, *, on_progress: Progress) -> EngineCluster:
         """Start a cluster like `old`, whose controller is gone, and take over the files that a run has there."""

@@ -181,8 +181,8 @@ class Execution:
         return [rank for rank, heard in self._heard.items() if heard < before and not self._tasks[rank].done]
 
     def at_work(self, ranks: Iterable[int]) -> list[int]:
-        """Return those of `ranks` that have not come to their end."""
-        return [rank for rank in ranks if not self._tasks[rank].done]
+        """Return those of `ranks` that have not come to their end; not one that takes no part any more."""
+        return [rank for rank in ranks if rank < len(self._tasks) and not self._tasks[rank].done]
 
     def ask_where(self) -> None:
         """Ask all ranks which of the user's lines they are at."""

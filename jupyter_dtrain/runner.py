@@ -291,8 +291,12 @@ class Runner:
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
         lost = lost_engines(ends, cluster)
+        left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
         if lost is not None:
             self._engines.stop()
+        elif left:
+            output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
+            self._engines.begin_restart(cluster, left)
         return RunResult(ends, returned, lost, interrupted)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
@@ -354,6 +358,11 @@ def _arguments(options: RunOptions) -> dict[str, Any]:
         "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
         "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
     }
+
+
+def _engines_of(ranks: list[int]) -> str:
+    told = ", ".join(map(str, ranks))
+    return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"
 
 
 def _is_global(option: OverBatch, device: str) -> bool:

@@ -27,6 +27,7 @@ from .balance import Balance
 from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
 from .pauses import Pauses
+from .restarts import Restarts
 from .stall import Stall
 from .writer import CheckpointWriter
 
@@ -43,7 +44,7 @@ class Supervisor:
     """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
 
     What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
-    ordered on any thread, and the methods return at once.
+    ordered on any thread, and the methods return at once. `restarts` has the engines that are still to be restarted.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ class Supervisor:
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
         self._attempts: Counter[int | None] = Counter()
-        self._unwanted: set[int] = set()  # ranks whose engines are to be others
+        self.restarts = Restarts()
 
     @property
     def cluster(self) -> EngineCluster:
@@ -159,7 +160,7 @@ class Supervisor:
         self._check_orders("moved to another engine")
         if not 0 <= rank < self._group.num_ranks:
             raise UsageError(f"Rank {rank} takes no part in this run: restart its engine after it.")
-        self._unwanted.add(rank)
+        self.restarts.order(rank)
 
     def _check_orders(self, what: str) -> None:
         if self._is_program:
@@ -242,7 +243,7 @@ class Supervisor:
 
     def _look_after(self, execution: Execution) -> None:
         """Do what is due a few times a second."""
-        if unwanted := execution.at_work(tuple(self._unwanted)):
+        if unwanted := execution.at_work(self.restarts.ranks):
             self.cluster.send_signal(signal.SIGKILL, unwanted)
         if time.monotonic() - self._looked > SILENCE.total_seconds() / 2:
             self._looked = time.monotonic()
@@ -302,12 +303,11 @@ class Supervisor:
         snapshot, cluster = self._keeper.newest, self.cluster
         place = snapshot.number if snapshot is not None else None
         ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
-        if self._unwanted.issuperset(end.rank for end in lost):
+        if self.restarts.take([end.rank for end in lost]):
             what = f"Restarting {ranks}"
         else:
             self._attempts[place] += 1
             what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
-        self._unwanted.clear()
         if self._attempts[place] >= MAX_ATTEMPTS:
             self._tell(f"{what}, for the third time at the same place: giving up.")
             return False

@@ -187,6 +187,26 @@ def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
     assert run.command("restart_engine", rank=0) == (False, "No engines are running.")
 
 
+def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected, notebook):
+    # That moment, from the last look after the ranks to the end, is here as long as the run.
+    notebook.run(
+        "from jupyter_dtrain.supervision.supervisor import Supervisor; look, Supervisor._look_after = Supervisor._look_after, print"
+    )
+    run = start()
+    run.wait_for_steps()
+    assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is starting anew.")
+    run.finish()
+    notebook.run("Supervisor._look_after = look")
+    assert difference(notebook.value(STATE), expected) is None
+    assert "The run has ended before the engine of rank 1 was restarted: that is done now." in run.cell.stderr
+
+    # The next cell waits for it.
+    after = notebook.run("%%distribute --engines 2\npass")
+    assert "Lost" not in after.stderr
+    assert notebook.engines()[0] == run.pids[0]
+    assert notebook.engines()[1] != run.pids[1]
+
+
 @pytest.mark.parametrize("how", ["stop_run", "interrupt"])
 def test_a_paused_run_can_be_stopped(start, how):
     run = start()

@@ -1,0 +1,25 @@
+"""Engines that are to be restarted in a run: none is forgotten, and what comes too late is answered."""
+
+import pytest
+
+from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.supervision.restarts import Restarts
+
+
+def test_what_is_lost_beside_it_leaves_a_restart_to_be_done():
+    restarts = Restarts()
+    for rank in (3, 1, 1):
+        restarts.order(rank)
+    assert not restarts.take([0, 3])  # of which rank 0 has died by itself
+    assert restarts.ranks == [1]
+    assert restarts.take([1])
+    assert restarts.close() == []
+
+
+def test_what_a_run_has_not_come_to_is_left_and_what_comes_later_is_refused():
+    restarts = Restarts()
+    restarts.order(1)
+    assert restarts.close() == [1]
+    with pytest.raises(UsageError, match="The run has just ended: try again"):
+        restarts.order(0)
+    assert restarts.close() == [1]
