@@ -43,6 +43,8 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
         "IPP_PROFILE_DIR": str(folders.profile),
         "PYTHONUNBUFFERED": "1",  # the log's last lines are what explains a death
         "MASTER_ADDR": "127.0.0.1",
+        # A wait that goes on in slices is no news: c10d prints two lines for each slice.
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         # A set of texts has the same order on all engines: a vocabulary made in the cell numbers words alike.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random").replace("random", "0"),
     }

@@ -47,6 +47,7 @@ from .standing import standing
 from .task import Outcome, Task
 from .timing import OUTSIDE, Counted, Timing
 from .training import Training
+from .warned import warnings_of_callers
 
 _group = ProcessGroup()
 _modules = LocalModules()
@@ -224,6 +225,7 @@ def _run_cell(
         event_writers(rank=rank, source=task.source) if isinstance(training, Training) else contextlib.nullcontext(),
         output_of(rank, shown if rank == 0 or task.output == "all" else None),
         shell_in(namespace),
+        warnings_of_callers(),
         loops.installed(),
     ):
         try:

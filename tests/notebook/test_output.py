@@ -74,6 +74,12 @@ def test_a_warning_is_shown_once_with_the_cells_line(notebook):
     assert source == "  warnings.warn('take care')"
 
 
+def test_a_warning_behind_a_function_that_is_ours_names_the_cells_line(notebook):
+    warned = notebook.run("%%distribute --engines 2\nimport torch\n\ncopied = torch.tensor(torch.ones(2))").stderr
+    assert re.search(r"ipykernel\S+:4: UserWarning: To copy construct", warned)
+    assert "copied = torch.tensor" in warned
+
+
 def test_an_untouched_cell_brings_no_warnings_of_ours_or_pytorchs(notebook):
     notebook.run("model = nn.Linear(3, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
     notebook.run("scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)")

@@ -101,6 +101,7 @@ ENGINE_ORDER = [
     "snapshots",
     "standing",
     "task",
+    "warned",
     "worker",
 ]
 
