@@ -1,7 +1,8 @@
 """What shares by speed are worth: steps a second with one engine of two at half speed, ``--balance auto`` against equal shares.
 
-The engine is limited by stopping it for half of the time, in slices of a few milliseconds, which halves its speed on a machine
-that has a core for each engine. On one that is busy with other things ``--slow reading`` tells more: there each sample takes
+The engine is limited by stopping it for half of the time, in slices that are short beside a step, which halves its speed on a machine
+that has a core for each engine: with equal shares a step takes twice as long, with shares of a third and two thirds one and a third
+times, so 1.5 is what can be reached. On one that is busy with other things ``--slow reading`` tells more: there each sample takes
 some time to be read, on one engine twice as much, and nothing is stopped. Equal shares and others take turns on the same
 engines, and the steps of the second half of each cell count, when shares have settled.
 
@@ -24,8 +25,8 @@ from .contenders import Kernel
 from .costs import CLUSTER
 from .report import spread
 
-STEPS = 400
-SLICE = 0.01  # seconds
+STEPS = 120
+SLICE = 0.005  # seconds
 
 MODEL = """
 import os, time
@@ -86,7 +87,7 @@ def rate(kernel: Kernel, balance: str, *, slow: str) -> float:
     kernel.run(MODEL + (READING if slow == "reading" else ""))
     engine = int(kernel.run(f"print({CLUSTER}.engines[0].pid)"))
     with half_speed(engine) if slow == "engine" else contextlib.nullcontext():
-        kernel.run(CELL.format(balance=balance, steps=STEPS, batch=64 if slow == "reading" else 512))
+        kernel.run(CELL.format(balance=balance, steps=STEPS, batch=64 if slow == "reading" else 4096))
     times = json.loads(kernel.run("print(times)"))
     return (STEPS - STEPS // 2) / float(times[-1] - times[STEPS // 2 - 1])
 

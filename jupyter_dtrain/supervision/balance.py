@@ -2,7 +2,8 @@
 
 What a rank computes with per second is told by what it reports anyway: the samples of its steps, and where its time has gone. The
 time that it waits for others does not count. New shares are ordered seldom, and where it is worth it only: each
-division of a batch adds up its parts in another order, so every change is a change of rounding.
+division of a batch adds up its parts in another order, so every change is a change of rounding. A great difference is seen in a
+fraction of a second, a small one only after some.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from datetime import timedelta
 from ..protocol import Message, RankStarted, Steps, TimeSplit
 
 WINDOW = timedelta(seconds=2)
-"""Time over which speeds are measured, at least."""
+"""Time over which speeds are measured, at most if the ranks do steps enough in it."""
+LOOK = timedelta(seconds=0.5)
+"""Time over which they are measured, at least."""
 FEWEST_STEPS = 10
 """Steps over which they are measured, at least."""
-TOLERANCE = 1.15
-"""Ratio of the longest to the shortest time that is left as it is."""
+TOLERANCE = 0.15
+"""Part by which the longest time exceeds the shortest that is left as it is after `WINDOW`. Earlier it is more, as chance is."""
 LEAST = 0.1
 """Part of an equal share that a rank gets at least: one that becomes faster again has to be seen."""
 
@@ -63,17 +66,19 @@ class Balance:
 
     def due(self) -> list[float] | None:
         """Return the speeds by which batches are to be shared out from now on, ``None`` where that may stay as it is."""
-        if self._clock() - self._since < WINDOW.total_seconds():
+        passed, window = self._clock() - self._since, WINDOW.total_seconds()
+        if passed < LOOK.total_seconds():
             return None
         done = [self._of_window(rank) for rank in self._ranks]
         if any(steps < FEWEST_STEPS for steps, _, _ in done):
             return None
-        settling = self._settling
-        self._begin(settling=False)
-        if settling or any(samples <= 0 or busy <= 0 for _, samples, busy in done):
+        if self._settling or any(samples <= 0 or busy <= 0 for _, samples, busy in done):
+            self._begin(settling=False)
             return None
-        times = [busy for _, _, busy in done]
-        if max(times) < TOLERANCE * min(times):
+        times = [busy / steps for steps, _, busy in done]  # of a step: one rank may have told of some more than another
+        if max(times) < min(times) * (1 + TOLERANCE * max(1.0, window / passed)):
+            if passed >= window:
+                self._begin(settling=False)
             return None
         speeds = [samples / busy for _, samples, busy in done]
         mean = sum(speeds) / len(speeds)

@@ -18,15 +18,17 @@ class Ranks:
         self.busy = [0.0] * len(speeds)
         self.balance = Balance(len(speeds), clock=lambda: self.now)
 
-    def train(self, steps: int) -> None:
+    def train(self, steps: int, *, untold: int = 0) -> None:
+        """Do steps, of which all ranks but the first have not yet told of the last `untold`."""
         self.step += steps
         taken = [share / speed for share, speed in zip(self.shares, self.speeds, strict=True)]
         self.now += steps * max(taken)
         for rank, seconds in enumerate(taken):
-            self.busy[rank] += steps * seconds
-            numbers = list(range(self.step - steps, self.step))
-            columns = {"time": [0.0] * steps, "loss": [None] * steps, "weight": [0.5] * steps, "learning_rate": [None] * steps}
-            self.balance.note(Steps(rank=rank, step=numbers, samples=[round(self.shares[rank])] * steps, **columns))  # type: ignore[arg-type]
+            told = steps - untold if rank else steps
+            self.busy[rank] += told * seconds
+            numbers = list(range(self.step - steps, self.step - steps + told))
+            columns = {"time": [0.0] * told, "loss": [None] * told, "weight": [0.5] * told, "learning_rate": [None] * told}
+            self.balance.note(Steps(rank=rank, step=numbers, samples=[round(self.shares[rank])] * told, **columns))  # type: ignore[arg-type]
             wait = self.now - self.busy[rank]
             half = self.busy[rank] / 2
             self.balance.note(
@@ -58,6 +60,14 @@ def test_ranks_that_are_about_equally_fast_are_left_alone():
     assert Ranks(1000.0, 950.0, 1020.0).until_due() is None
 
 
+def test_a_rank_that_has_told_of_more_steps_than_another_is_not_slower():
+    ranks = Ranks(1000.0, 1000.0)
+    ranks.train(200)
+    assert ranks.balance.due() is None
+    ranks.train(60, untold=20)
+    assert ranks.balance.due() is None
+
+
 def test_nothing_is_said_of_a_short_time_or_few_steps():
     ranks = Ranks(1000.0, 500.0)
     ranks.train(FEWEST_STEPS - 1)
@@ -66,6 +76,18 @@ def test_nothing_is_said_of_a_short_time_or_few_steps():
     ranks = Ranks(100_000.0, 50_000.0)
     ranks.train(FEWEST_STEPS)
     assert ranks.balance.due() is None
+
+
+@pytest.mark.parametrize(("slow", "seconds"), [(500.0, 0.5), (850.0, 1.7)])
+def test_a_great_difference_is_seen_sooner_than_a_small_one(slow, seconds):
+    ranks = Ranks(1000.0, slow, batch=8)
+    ranks.train(FEWEST_STEPS * 20)
+    assert ranks.balance.due() is None, "the first steps of a cell are slower than others"
+    begin, found = ranks.now, None
+    while found is None:
+        ranks.train(5)
+        found = ranks.balance.due()
+    assert ranks.now - begin == pytest.approx(seconds, abs=0.15)
 
 
 def test_a_rank_that_does_next_to_nothing_keeps_a_little():
