@@ -14,5 +14,10 @@ def two(new_notebook):
 
 
 @pytest.fixture(scope="package")
+def three(new_notebook):
+    return Disturbed(new_notebook(), 3)
+
+
+@pytest.fixture(scope="package")
 def four(new_notebook):
     return Disturbed(new_notebook(), 4)

@@ -8,6 +8,7 @@ import signal
 import threading
 
 import psutil
+import pytest
 
 from tests.faults.disturbed import Disturbed
 from tests.notebook.kernel import SESSION, difference
@@ -41,31 +42,43 @@ class NoNewEngines:
 SLOW = """
 fast = pace
 def pace():
-    import time
+    import os, time
     fast()
-    time.sleep(0.1)  # so that an engine comes back before the end
+    if not os.path.exists("all"):
+        time.sleep(0.3)  # so that the engines come back before the end
 """
 STATE = "([p.detach() for p in model.state_dict().values()], history, used, torch.rand(2), epoch, loss)"
 
 
-def test_fewer_engines_and_then_as_many_again(two):
-    notebook = two.notebook
-    two.go()
+@pytest.mark.parametrize(
+    ("engines", "killed"),
+    [("two", [0]), pytest.param("three", [1], marks=pytest.mark.long), pytest.param("three", [0, 2], marks=pytest.mark.long)],
+)
+def test_fewer_engines_and_then_as_many_again(request, engines, killed):
+    run = request.getfixturevalue(engines)
+    notebook, number, left = run.notebook, run.engines, run.engines - len(killed)
+    run.go()
     expected = notebook.value(STATE)
     notebook.run(SLOW)
-    cell = two.start("--elastic 1:2")
-    with NoNewEngines(two):
-        two.wait_for_snapshot(cell)
-        os.kill(two.pids[0], signal.SIGKILL)
-        notebook.wait(lambda: "going on with 1 engine, and" in cell.stderr or not cell.running, "one engine", cell)
+    (notebook.folder / "all").unlink(missing_ok=True)
+    cell = run.start(f"--elastic 1:{number}")
+    with NoNewEngines(run):
+        run.wait_for_snapshot(cell)
+        for rank in killed:
+            os.kill(run.pids[rank], signal.SIGKILL)
+        fewer = f"going on with {left} engine{'s' if left > 1 else ''}, and"
+        notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
         assert cell.running, cell.stderr
-        two.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+        run.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+    back = f"with {number} engines."
+    notebook.wait(lambda: back in cell.stderr or not cell.running, "all engines again", cell)
+    (notebook.folder / "all").touch()
     notebook.finish(cell)
     notebook.run("pace = fast")
     assert cell.ok, cell
-    assert "An engine has come up: going on from step " in cell.stderr
+    assert cell.stderr.count("An engine has come up: going on from step ") == len(killed)
     assert difference(notebook.value(STATE), expected) is None
-    assert len(notebook.engines()) == notebook.value(f"{SESSION}.snapshot().run.world_size") == 2
+    assert len(notebook.engines()) == notebook.value(f"{SESSION}.snapshot().run.world_size") == number
     assert [line.split()[:2] for line in cell.stdout.splitlines()] == [["epoch", f"{epoch}:"] for epoch in range(6)]
 
 
