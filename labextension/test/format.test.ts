@@ -6,7 +6,8 @@ import {
   formatPercent,
   formatSeconds,
   formatTick,
-  formatValue
+  formatValue,
+  formatWhen
 } from '../src/panels/format';
 
 describe('numbers for a person', () => {
@@ -35,6 +36,14 @@ describe('numbers for a person', () => {
 
   it('are rounded percents', () => {
     assert.equal(formatPercent(86.6), '87 %');
+  });
+
+  it('have no day where they are moments of this day', () => {
+    const noon = new Date(2026, 10, 22, 12, 0).getTime() / 1000;
+    assert.match(formatWhen(noon - 3600, noon), /^11:00/);
+    const before = formatWhen(noon - 86_400, noon);
+    assert.match(before, /21/);
+    assert.match(before, /12:00/);
   });
 
   it('are times of day for durations', () => {

@@ -29,7 +29,11 @@ export function readTheme(node: Element): IChartTheme {
       variable(`--jp-dtrain-line-${index + 1}`, '#1976d2')
     ),
     text: variable('--jp-ui-font-color1', '#212121'),
-    grid: variable('--jp-border-color2', '#e0e0e0'),
+    // Not that of borders, which are white in the high-contrast theme.
+    grid: variable(
+      '--jp-layout-color2',
+      variable('--jp-border-color2', '#e0e0e0')
+    ),
     background: variable('--jp-layout-color1', '#ffffff'),
     font: `11px ${variable('--jp-ui-font-family', 'sans-serif')}`
   };

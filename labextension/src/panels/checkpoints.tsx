@@ -86,27 +86,29 @@ function CheckpointsSection(props: ISectionProps): React.ReactElement {
                 'None on disk yet. One is written from time to time, or now with Checkpoint.'
               )
             : trans.__(
-                'None on disk: without --checkpoint-every they go when a run has finished.'
+                'None on disk. Those of a run are deleted when it has ended, unless they are pinned or the cell has --checkpoint-every.'
               )}
         </p>
       )}
-      <ul className="jp-dtrain-past-runs">
-        {(list ?? []).map((checkpoint, index) => (
-          <CheckpointRow
-            key={checkpoint.step}
-            checkpoint={checkpoint}
-            isLast={index === 0}
-            isBest={checkpoint.step === best?.step}
-            opened={opened === checkpoint.step}
-            onToggle={() => {
-              setOpened(opened === checkpoint.step ? null : checkpoint.step);
-            }}
-            training={training}
-            insertCell={insertCell}
-            trans={trans}
-          />
-        ))}
-      </ul>
+      {list !== null && list.length > 0 && (
+        <ul className="jp-dtrain-past-runs">
+          {list.map((checkpoint, index) => (
+            <CheckpointRow
+              key={checkpoint.step}
+              checkpoint={checkpoint}
+              isLast={index === 0}
+              isBest={checkpoint.step === best?.step}
+              opened={opened === checkpoint.step}
+              onToggle={() => {
+                setOpened(opened === checkpoint.step ? null : checkpoint.step);
+              }}
+              training={training}
+              insertCell={insertCell}
+              trans={trans}
+            />
+          ))}
+        </ul>
+      )}
       {answer !== null && (
         <p
           className="jp-dtrain-hint jp-dtrain-answer"

@@ -86,3 +86,16 @@ export function formatDuration(seconds: number): string {
     ? `${hours}:${two(minutes)}:${two(whole % 60)}`
     : `${minutes}:${two(whole % 60)}`;
 }
+
+/** A moment in seconds since the epoch: the time, and the day if it is not that of `now`. */
+export function formatWhen(seconds: number, now = Date.now() / 1000): string {
+  const [date, today] = [new Date(seconds * 1000), new Date(now * 1000)];
+  return date.toLocaleString(undefined, {
+    ...(date.toDateString() !== today.toDateString() && {
+      month: 'short',
+      day: 'numeric'
+    }),
+    hour: '2-digit',
+    minute: '2-digit'
+  });
+}

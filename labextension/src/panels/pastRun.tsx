@@ -7,7 +7,7 @@ import { runColor } from '../model/lines';
 import type { NotebookCells } from '../cells';
 import type { Archive, PastRun } from '../model/archive';
 import { durationOf } from '../model/runList';
-import { formatCount, formatDuration, formatValue } from './format';
+import { formatCount, formatSeconds, formatValue, formatWhen } from './format';
 import { runPhaseText } from './texts';
 
 export interface IPastRunProps {
@@ -36,8 +36,8 @@ export function PastRunRow(props: IPastRunProps): React.ReactElement {
   const duration = durationOf(run);
   const facts = [
     run.loss === null ? '' : trans.__('loss %1', formatValue(run.loss)),
-    trans.__('%1 steps', formatCount(run.steps)),
-    duration === null ? '' : formatDuration(duration),
+    trans._n('%2 step', '%2 steps', run.steps, formatCount(run.steps)),
+    duration === null ? '' : formatSeconds(duration),
     formatWhen(run.started)
   ].filter(Boolean);
   return (
@@ -236,13 +236,4 @@ function Field({ label, value, onDone }: IFieldProps): React.ReactElement {
       />
     </label>
   );
-}
-
-function formatWhen(seconds: number): string {
-  return new Date(seconds * 1000).toLocaleString(undefined, {
-    month: 'short',
-    day: 'numeric',
-    hour: '2-digit',
-    minute: '2-digit'
-  });
 }

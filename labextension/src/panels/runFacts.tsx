@@ -6,6 +6,7 @@ import type { Run } from '../model/state';
 import {
   formatCount,
   formatDuration,
+  formatSeconds,
   formatPercent,
   formatValue
 } from './format';
@@ -30,7 +31,11 @@ export function RunFacts(props: IRunFactsProps): React.ReactElement {
       trans.__('Learning rate'),
       formatValue(run.learning_rate)
     ],
-    ['elapsed', trans.__('Elapsed'), formatDuration(elapsed)],
+    [
+      'elapsed',
+      trans.__('Elapsed'),
+      running ? formatDuration(elapsed) : formatSeconds(elapsed)
+    ],
     ['engines', trans.__('Engines'), String(run.world_size)]
   ];
   return (
