@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect
 from collections.abc import Iterable
 
 from ..errors import UsageError
@@ -35,6 +36,12 @@ class Restarts:
             wanted = self._ranks.issuperset(lost)
             self._ranks.difference_update(lost)
             return wanted
+
+    def let_go(self, missing: Iterable[int]) -> None:
+        """Know that the run goes on without the ranks `missing`: those behind them have moved up."""
+        with self._lock:
+            gone = sorted(missing)
+            self._ranks = {rank - bisect(gone, rank) for rank in self._ranks.difference(gone)}
 
     def close(self) -> list[int]:
         """Take no more orders; return the ranks to which the run has not come."""

@@ -339,6 +339,7 @@ class Supervisor:
             if self._elastic is None or not cluster.controller_alive or not missing or left < self._elastic[0]:
                 raise
             cluster.let_go(missing)
+            self.restarts.let_go(missing)
             self._group = Group(cluster, min(left, self._group.num_ranks))
             self._tell(f"No new engine has come up: going on with {_engines(left)}, and with more as soon as one does.")
 

@@ -16,6 +16,14 @@ def test_what_is_lost_beside_it_leaves_a_restart_to_be_done():
     assert restarts.close() == []
 
 
+def test_an_engine_that_moves_up_is_the_one_that_is_restarted():
+    restarts = Restarts()
+    for rank in (0, 2, 3, 5):
+        restarts.order(rank)
+    restarts.let_go([4, 1, 3])
+    assert restarts.ranks == [0, 1, 2]
+
+
 def test_what_a_run_has_not_come_to_is_left_and_what_comes_later_is_refused():
     restarts = Restarts()
     restarts.order(1)
