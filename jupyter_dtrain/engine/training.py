@@ -17,6 +17,7 @@ from .batches import placed
 from .control import Control
 from .cursors import CursorLog
 from .drawing import ModelDraws
+from .entropy import CommonEntropy
 from .exchange import Exchange
 from .files import OwnFiles
 from .global_view import GlobalView
@@ -58,6 +59,8 @@ class Training:
     notes : Notes
     cursor_log : CursorLog, optional
         Told of iterations over loaders.
+    run_id : str
+        The same on all ranks, and another in each run.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Training:
         timing: Timing,
         notes: Notes,
         cursor_log: CursorLog | None = None,
+        run_id: str = "",
     ) -> None:
         self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
@@ -94,6 +98,7 @@ class Training:
             if global_draws and self._view is not None and self._model_stream is not None
             else None
         )
+        self._entropy = CommonEntropy(run_id)
         self._normalization = GlobalNormalization() if global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
@@ -136,6 +141,7 @@ class Training:
                 self._view.installed() if self._view is not None else nullcontext(),
                 self._draws.installed() if self._draws is not None else nullcontext(),
                 self._normalization.installed() if self._normalization is not None else nullcontext(),
+                self._entropy.installed() if self._view is not None else nullcontext(),
                 self._files(),
                 instrumented(
                     models=self._models,
@@ -198,11 +204,12 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
-        return {"models": self._models.state(), "speeds": self._speeds}
+        return {"models": self._models.state(), "speeds": self._speeds, "entropy": self._entropy.state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._models.set_state(state["models"])
+        self._entropy.set_state(state.get("entropy", {}))
         if len(state["speeds"]) == self._world_size:  # on as many ranks as before
             self.share_by(state["speeds"])
 

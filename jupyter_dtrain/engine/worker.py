@@ -192,6 +192,7 @@ def _run_cell(
             timing=timing,
             notes=notes,
             cursor_log=loops,
+            run_id=task.run_id,
         )
     failure: Failure | None = None
     stopped = False

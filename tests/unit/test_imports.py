@@ -78,6 +78,7 @@ ENGINE_ORDER = [
     "collation",
     "rules",
     "draws",
+    "entropy",
     "drawing",
     "compiling",
     "normalization",
