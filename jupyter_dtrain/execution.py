@@ -29,6 +29,7 @@ from .rank_lines import RankLines
 from .runs.recorder import RunRecorder
 
 GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
+PATIENCE = timedelta(seconds=1)  # for ranks to leave, before one more interrupt brings the next stronger means
 FAILED_GRACE = timedelta(seconds=1)  # for the others to leave by themselves when a rank has failed
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
 
@@ -133,24 +134,23 @@ class Execution:
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
         means = self._means()
         deadline: float | None = None
-        handled = 0
+        handled, patient_until = 0, 0.0
         while not all(task.done for task in self._tasks) and self._group.cluster.controller_alive:
             self._show(TICK)
             on_tick()
             if deadline is None and self._someone_left():
                 deadline = time.monotonic() + FAILED_GRACE.total_seconds()
-            if interrupts.count > handled:
-                if handled == 0:
-                    self.interrupted = True
-                    self.stop()
-                    on_interrupt()
-                else:
-                    next(means)()
-                handled = interrupts.count  # some in one moment are an impatient one
-                deadline = time.monotonic() + GRACE.total_seconds()
-            if deadline is not None and time.monotonic() > deadline:
+            now, count = time.monotonic(), interrupts.count
+            is_late = deadline is not None and now > deadline
+            if count > handled == 0:
+                self.interrupted = True
+                self.stop()
+                on_interrupt()
+                deadline = now + GRACE.total_seconds()
+            elif is_late or (count > handled and now > patient_until):
                 next(means)()
-                deadline = time.monotonic() + GRACE.total_seconds()
+                deadline, patient_until = now + GRACE.total_seconds(), now + PATIENCE.total_seconds()
+            handled = count  # those of an impatient moment are one
 
     def stop(self) -> None:
         """Ask all ranks to stop at the end of a step. Any thread may call this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import time
 
 import pytest
 
@@ -169,6 +170,19 @@ def test_pressing_interrupt_again_and_again_breaks_nothing(notebook):
         notebook.finish(running)
         assert running.error[0] == "KeyboardInterrupt"
         assert "jupyter_dtrain" not in running.traceback
+    assert_usable(notebook, pids)
+
+
+def test_an_impatient_user_does_not_kill_an_engine_that_is_about_to_leave(notebook):
+    notebook.run("%%distribute --engines 2\n1")
+    pids = notebook.engines()
+    running = notebook.start(SLEEP.replace("time.sleep(600)", "try:\n    time.sleep(600)\nfinally:\n    time.sleep(0.5)\n"))
+    notebook.wait_for_stdout(running, "asleep")
+    for _ in range(6):
+        notebook.interrupt()
+        time.sleep(0.03)  # as fast as one can press
+    notebook.finish(running)
+    assert running.error[0] == "KeyboardInterrupt"
     assert_usable(notebook, pids)
 
 
