@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .later import Later, later_of
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .timing import COMMUNICATION, Counted
 
@@ -95,6 +96,9 @@ class Exchange:
 
     def whole(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
+        later = later_of(tensor)
+        if later is not None:
+            return later.resolve(_all_sum)
         placement = tensor.placement
         part = part_of(tensor)
         if isinstance(placement, Partial):
@@ -105,6 +109,11 @@ class Exchange:
             result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
         assert isinstance(result, torch.Tensor)
         return result
+
+    @staticmethod
+    def resolve(later: Later) -> None:
+        """Exchange what a value waits for. A collective."""
+        later.resolve(_all_sum)
 
     def begin(self, tensor: GlobalTensor) -> None:
         """Start to exchange the value of a partial tensor, to be had from :meth:`value` when it is read."""

@@ -72,6 +72,7 @@ ENGINE_ORDER = [
     "event_writers",
     "optimizers",
     "placements",
+    "later",
     "constructors",
     "exchange",
     "batches",

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..exchange import weigh
+from ..later import MOST_PENDING, Later, is_narrow, keep_later, later_of, may_wait
 from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
 from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, ndim_of
 
@@ -109,7 +110,7 @@ def _linear(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     partial = args[0]
     if (name not in _MULTIPLY | _DIVIDE | _NEGATE) or not isinstance(partial, GlobalTensor) or globals_in(args[1:]):
         raise NeedsWhole
-    return _same(rules.local(func, args, {}), partial.placement, target)
+    return _done(rules, func, args, args, partial.placement, target)
 
 
 def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | None) -> Any:
@@ -120,22 +121,58 @@ def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | 
         (placement,) = placements
         if len(partials) == 2 or placement.weight is not None:
             # Means with the same weights: what all ranks agree on is its own weighted mean.
-            return _same(rules.local(func, args, {}), placement, target)
+            return _done(rules, func, args, args, placement, target)
     if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
         raise NeedsWhole
 
-    # As sums: a mean's part times its weight, and what all ranks agree on is added once, by rank 0.
-    def as_sum(value: Any) -> Any:
-        if isinstance(value, GlobalTensor):
-            assert isinstance(value.placement, Partial)
-            return value if value.placement.weight is None else weigh(part_of(value), value.placement.weight)
-        return value if rules.rank == 0 else value * 0
-
-    return _same(rules.local(func, (as_sum(left), as_sum(right)), {}), Partial(), target)
+    return _done(rules, func, args, (as_sum(left, rules.rank), as_sum(right, rules.rank)), Partial(), target)
 
 
-def _same(result: torch.Tensor, placement: Placement, target: GlobalTensor | None) -> Any:
-    return target if target is not None else place(result, placement)
+def as_sum(value: Any, rank: int) -> Any:
+    """Return a rank's part of `value` as one of a sum: a mean's times its weight; what all ranks agree on is added once, by rank 0."""
+    if isinstance(value, GlobalTensor):
+        assert isinstance(value.placement, Partial)
+        return value if value.placement.weight is None else weigh(part_of(value), value.placement.weight)
+    return value if rank == 0 else value * 0
+
+
+def _done(rules: Rules, func: Any, args: tuple[Any, ...], parts: tuple[Any, ...], placement: Placement, target: GlobalTensor | None) -> Any:
+    """Run `func` on parts, and note it for the whole values where roundings show."""
+    operands = globals_in(args)
+    may_be_noted = all(may_wait(operand) for operand in operands)
+    shows = any(later_of(operand) is not None for operand in operands) or (target is not None and is_narrow(target))
+    noted = [_later(arg) for arg in args] if may_be_noted and shows else None  # before they change
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(*parts)
+    placed = target if target is not None else place(result, placement)
+    if may_be_noted and (shows or is_narrow(placed)):
+        later = Later(func if target is None else _on_copy(func), [_later(arg) for arg in args] if noted is None else noted)
+        if later.num_pending > MOST_PENDING:
+            rules.exchange.resolve(later)
+        keep_later(placed, later)
+    return placed
+
+
+def _later(value: Any) -> Any:
+    """Return what stands for an operand until it is whole; a tensor that all ranks have may be changed until then."""
+    if not isinstance(value, GlobalTensor):
+        return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    later = later_of(value)
+    if later is None:
+        with torch._C.DisableTorchFunctionSubclass():
+            wide, dtype = value.detach().to(torch.float64, copy=True), value.dtype
+        later = Later(part=part_of(as_sum(place(wide, value.placement), 0)), dtype=dtype)
+        keep_later(value, later)
+    return later
+
+
+def _on_copy(func: Any) -> Any:
+    """Return `func`, which writes into its first operand, so that it writes into a copy."""
+
+    def run(first: torch.Tensor, *others: Any) -> Any:
+        return func(first.clone(), *others)
+
+    return run
 
 
 def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -148,6 +185,8 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if result is first or not isinstance(result, torch.Tensor):
         return result
     kept = place(result, first.placement)
+    if isinstance(first.placement, Partial) and may_wait(first) and may_wait(kept) and (is_narrow(kept) or later_of(first) is not None):
+        keep_later(kept, Later(lambda value: func(value, *args[1:], **kwargs), [_later(first)]))
     for name in ("_site", "_early"):  # what is known of the value (`exchange`)
         if name in first.__dict__ and kept.dtype == first.dtype:
             kept.__dict__[name] = first.__dict__[name]

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from ..exchange import nothing_of
-from ..placements import GlobalTensor, Partial, Shard, place
+from ..later import Later, is_narrow, keep_later, may_wait
+from ..placements import GlobalTensor, Partial, Shard, part_of, place
 from .dispatch import NeedsWhole, Rules, dims_of, map_result, ndim_of, the_shard
-from .elementwise import elementwise, keeps
+from .elementwise import as_sum, elementwise, keeps
 
 
 def along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,8 +91,14 @@ def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         return along(rules, func, args, kwargs)
     result = rules.local(func, args, kwargs)
     if is_mean:
-        return place(result, Partial.mean(placement.share))
-    return place(result if placement.counts else nothing_of(result), Partial())
+        reduced = place(result, Partial.mean(placement.share))
+    else:
+        reduced = place(result if placement.counts else nothing_of(result), Partial())
+    if is_narrow(result) and may_wait(result) and "dtype" not in kwargs:
+        wide = place(rules.local(func, args, {**kwargs, "dtype": torch.float64}), Partial.mean(placement.share))
+        part = as_sum(wide, 0) if is_mean else part_of(wide) * placement.counts
+        keep_later(reduced, Later(part=part, dtype=result.dtype))
+    return reduced
 
 
 def extreme(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

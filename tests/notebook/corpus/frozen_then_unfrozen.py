@@ -1,4 +1,4 @@
-# tolerance: 1e-6
+# tolerance: 1e-6  (the accuracy is a float32)
 # A frozen backbone with a new head, then all unfrozen with two learning rates; a filter over parameters.
 # %% setup
 import torch
