@@ -96,7 +96,7 @@ def later_of(tensor: Any) -> Later | None:
         return None
     with torch._C.DisableTorchFunctionSubclass():
         version, later = kept
-        return later if tensor._version == version else None
+        return later if tensor._version == version and not tensor.requires_grad else None
 
 
 def keep_later(tensor: GlobalTensor, later: Later) -> None:
@@ -108,7 +108,7 @@ def keep_later(tensor: GlobalTensor, later: Later) -> None:
 def may_wait(tensor: torch.Tensor) -> bool:
     """Return whether a tensor may be computed anew from whole values: nothing but its value counts."""
     with torch._C.DisableTorchFunctionSubclass():
-        return not tensor.requires_grad and tensor.device.type in _DEVICES and not tensor.is_inference()
+        return not (tensor.requires_grad or tensor.is_inference() or tensor.is_complex()) and tensor.device.type in _DEVICES
 
 
 def is_narrow(tensor: torch.Tensor) -> bool:

@@ -125,10 +125,10 @@ def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | 
     if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
         raise NeedsWhole
 
-    return _done(rules, func, args, (as_sum(left, rules.rank), as_sum(right, rules.rank)), Partial(), target)
+    return _done(rules, func, args, (_as_sum(left, rules.rank), _as_sum(right, rules.rank)), Partial(), target)
 
 
-def as_sum(value: Any, rank: int) -> Any:
+def _as_sum(value: Any, rank: int) -> Any:
     """Return a rank's part of `value` as one of a sum: a mean's times its weight; what all ranks agree on is added once, by rank 0."""
     if isinstance(value, GlobalTensor):
         assert isinstance(value.placement, Partial)
@@ -161,7 +161,7 @@ def _later(value: Any) -> Any:
     if later is None:
         with torch._C.DisableTorchFunctionSubclass():
             wide, dtype = value.detach().to(torch.float64, copy=True), value.dtype
-        later = Later(part=part_of(as_sum(place(wide, value.placement), 0)), dtype=dtype)
+        later = Later(part=part_of(_as_sum(place(wide, value.placement), 0)), dtype=dtype)
         keep_later(value, later)
     return later
 
@@ -175,6 +175,9 @@ def _on_copy(func: Any) -> Any:
     return run
 
 
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
 def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations that change neither values nor shape: the placement stays, whichever it is."""
     first = args[0]
@@ -185,8 +188,10 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if result is first or not isinstance(result, torch.Tensor):
         return result
     kept = place(result, first.placement)
-    if isinstance(first.placement, Partial) and may_wait(first) and may_wait(kept) and (is_narrow(kept) or later_of(first) is not None):
-        keep_later(kept, Later(lambda value: func(value, *args[1:], **kwargs), [_later(first)]))
+    if func == _DATA:
+        first.__dict__.pop("_later", None)  # which may be changed through it, without a word
+    elif isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
+        keep_later(kept, Later(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
     for name in ("_site", "_early"):  # what is known of the value (`exchange`)
         if name in first.__dict__ and kept.dtype == first.dtype:
             kept.__dict__[name] = first.__dict__[name]

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..exchange import nothing_of
+from ..exchange import nothing_of, weigh
 from ..later import Later, is_narrow, keep_later, may_wait
-from ..placements import GlobalTensor, Partial, Shard, part_of, place
+from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import NeedsWhole, Rules, dims_of, map_result, ndim_of, the_shard
-from .elementwise import as_sum, elementwise, keeps
+from .elementwise import elementwise, keeps
 
 
 def along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -95,9 +95,8 @@ def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     else:
         reduced = place(result if placement.counts else nothing_of(result), Partial())
     if is_narrow(result) and may_wait(result) and "dtype" not in kwargs:
-        wide = place(rules.local(func, args, {**kwargs, "dtype": torch.float64}), Partial.mean(placement.share))
-        part = as_sum(wide, 0) if is_mean else part_of(wide) * placement.counts
-        keep_later(reduced, Later(part=part, dtype=result.dtype))
+        part = rules.local(func, args, {**kwargs, "dtype": torch.float64})
+        keep_later(reduced, Later(part=weigh(part, placement.share.weight if is_mean else float(placement.counts)), dtype=result.dtype))
     return reduced
 
 
