@@ -90,9 +90,14 @@ def describe(error: BaseException) -> Failure:
     frames = [
         Frame(item.filename, item.lineno or 0, item.name, item.line or None)
         for item in traceback.extract_tb(error.__traceback__)
-        if not item.filename.startswith(_OURS) and not item.filename.endswith("unittest/mock.py")
+        if not is_ours(item.filename)
     ]
     return Failure(type(error).__name__, str(error), frames, secondary=_is_secondary(error))
+
+
+def is_ours(filename: str) -> bool:
+    """Return whether a file is this project's, or the one by which it takes the places of others' functions."""
+    return filename.startswith(_OURS) or filename.endswith("unittest/mock.py")
 
 
 def users_line() -> tuple[str, int] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from hashlib import shake_256
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 from unittest import mock
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from .cell import is_users
+from .cell import users_line
 
 # What is drawn there belongs to a sample, which one engine loads, and to files, whose names are to differ.
 _APART = (str(Path(torch.utils.data.__file__).parent), tempfile.__file__)
@@ -87,16 +87,8 @@ class CommonEntropy:
         """Return so many bits for the place that asks, ``None`` if they are to be the rank's own."""
         if threading.get_ident() != self._thread:
             return None
-        place: tuple[str, int] | None = None
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            filename = frame.f_code.co_filename
-            if filename.startswith(_APART):
-                return None
-            if place is None and is_users(filename):
-                place = filename, frame.f_lineno
-            frame = frame.f_back
-        if place is None:
+        place = users_line()
+        if place is None or any(frame.f_code.co_filename.startswith(_APART) for frame, _ in walk_stack(sys._getframe())):
             return None
         self._asked[place] += 1
         text = f"{self._seed} {place} {self._asked[place]}"

@@ -6,12 +6,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from itertools import dropwhile
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 from unittest import mock
 
-_OURS = (str(Path(__file__).parents[1]), mock.__file__)
+from .cell import is_ours
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def warnings_of_callers() -> Iterator[None]:
     show_as_it_is = warnings.showwarning
 
     def show(message: Any, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
-        caller = _caller(filename) if filename.startswith(_OURS) else None
+        caller = _caller(filename) if is_ours(filename) else None
         if caller is None:
             show_as_it_is(message, category, filename, lineno, *rest)
         else:
@@ -32,9 +33,6 @@ def warnings_of_callers() -> Iterator[None]:
 
 def _caller(filename: str) -> FrameType | None:
     """Return the frame that called into this project, by way of the function in `filename` that is running."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename != filename:
-        frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
-    return frame
+    stack = (frame for frame, _ in walk_stack(sys._getframe(2)))
+    from_there = dropwhile(lambda frame: frame.f_code.co_filename != filename, stack)
+    return next((frame for frame in from_there if not is_ours(frame.f_code.co_filename)), None)
