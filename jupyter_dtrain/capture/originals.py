@@ -10,10 +10,14 @@ _FUTURE_FLAGS = 0x1FF0000  # of a code object: what its file imports from __futu
 
 
 def definitions(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of every function and class in a text's code."""
+    """Yield the code of every ``def`` and ``class`` in a text's code.
+
+    Lambdas and comprehensions hold nothing that is rewritten, and several may stand on one line.
+    """
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield constant
+            if not constant.co_name.startswith("<"):
+                yield constant
             yield from definitions(constant)
 
 

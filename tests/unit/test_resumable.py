@@ -433,6 +433,17 @@ def test_functions_have_their_code_back_and_are_sent_with_it():
     assert g(1)() is None
 
 
+def test_lambdas_on_one_line_are_told_apart():
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell("add, double = lambda x: x + 1, lambda x: x * 2", "setup", namespace)
+    watch("both = [add(3), double(3)]\ntriple, square = lambda x: x * 3, lambda x: x**2", namespace)
+    assert namespace["both"] == [4, 6]
+    packer = Packer(namespace=namespace)
+    packer.dump([namespace["triple"], namespace["square"]])
+    triple, square = Unpacker(packer.packed(), namespace={}).load()
+    assert (triple(5), square(5)) == (15, 25)
+
+
 def test_a_function_that_is_kept_runs_on_after_the_run():
     namespace: dict[str, Any] = {"__name__": "__main__"}
     watch(
