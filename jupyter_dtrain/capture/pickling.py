@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 import torch
 from IPython import get_ipython
+from IPython.core import interactiveshell
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
@@ -39,6 +40,7 @@ _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer}
 )
 _PLAIN = frozenset({list, dict, set})
+_NOTEBOOKS_OPEN = interactiveshell._modified_open  # what IPython has for `open` in a notebook
 _NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
 
 
@@ -171,6 +173,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("shell", None)  # magics and `!commands` in a cell are calls of it
             if isinstance(obj, ExitAutocall):
                 return ("exit", None)
+            if obj is _NOTEBOOKS_OPEN:
+                return ("open", None)  # it says that it is `io.open`, and would be sent with that in it
             if kind is torch.device:
                 reference = ("device", str(obj))
             if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize:
@@ -268,6 +272,8 @@ class Unpacker(pickle.Unpickler):
             return get_ipython()
         if kind == "exit":
             return sys.exit  # the shell's own would end the process, Python's `exit` close its input
+        if kind == "open":
+            return _NOTEBOOKS_OPEN
         if kind == "array":
             return self._leaf(value)
         if kind == "device":

@@ -7,11 +7,14 @@ a SummaryWriter its file, a module under a parametrization refuses. Each functio
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -58,7 +61,9 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
         case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
             return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
-        case _ if type(obj).__module__.startswith("tqdm."):
+        case io.TextIOWrapper() | io.BufferedReader() | io.BufferedWriter() if obj.closed:
+            return _closed_file, (obj.name, getattr(obj, "mode", "rb"))
+        case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
     return reduced_compiled(obj)
@@ -75,6 +80,31 @@ def foreign_attributes(obj: object) -> frozenset[str]:
     if is_event_writer(obj):
         return _FILES  # each process writes one of its own, which is opened when there is something to write
     return _NONE
+
+
+def _closed_file(name: Any, mode: str) -> Any:
+    file: Any = Path(os.devnull).open(mode.replace("x", "w"))  # noqa: SIM115 -- it is closed at once
+    file.close()
+    getattr(file, "buffer", file).raw.name = name
+    return file
+
+
+def is_progress_bar(obj: object) -> bool:
+    """Return whether `obj` is a bar of tqdm's."""
+    return type(obj).__module__.startswith("tqdm.")
+
+
+def bar_at_rest(bar: Any) -> tuple[Any, ...]:
+    """Return how a progress bar reduces that has shown all that it will: as one that shows nothing any more.
+
+    What it goes over is left out where it is an iterator: that has come to its end, or belongs to a process that does.
+    """
+    iterable = None if isinstance(bar.iterable, Iterator) else bar.iterable
+    return _bar, (type(bar), iterable, bar.total, bar.n, bar.leave)
+
+
+def _bar(kind: Any, iterable: Any, total: Any, count: Any, leave: Any) -> Any:
+    return kind(() if iterable is None else iterable, total=total, initial=count, leave=leave, disable=True)
 
 
 def is_event_writer(obj: object) -> bool:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from unittest import mock
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .draws import BODIES, DROPS, Kind, Rows, Shape, kind_of
 from .exchange import Exchange
@@ -230,7 +230,7 @@ class ModelDraws:
 
     def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None]) -> None:
         self._stream, self._on_apart = stream, on_apart
-        self._known: WeakKeyDictionary[nn.Module, dict[bool, DrawSites | None]] = WeakKeyDictionary()
+        self._known = WeakIdKeyDictionary()  # per model, what it draws in training and in evaluation
         self._current: Drawing | None = None
         self._used = False  # since the ranks' streams were compared
         self._off = False
@@ -320,4 +320,5 @@ class ModelDraws:
 
     def set_state(self, state: Iterable[tuple[nn.Module, dict[bool, DrawSites | None]]]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._known.update(state)
+        for module, sites in state:
+            self._known[module] = sites

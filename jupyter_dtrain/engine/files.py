@@ -26,6 +26,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from IPython.core import interactiveshell
 
 from .cell import is_users
 
@@ -60,6 +61,7 @@ class OwnFiles:
             for target, name, replacement in (
                 (builtins, "open", self._open(builtins.open)),
                 (io, "open", self._open(io.open)),
+                (interactiveshell, "io_open", self._open(builtins.open)),  # by which `open` in a notebook's cells opens
                 (torch, "save", self._saved(torch.save)),
                 (torch, "load", self._loaded(torch.load)),
                 (os, "mkdir", self._mkdir(os.mkdir)),

@@ -6,6 +6,7 @@ models, loaders and optimizers count wherever and whenever they are made.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -13,7 +14,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.modules import batchnorm
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
@@ -129,6 +132,14 @@ def instrumented(
         # What is recorded is what one process computes, without exchanges.
         return trace(func, models.whole(example_inputs), *args, **kwargs)  # type: ignore[no-untyped-call]
 
+    is_initialized = dist.is_initialized
+
+    @wraps(is_initialized)
+    def dist_is_initialized() -> bool:
+        # The cell sees one process, and so do libraries that would add up values that are global already. PyTorch's own layer for
+        # statistics over all ranks asks as well, where these are not taken over the whole batch anyway.
+        return models.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
+
     before_step = timing.part
 
     def optimizer_begins(*_: Any) -> None:
@@ -150,6 +161,7 @@ def instrumented(
             (torch.autograd, "backward", autograd_backward),
             (torch.autograd, "grad", autograd_grad),
             (torch.jit, "trace", jit_trace),
+            (dist, "is_initialized", dist_is_initialized),
         ):
             stack.enter_context(mock.patch.object(target, name, replacement))
         stack.callback(register_optimizer_step_pre_hook(optimizer_begins).remove)

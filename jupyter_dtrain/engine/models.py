@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .compiling import compiled
 from .drawing import Drawing, ModelDraws
@@ -64,13 +64,14 @@ class ModelCalls:
         self._on_first_call = on_first_call
         self._view = view
         self._stream, self._draws, self._normalization = stream, draws, normalization
-        self._is_model: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-        self._made: WeakSet[nn.Module] = WeakSet()
-        self._normalizing: WeakSet[nn.Module] = WeakSet()  # models that may have changed their statistics since these were taken
+        # By identity: a user's module may define a hash of its own, which fails before it is made and changes with it.
+        self._is_model = WeakIdKeyDictionary()
+        self._made = WeakIdKeyDictionary()
+        self._normalizing = WeakIdKeyDictionary()  # models that may have changed their statistics since these were taken
         self.inside = False  # the call of a model is under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
-        self._open: WeakSet[nn.Module] = WeakSet()
-        self._results: WeakKeyDictionary[nn.Module, dict[Any, list[int | None]]] = WeakKeyDictionary()
+        self._open = WeakIdKeyDictionary()
+        self._results = WeakIdKeyDictionary()  # per model, the dims of the batch in each result
         # During a call on the rank's part:
         self._narrow = False
         self._keeps = False  # a module has kept a tensor
@@ -95,7 +96,7 @@ class ModelCalls:
         if not self._models(module):
             return original(module, *args, **kwargs)
         if module.training:
-            self._normalizing.add(module)
+            self._normalizing[module] = True
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
             return self._enclosed(original, module, (args, kwargs), self._stream)
@@ -162,7 +163,7 @@ class ModelCalls:
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             return view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
         except NotPerSample:
-            self._open.add(module)
+            self._open[module] = True
         finally:
             self._narrow, self._batch_dims = False, {}
             if self._normalization is not None:
@@ -210,7 +211,12 @@ class ModelCalls:
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""
-        self._made.add(module)
+        self._made[module] = True
+
+    @property
+    def statistics_per_rank(self) -> bool:
+        """Whether BatchNorm takes the statistics of each rank's part."""
+        return self._normalization is None
 
     def training(self) -> bool:
         """Return whether gradients are on and a module with trainable parameters is in training mode."""
@@ -225,17 +231,12 @@ class ModelCalls:
 
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
-        found = {
-            module: [
-                layer
-                for layer in modules_in(module)
-                if isinstance(layer, _NormBase)
-                and layer.training
-                and not (self._normalization is not None and isinstance(layer, _BatchNorm))
-            ]
+        layers = {
+            id(layer): layer
             for module in self._normalizing
+            for layer in modules_in(module)
+            if isinstance(layer, _NormBase) and layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
         }
-        layers = {id(layer): layer for module in self._in_order(found) for layer in found[module]} if any(found.values()) else {}
         self._normalizing.clear()
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
 
@@ -249,20 +250,17 @@ class ModelCalls:
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
-        return {"normalizing": self._in_order(self._normalizing), "draws": None if self._draws is None else self._draws.state()}
+        return {"normalizing": list(self._normalizing), "draws": None if self._draws is None else self._draws.state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._normalizing.update(state["normalizing"])
+        for module in state["normalizing"]:
+            self._normalizing[module] = True
         if self._draws is not None and state["draws"] is not None:
             self._draws.set_state(state["draws"])
 
-    def _in_order(self, modules: Collection[nn.Module]) -> list[nn.Module]:
-        """Return `modules` in the order in which they became known, which is the same on all ranks."""
-        return [module for module in self._is_model if module in modules] if modules else []
-
     def _models(self, module: nn.Module) -> bool:
-        known = self._is_model.get(module)
+        known: bool | None = self._is_model.get(module)
         if known is None:
             known = next(module.parameters(), None) is not None
             if known:

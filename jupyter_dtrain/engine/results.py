@@ -15,7 +15,7 @@ import torch
 from ..capture.baseline import Baseline
 from ..capture.copy_restore import Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
-from ..capture.reduction import itself
+from ..capture.reduction import bar_at_rest, is_progress_bar, itself
 from .placements import GlobalTensor
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
@@ -284,7 +284,7 @@ class _Spanning:
 
 
 class _WholePacker(Packer):
-    """Writes tensors that span the ranks as a whole, the same on all ranks."""
+    """Writes tensors that span the ranks as a whole, the same on all ranks; `whole` is ``None`` for what goes home."""
 
     def __init__(self, *, whole: Callable[[Any], Any] | None, **options: Any) -> None:
         super().__init__(**options)
@@ -294,4 +294,6 @@ class _WholePacker(Packer):
         if self._whole is not None and isinstance(obj, GlobalTensor):
             tensor = self._whole(obj).detach().requires_grad_(obj.requires_grad and obj.dtype.is_floating_point)
             return itself, (tensor,)
+        if self._whole is None and is_progress_bar(obj):  # in a snapshot it has to be made again
+            return bar_at_rest(obj)
         return super().reducer_override(obj)

@@ -12,6 +12,9 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
+import torch.overrides
+from torch.overrides import handle_torch_function
+
 from .cell import is_ours
 
 
@@ -21,18 +24,40 @@ def warnings_of_callers() -> Iterator[None]:
     show_as_it_is = warnings.showwarning
 
     def show(message: Any, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
-        caller = _caller(filename) if is_ours(filename) else None
+        if not _is_between(filename):
+            show_as_it_is(message, category, filename, lineno, *rest)
+            return
+        caller = _caller(filename)
         if caller is None:
             show_as_it_is(message, category, filename, lineno, *rest)
-        else:
-            show_as_it_is(message, category, caller.f_code.co_filename, caller.f_lineno)
+            return
+        # Again, as of the caller: whether a warning is still to be shown is noted for each line.
+        warnings.warn_explicit(
+            message,
+            category,
+            caller.f_code.co_filename,
+            caller.f_lineno,
+            module=caller.f_globals.get("__name__"),
+            registry=caller.f_globals.setdefault("__warningregistry__", {}),
+        )
 
     with mock.patch.object(warnings, "showwarning", show):
         yield
 
 
+def _is_between(filename: str) -> bool:
+    """Return whether a file may stand between a function and its caller here alone: by it PyTorch calls what takes part in an operation."""
+    return is_ours(filename) or filename == torch.overrides.__file__
+
+
 def _caller(filename: str) -> FrameType | None:
-    """Return the frame that called into this project, by way of the function in `filename` that is running."""
+    """Return the frame that called, by way of the function in `filename` that is running."""
     stack = (frame for frame, _ in walk_stack(sys._getframe(2)))
-    from_there = dropwhile(lambda frame: frame.f_code.co_filename != filename, stack)
-    return next((frame for frame in from_there if not is_ours(frame.f_code.co_filename)), None)
+    behind = dropwhile(lambda frame: frame.f_code.co_filename != filename, stack)
+    before = None
+    for frame in behind:
+        if not _is_between(frame.f_code.co_filename):
+            # A function of PyTorch's that hands itself over is called again from there: what called it first is meant.
+            return frame.f_back if before is not None and before.f_code.co_name == handle_torch_function.__name__ else frame
+        before = frame
+    return None

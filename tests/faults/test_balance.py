@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 class SlowOnOneEngine(TensorDataset):
     def __getitems__(self, indices):
-        rank = dist.get_rank() if dist.is_initialized() else 0
+        rank = dist.get_rank() if dist.group.WORLD is not None else 0
         time.sleep(2e-4 * len(indices) * rank)
         return [self[index] for index in indices]
 

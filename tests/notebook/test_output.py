@@ -80,6 +80,20 @@ def test_a_warning_behind_a_function_that_is_ours_names_the_cells_line(notebook)
     assert "copied = torch.tensor" in warned
 
 
+def test_a_warning_behind_pytorchs_dispatch_is_shown_once_with_the_cells_line(notebook):
+    notebook.run("import torch")
+    cell = """
+loader = torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2)
+model = torch.nn.Linear(2, 2)
+for x in loader:
+    for values in (x, model(x)):
+        torch.nn.functional.log_softmax(values)
+"""
+    warned = notebook.run(f"%%distribute --engines 2{cell}").stderr
+    assert warned.count("UserWarning") == 1
+    assert re.search(r"ipykernel\S+:6: UserWarning: Implicit dimension choice", warned)
+
+
 def test_an_untouched_cell_brings_no_warnings_of_ours_or_pytorchs(notebook):
     notebook.run("model = nn.Linear(3, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
     notebook.run("scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)")
@@ -116,6 +130,15 @@ def test_a_progress_bar_of_widgets(notebook):
     assert (bar["_model_name"], bar["value"], bar["max"]) == ("FloatProgressModel", 3.0, 3.0)
 
 
+def test_a_progress_bar_comes_home_at_rest(notebook):
+    notebook.run("from tqdm.auto import tqdm as widgets\nfrom tqdm import tqdm as text\nitems = [1, 2, 3]")
+    made = "bars = [bar := text(items), widgets(enumerate(items), total=3)]"
+    cell = notebook.run(f"%%distribute --engines 2\n{made}\nfor each in bars:\n    for _ in each: pass")
+    assert "stays on the engines" not in cell.stderr
+    assert notebook.value("[(each.n, each.total, each.disable) for each in bars]") == [(3, 3, True)] * 2
+    assert notebook.value("(bar is bars[0], bar.iterable is items, list(bar), bar.close())") == (True, True, [1, 2, 3], None)
+
+
 def test_a_plot_is_shown(notebook):
     notebook.run("history = [3.0, 2.0, 1.5]")
     cell = notebook.run("%%distribute --engines 2\nimport matplotlib.pyplot as plt\nplt.plot(history)\nplt.show()")
@@ -148,6 +171,20 @@ tripled, files()
     assert "Wall time" in cell.stdout
     assert "40 in the shell" in cell.stdout
     assert (notebook.folder / "written").read_text() == "by the cell"
+
+
+def test_a_file_that_the_cell_opens_is_written_once(notebook):
+    notebook.run("import os\ndef log(number):\n    with open('log', 'a') as file:\n        file.write(f'{number}')")
+    cell = notebook.run("""%%distribute --engines 2
+for number in range(3):
+    log(number)
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()} ")
+print(len(open("pids").read().split()))
+""")
+    assert cell.stdout == "3\n"
+    assert (notebook.folder / "log").read_text() == "012"
+    assert len((notebook.folder / "pids").read_text().split()) == 3
 
 
 def test_a_cell_that_awaits(notebook):

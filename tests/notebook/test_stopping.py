@@ -25,7 +25,7 @@ places.mkdir(exist_ok=True)
 """
 TRAIN = """
 import torch.distributed as dist
-rank, step = dist.get_rank() if dist.is_initialized() else 0, 0
+rank, step = dist.get_rank() if dist.group.WORLD is not None else 0, 0
 for epoch in range(num_epochs):
     for x, y in loader:
         if step == limit:
@@ -42,7 +42,7 @@ print("the end")
 """
 FULL_BATCH = """
 import torch.distributed as dist
-rank, step = dist.get_rank() if dist.is_initialized() else 0, 0
+rank, step = dist.get_rank() if dist.group.WORLD is not None else 0, 0
 while step < limit:
     optimizer.zero_grad()
     F.mse_loss(model(inputs), targets).backward()
