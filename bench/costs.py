@@ -30,13 +30,13 @@ from .report import spread
 CLUSTER = 'get_ipython().magics_manager.registry["DistributeMagics"].session.get().cluster'
 DATA = "import torch\ndata = torch.randn({rows}, 1024)"
 NUM_SENT = """
-import jupyter_dtrain.runner as runner
-sent, to_parcel = [], runner.to_parcel
+import jupyter_dtrain.work as work
+sent, to_parcel = [], work.to_parcel
 def noting(packed, blobs):
     parcel = to_parcel(packed, blobs)
     sent.append(parcel.num_bytes)
     return parcel
-runner.to_parcel = noting
+work.to_parcel = noting
 """
 MODEL = """
 import time

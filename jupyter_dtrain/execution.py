@@ -26,7 +26,7 @@ from .group import Group
 from .interrupts import Interrupts
 from .protocol import Message, Notice, RankStarted, parse
 from .rank_lines import RankLines
-from .runs.recorder import RunRecorder
+from .runs.viewed import ViewedRun
 
 GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
 PATIENCE = timedelta(seconds=1)  # for ranks to leave, before one more interrupt brings the next stronger means
@@ -52,7 +52,7 @@ class Output(Protocol):
     def say(self, text: str) -> None:
         """Show a line of this project's own."""
 
-    def run(self, recorder: RunRecorder) -> None:
+    def run(self, run: ViewedRun) -> None:
         """Show how the run is doing: called when it begins, some ten times a second, and when it has ended."""
 
 

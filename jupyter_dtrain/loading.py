@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import CheckpointError, UsageError
-from .runs.record import RunRecord
-from .runs.store import DEFAULT_FOLDER, RunStore
+from .runs.record import DEFAULT_FOLDER, RunRecord
+from .runs.store import RunStore
 from .supervision.checkpoints import CheckpointFolder
 from .supervision.saved import read_values
 

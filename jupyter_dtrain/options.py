@@ -111,6 +111,8 @@ class RunOptions:
         What the cell shows of its run: numbers and curves while it goes on and a summary of them at its end, that alone, or nothing.
     balance : {"auto", "off"}
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
+    detach : bool
+        Whether the run goes on when the kernel ends: it has engines of its own, and a process that looks after them.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -130,6 +132,7 @@ class RunOptions:
     best: Metric | None = None
     elastic: tuple[int, int] | None = None
     view: View = "live"
+    detach: bool = False
 
     def __post_init__(self) -> None:
         for option, known in _CHOICES.items():

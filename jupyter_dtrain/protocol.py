@@ -259,7 +259,7 @@ class RunUpdate(Message):
     `loss` is the last step's, ``None`` too where it was not finite. `samples_per_second` counts all ranks: over the last few seconds, and
     over all steps once the run has ended. `fraction` of the loops around its steps is done, and the rest takes the `remaining` seconds at
     the speed of late: an estimate, which knows of no ``break``. `checkpoint` is the step of the last one that was written to disk: what a
-    run goes on from whose kernel has ended.
+    run goes on from whose kernel has ended. A `detached` run goes on without the kernel.
     """
 
     run_id: str
@@ -278,6 +278,7 @@ class RunUpdate(Message):
     fraction: float | None = None
     remaining: float | None = None
     checkpoint: int | None = None
+    detached: bool = False
     error: str | None = None
 
 

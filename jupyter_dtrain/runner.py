@@ -6,20 +6,17 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
-from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
-from .capture.surroundings import Surroundings
-from .capture.texts import sources_of
 from .engine.task import Outcome, Resume, Task
 from .engines import Engines
-from .errors import CheckpointError, ClusterError
+from .errors import CheckpointError, ClusterError, StoreError, UsageError
 from .execution import Output, RankEnd, lost_engines
 from .group import Group
-from .options import ClusterOptions, OverBatch, RunOptions
-from .protocol import Message, RunPhase
-from .runs.record import CellOrigin, RunRecord
+from .options import ClusterOptions
+from .protocol import RUN_PHASES_ENDED, Message, RunPhase
+from .runs.hosts import address_of
+from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
 from .runs.recording import Recording
 from .runs.store import RunStore
@@ -28,10 +25,9 @@ from .supervision.checkpoints import CheckpointFolder
 from .supervision.keeper import SnapshotKeeper
 from .supervision.supervisor import Supervisor
 from .supervision.writer import CheckpointWriter
-from .transport.blobs import HASHED, BlobFolder
-from .transport.wire import from_parcel, to_parcel
-
-GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
+from .transport.blobs import HASHED, BlobFolder, bytes_of
+from .transport.wire import from_parcel
+from .work import Work
 
 
 @dataclass(frozen=True)
@@ -48,12 +44,18 @@ class RunResult:
         To be raised where an engine was lost.
     interrupted : bool
         Whether there was a keyboard interrupt.
+    task : Task
+        What the ranks were given.
+    taken : callable
+        To be called when the results are in the notebook.
     """
 
     ends: list[RankEnd]
     returned: Packed | None
     lost: ClusterError | None
     interrupted: bool
+    task: Task
+    taken: Callable[[], None] = lambda: None
 
     @property
     def first(self) -> Outcome | None:
@@ -90,75 +92,51 @@ class Runner:
         supervisor.stop()
         return True
 
-    def run(
-        self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
-    ) -> RunResult:
+    def run(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
         """Run a cell on the engines and return how it ended.
 
         Parameters
         ----------
-        source : str
-            Plain Python, its line numbers those of the cell.
-        bundle : Bundle
-            The notebook's values that it needs.
-        cell, origin : str, CellOrigin
-            The cell as it was typed, and where it is, for the record.
-        filename : str
-            What tracebacks call the cell.
+        options : ClusterOptions
+            The engines.
+        work : callable
+            Called when they are there: puts the notebook's values where they see them, and returns the cell.
         """
-        random_state = RandomState.now()
-        group = self._group(options.cluster, options.cluster.num_engines, output)
+        group = self._group(options, options.num_engines, output)
         if self._blobs is None or self._blobs.path != group.cluster.blob_dir:
             self._blobs = BlobFolder(group.cluster.blob_dir, hashed=HASHED)
         blobs = self._blobs
-        parcel = to_parcel(bundle.packed, blobs)
-        blobs.trim(keep=parcel.keys, limit=sum(buffer.nbytes for buffer in bundle.packed.buffers) + blobs.limit)
+        given = work(blobs)
+        keys = given.parcel.keys
+        blobs.trim(keep=keys, limit=sum(map(bytes_of, keys)) + blobs.limit)
+        return self._run(group, given, blobs, output)
+
+    def _run(self, group: Group, work: Work, blobs: BlobFolder, output: Output) -> RunResult:
+        options = work.options
         recording = Recording(
             self._store,
             name=options.name,
-            cell=cell,
+            cell=work.cell,
             world_size=group.num_ranks,
-            arguments=_arguments(options),
-            origin=origin,
+            arguments=work.arguments(),
+            origin=work.origin,
+            detached=options.detach,
             say=output.say,
         )
-        is_program, device = options.strategy == "none", group.cluster.device_plans[0].device
-        with recording.failing("broken off"):
-            task = Task(
-                run_id=recording.run_id,
-                rank=0,
-                world_size=group.num_ranks,
-                rendezvous=None if is_program else group.rendezvous(),
-                program_port=group.program_port() if is_program else None,
-                source=source,
-                filename=filename,
-                sources=sources_of(bundle.tracked),
-                parcel=parcel,
-                random_state=random_state,
-                surroundings=Surroundings.now(),
-                blob_folder=blobs.path,
-                device=device,
-                numbers=options.numbers,
-                split=options.split,
-                per_rank_batches=options.batch == "per-rank",
-                split_evaluation=options.split_eval,
-                global_draws=_is_global(options.draws, device),
-                global_batchnorm=_is_global(options.batchnorm, device),
-                output=options.output,
-                balance=options.balance == "auto",
-                timeout=GROUP_TIMEOUT,
-                snapshot_folder=blobs.path / f".{recording.run_id}",
-                checkpoints=(options.checkpoint_every, options.keep),
-                best=options.best,
-                elastic=options.elastic,
+        if options.detach and recording.folder is None:
+            raise StoreError(
+                f"A run with --detach keeps its results in {self._store.folder}, which cannot be written: give the notebook a folder "
+                "that can be, or leave out --detach."
             )
+        with recording.failing("broken off"):
+            task = work.task(group, blobs, run_id=recording.run_id)
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
-            writer = None if is_program else self._writer(recording, task, output)
+            writer = None if options.strategy == "none" else self._writer(recording, task, output)
         return self._carry_out(group, task, keeper, writer, recording, output)
 
     def resume(
         self, run_id: str | None, options: ClusterOptions, *, step: int | None = None, trusted: bool = False, output: Output
-    ) -> tuple[RunResult, Task, Packed]:
+    ) -> tuple[RunResult, Packed]:
         """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
 
         Parameters
@@ -175,8 +153,6 @@ class Runner:
         Returns
         -------
         result : RunResult
-        task : Task
-            What the ranks were given.
         values : Packed
             What the cell began with: its values by name, and the objects that the results refer to.
 
@@ -222,7 +198,7 @@ class Runner:
             keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
-        return self._carry_out(group, task, keeper, writer, recording, output), task, values
+        return self._carry_out(group, task, keeper, writer, recording, output), values
 
     def _carry_out(
         self,
@@ -297,7 +273,7 @@ class Runner:
         elif left:
             output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
             self._engines.begin_restart(cluster, left)
-        return RunResult(ends, returned, lost, interrupted)
+        return RunResult(ends, returned, lost, interrupted, task)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
         """Return the engines of a run, started and with torch imported."""
@@ -325,6 +301,9 @@ class Runner:
             found = self._store.find_run(run_id)
             if found is None:
                 raise CheckpointError(f"There is no run {run_id!r} here.")
+            if found.phase not in RUN_PHASES_ENDED:
+                follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
+                raise UsageError(f"{run_id} is still going on, in another process: {follow}.")
             return found
         for run in reversed(self._store.list_runs()):
             if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
@@ -345,28 +324,9 @@ def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
     return ("stopped" if any(o.stopped for o in outcomes) else "finished"), None
 
 
-def _arguments(options: RunOptions) -> dict[str, Any]:
-    return {
-        "engines": options.cluster.num_engines,
-        "device": options.cluster.device,
-        "strategy": options.strategy,
-        "numbers": options.numbers,
-        "batch": options.batch,
-        "draws": options.draws,
-        "batchnorm": options.batchnorm,
-        "balance": options.balance,
-        "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
-        "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
-    }
-
-
 def _engines_of(ranks: list[int]) -> str:
     told = ", ".join(map(str, ranks))
     return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"
-
-
-def _is_global(option: OverBatch, device: str) -> bool:
-    return option == "global" or (option == "auto" and device == "cpu")
 
 
 def _steps(every: timedelta | int | None) -> int | None:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .capture.bundle import Bundle
+from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
 from .cluster.cluster import EngineCluster
-from .engine.task import Task
+from .detached.mirror import RunMirror
+from .detached.remote import Remote
 from .engines import Engines
 from .errors import UsageError
 from .execution import Output
@@ -26,6 +27,8 @@ from .runs.record import CellOrigin
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
 from .supervision.supervisor import Supervisor
+from .transport.blobs import BlobFolder
+from .work import Work
 
 NOT_RUNNING = "No cell is running."
 
@@ -44,20 +47,24 @@ class Session:
     ----------
     on_news : callable
         Called, on any thread, when there is something new for :meth:`drain`.
+    remote : Remote
+        Runs of this kernel, or of others, in processes of their own.
     """
 
     def __init__(self, folder: Path | None = None, engines: Engines | None = None) -> None:
         self._store = RunStore(folder) if folder is not None else RunStore()
         self._lock = threading.Lock()
-        self._recorder: RunRecorder | None = None
+        self._recorder: RunRecorder | RunMirror | None = None
+        self._cluster_update = ClusterUpdate(phase="stopped")
         self._news: list[Message] = []
         self._is_running = False
         self.on_news: Callable[[], None] = lambda: None
         self._engines = engines or Engines()
-        self._engines.on_update = self._note_cluster
+        self._engines.on_update = self.note_cluster
         if engines is not None:
-            self._note_cluster(engines.update)
-        self._runner = Runner(self._engines, self._store, on_begin=self._begin, on_news=lambda: self.on_news())
+            self.note_cluster(engines.update)
+        self._runner = Runner(self._engines, self._store, on_begin=self.begin, on_news=lambda: self.on_news())
+        self.remote = Remote(self._store, self)
 
     @property
     def runs_folder(self) -> Path:
@@ -84,9 +91,11 @@ class Session:
         """Stop the cluster; return whether there was one."""
         return self._engines.stop()
 
-    def _note_cluster(self, update: ClusterUpdate) -> None:
+    def note_cluster(self, update: ClusterUpdate) -> None:
+        """Tell views of the engines that this kernel's cells run on. Any thread may call this."""
         with self._lock:
             self._news.append(update)
+            self._cluster_update = update
         self.on_news()
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -94,13 +103,31 @@ class Session:
     def run(
         self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
     ) -> RunResult:
-        """Run a cell on the engines and return how it ended: see :meth:`Runner.run`."""
+        """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
+        random_state = RandomState.now()
+
+        def work(blobs: BlobFolder) -> Work:
+            return Work.of(source, bundle, blobs, options=options, cell=cell, origin=origin, filename=filename, random_state=random_state)
+
         with self._one_run():
-            return self._runner.run(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
+            if options.detach:
+                self.stop_cluster()  # what it computes on is the run's now
+                return self.remote.run(options, work, output=output)
+            return self._runner.run(options.cluster, work, output=output)
+
+    def run_handed(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
+        """Run a cell of another process on the engines: see :meth:`Runner.run`."""
+        with self._one_run():
+            return self._runner.run(options, work, output=output)
+
+    def attach(self, run: str | None, *, trusted: bool, output: Output) -> tuple[RunResult, Packed]:
+        """Follow a detached run: see :meth:`Remote.attach`."""
+        with self._one_run():
+            return self.remote.attach(run, trusted=trusted, output=output)
 
     def resume(
         self, run_id: str | None, options: ClusterOptions, *, step: int | None, trusted: bool, output: Output
-    ) -> tuple[RunResult, Task, Packed]:
+    ) -> tuple[RunResult, Packed]:
         """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
         with self._one_run():
             return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
@@ -130,11 +157,12 @@ class Session:
 
     def _show_phase(self, phase: RunPhase) -> None:
         recorder = self._recorder
-        if recorder is not None:
+        if isinstance(recorder, RunRecorder):
             recorder.set_phase(phase)
         self.on_news()
 
-    def _begin(self, recorder: RunRecorder) -> None:
+    def begin(self, recorder: RunRecorder | RunMirror) -> None:
+        """Show this run to views from now on."""
         with self._lock:
             self._news.extend(() if self._recorder is None else self._recorder.drain())
             self._recorder = recorder
@@ -144,7 +172,7 @@ class Session:
     def snapshot(self) -> Snapshot:
         """Return the state so far: all that earlier calls of :meth:`drain` returned, in short."""
         with self._lock:
-            recorder, cluster = self._recorder, self._engines.update
+            recorder, cluster = self._recorder, self._cluster_update
         run: RunUpdate | None = recorder.run_update() if recorder is not None else None
         return Snapshot(
             version=PROTOCOL_VERSION,
@@ -165,6 +193,8 @@ class Session:
 
     def command(self, command: Command) -> Reply:
         """Carry out a command of the sidebar, or set about it."""
+        if self.remote.is_following:
+            return self.remote.command(command)
         match command.name:
             case "stop_run":
                 stopping = self.stop_run()

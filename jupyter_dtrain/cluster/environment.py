@@ -34,8 +34,7 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
     connection_file : Path
         Where the controller will put what engines need to connect.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
-    environment |= {
+    environment = own_environment() | {
         MARKER: marker,
         BLOBS: str(folders.blobs),
         CONNECTION_FILE: str(connection_file),
@@ -48,14 +47,19 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
         # A set of texts has the same order on all engines: a vocabulary made in the cell numbers words alike.
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random").replace("random", "0"),
     }
-    # Engines import this package too: also where it was found on a path that this process alone has.
-    root = str(Path(__file__).parents[2])
-    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()):
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
     if interface := loopback_interface():
         # Between engines too: gloo and NCCL look up the host's name otherwise, and listen on what it resolves to.
         for library in ("GLOO", "NCCL", "TP"):
             environment[f"{library}_SOCKET_IFNAME"] = interface
+    return environment
+
+
+def own_environment() -> dict[str, str]:
+    """Return this process's environment, for another that is to find this package: also on a path that this process alone has."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+    root = str(Path(__file__).parents[2])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
     return environment
 
 

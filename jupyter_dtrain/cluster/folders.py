@@ -56,6 +56,13 @@ class Folders:
             return ""
         return "\n".join(f"    {line}" for line in text.splitlines()[-num_lines:])
 
+    def hold(self) -> list[int]:
+        """Say that this process uses the folders, as a guard does, until the files that are returned are closed."""
+        handles = [os.open(folder, os.O_RDONLY) for folder in (self.private, self.blobs)]
+        for handle in handles:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        return handles
+
     def remove(self) -> None:
         """Remove both folders, if they are still there."""
         for folder in (self.blobs, self.private):

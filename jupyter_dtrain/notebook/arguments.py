@@ -144,6 +144,11 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="what the cell shows of its run: live, numbers and curves while it goes on and a summary at its end, summary, or off "
         "(default: live, or what `%%config DistributeMagics.view` says)",
     )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="let the run go on to its end when the kernel ends, on engines of its own; `%%distribute attach` in a new kernel follows it",
+    )
     parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
     parser.add_argument(
         "--elastic",
@@ -163,7 +168,7 @@ def _cell_parser() -> argparse.ArgumentParser:
 
 def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", metavar="start | status | resume | stop", parser_class=_ActionParser)
+    actions = parser.add_subparsers(dest="action", metavar="start | status | resume | attach | stop", parser_class=_ActionParser)
     start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
@@ -178,6 +183,11 @@ def _line_parser() -> argparse.ArgumentParser:
     )
     resume.add_argument("--trust", action="store_true", help="read it whoever has written it, which can run any code")
     _add_cluster(resume, "--engines", "-n")
+    attach = actions.add_parser(
+        "attach", help="follow a run of %%distribute --detach that goes on without its kernel, or take its results", allow_abbrev=False
+    )
+    attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
+    attach.add_argument("--trust", action="store_true", help="read its results whoever has written them, which can run any code")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
     return parser
 
@@ -221,6 +231,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         keep=found.keep,
         best=found.best,
         elastic=found.elastic,
+        detach=found.detach,
         view=view if found.view is None else found.view,
     )
 
@@ -231,6 +242,10 @@ def parse_line(line: str) -> LineCommand:
     if found.action is None:
         raise HelpAsked(_line_parser().format_help().rstrip())
     run, step = _run_and_step(getattr(found, "run", None) or "")
+    if found.action == "attach" and step is not None:
+        raise UsageError(
+            f"%distribute attach follows a run where it is: leave out @{step}. `%distribute resume` goes back to a checkpoint."
+        )
     return LineCommand(action=found.action, cluster=_cluster(found), run=run, step=step, trusted=getattr(found, "trust", False))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, Snapshot
 from .comm import Telemetry
+from .leaving import is_leaving
 
 if TYPE_CHECKING:
     from ..engines import Engines
@@ -45,6 +46,7 @@ class LazySession:
 
                 self._session = Session(self._archive.folder if self._archive is not None else None, self._engines)
                 self._session.on_news = self.telemetry.notify
+                self._session.remote.is_leaving = is_leaving
             return self._session
 
     def begin_cluster(self, options: ClusterOptions) -> None:

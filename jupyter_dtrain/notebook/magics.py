@@ -46,8 +46,8 @@ class DistributeMagics(Magics):
             return
         if command.action == "start":
             self.session.get().start_cluster(command.cluster, on_progress=CellOutput().progress)
-        if command.action == "resume":
-            self._resume(command)
+        if command.action in ("resume", "attach"):
+            self._go_on(command)
         elif command.action == "stop":
             stopped = self.session.exists and self.session.get().stop_cluster()
             _show("The engines have stopped." if stopped else "No engines are running.")
@@ -80,7 +80,8 @@ class DistributeMagics(Magics):
             tables = [table(preview(names, shell.user_ns)), loop_table(loop_rows(tree, shell.user_ns))]
             _show("\n\n".join(part for part in tables if part))
             return None
-        self.session.begin_cluster(options.cluster)
+        if not options.detach:  # it has a process of its own, which starts its engines
+            self.session.begin_cluster(options.cluster)
         from ..capture.bundle import pack  # which imports torch
 
         _check_split(options.split, names, shell.user_ns)
@@ -89,8 +90,8 @@ class DistributeMagics(Magics):
         result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
         return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
 
-    def _resume(self, command: LineCommand) -> None:
-        """Go on with a run, and put what its cell began with and what it made of it into the notebook."""
+    def _go_on(self, command: LineCommand) -> None:
+        """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""
         from ..capture.bundle import unpack
         from ..capture.pickling import Unpacker
         from .results import device_here
@@ -98,9 +99,12 @@ class DistributeMagics(Magics):
         shell = self.shell
         assert shell is not None
         output = CellOutput(RunView(self.view, at_once=True))
-        result, task, packed = self.session.get().resume(
-            command.run, command.cluster, step=command.step, trusted=command.trusted, output=output
-        )
+        session = self.session.get()
+        if command.action == "attach":
+            result, packed = session.attach(command.run, trusted=command.trusted, output=output)
+        else:
+            result, packed = session.resume(command.run, command.cluster, step=command.step, trusted=command.trusted, output=output)
+        task = result.task
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)
         linecache.cache[task.filename] = (len(task.source), None, task.source.splitlines(keepends=True), task.filename)
@@ -119,6 +123,7 @@ class DistributeMagics(Magics):
             # After an error the batches of that moment stay behind, which nobody misses and which would hide the error.
             for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
+        result.taken()
         killed = all(end.killed for end in result.ends if end.outcome is None)
         if result.lost is not None and not killed:
             raise result.lost
@@ -204,6 +209,18 @@ def load(shell: InteractiveShell) -> None:
     shell.configurables.append(magics)  # type: ignore[arg-type]  # for %config; annotated too narrowly
     shell.input_transformers_cleanup.append(_body_for_help)
     magics.session.telemetry.start()
+    _tell_of_detached_runs()
+
+
+def _tell_of_detached_runs() -> None:
+    """Say which runs go on without a kernel, or have ended without one."""
+    from ..runs.hosts import going, waiting
+    from ..runs.record import DEFAULT_FOLDER
+
+    for run_id in going(DEFAULT_FOLDER):
+        _show(f"{run_id} goes on detached: `%distribute attach {run_id}` follows it.")
+    for run_id in waiting(DEFAULT_FOLDER):
+        _show(f"{run_id} has ended with no kernel to take its results: `%distribute attach {run_id}` brings them.")
 
 
 def unload(shell: InteractiveShell) -> None:

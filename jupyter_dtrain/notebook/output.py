@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
 if TYPE_CHECKING:
-    from ..runs.recorder import RunRecorder
+    from ..runs.viewed import ViewedRun
     from .run_view import RunView
 
 
@@ -41,10 +41,10 @@ class CellOutput:
         if self._view is not None:
             self._view.cleared()
 
-    def run(self, recorder: RunRecorder) -> None:
+    def run(self, run: ViewedRun) -> None:
         """Show how the run is doing."""
         if self._view is not None:
-            self._view.update(recorder)
+            self._view.update(run)
 
     def say(self, text: str) -> None:
         """Show a line of this project's own."""

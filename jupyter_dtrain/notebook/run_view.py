@@ -26,7 +26,7 @@ from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
 from .summary import Summary
 
 if TYPE_CHECKING:
-    from ..runs.recorder import RunRecorder
+    from ..runs.viewed import ViewedRun
     from .run_widget import RunWidget
 
 INTERVAL = 1.0
@@ -64,7 +64,7 @@ class RunView:
         self._summary, self._live = _Display(), _Display()
         self._due = self._summary_due = 0.0
 
-    def update(self, recorder: RunRecorder) -> None:
+    def update(self, recorder: ViewedRun) -> None:
         """Show how the run is doing, where there is something to show and it is time to. It fails for no reason."""
         if self._view == "off":
             return
@@ -80,7 +80,7 @@ class RunView:
         self._view = "off" if self._view == "off" else "summary"
         self._close()
 
-    def _update(self, recorder: RunRecorder) -> None:
+    def _update(self, recorder: ViewedRun) -> None:
         run = recorder.run_update()
         if run.phase in RUN_PHASES_ENDED:
             self._view = "off"
@@ -88,7 +88,7 @@ class RunView:
         elif self._view == "live" and time.monotonic() >= self._due and (self._at_once or run.step):
             self._draw(run, recorder)
 
-    def _draw(self, run: RunUpdate, recorder: RunRecorder) -> None:
+    def _draw(self, run: RunUpdate, recorder: ViewedRun) -> None:
         if self._widget is None:
             self._widget = _new_widget(self._summary.id)
             if self._widget is None:
@@ -104,7 +104,7 @@ class RunView:
             self._live.show(self._widget.bundle())
         self._due = _next(began, INTERVAL)
 
-    def _finish(self, run: RunUpdate, recorder: RunRecorder) -> None:
+    def _finish(self, run: RunUpdate, recorder: ViewedRun) -> None:
         if self._live.is_shown:
             self._live.show({"text/plain": "", "text/html": ""})
         self._close()
@@ -140,7 +140,7 @@ def _next(began: float, interval: float) -> float:
     return now + max(interval, (now - began) / SHARE)
 
 
-def _drawn(recorder: RunRecorder) -> list[Points]:
+def _drawn(recorder: ViewedRun) -> list[Points]:
     """Return the curves that a cell shows; over steps, so without their times."""
     curves = recorder.outline(MAX_POINTS)
     return [replace(curve, time=[]) for curve in curves if curve.name not in (EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND)]

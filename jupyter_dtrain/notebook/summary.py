@@ -70,10 +70,13 @@ class Summary:
     @property
     def _way_on(self) -> list[str]:
         """What whoever finds it when its kernel has ended can do: texts, every other one of which is code."""
+        load = "%load_ext jupyter_dtrain"
+        if self._run.detached:
+            return ["It goes on when its kernel ends: ", load, " and ", f"%distribute attach {self._run.run_id}", " follow it."]
         if self._run.checkpoint is None:
             return ["If its kernel has ended, run the cell again: no checkpoint was on disk yet."]
-        commands = ["%load_ext jupyter_dtrain", f"%distribute resume {self._run.run_id}"]
-        return ["If its kernel has ended, ", commands[0], " and ", commands[1], f" go on from step {self._run.checkpoint:,}."]
+        command = f"%distribute resume {self._run.run_id}"
+        return ["If its kernel has ended, ", load, " and ", command, f" go on from step {self._run.checkpoint:,}."]
 
     def text(self) -> str:
         """Return it for a terminal."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from ..errors import StoreError
 from ..protocol import Command, PastRun, Points, Reply, RunCell
 from .compare import compare
-from .record import RunRecord
+from .record import DEFAULT_FOLDER, RunRecord
 from .recorder import LOSS
 from .run_curves import MAX_VIEW_POINTS
-from .store import DEFAULT_FOLDER, RunStore
+from .store import RunStore
 
 MAX_RUNS = 1000
 """Runs that are listed at most, the newest."""

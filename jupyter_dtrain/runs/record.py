@@ -12,6 +12,9 @@ from typing import Any
 from ..errors import StoreError
 from ..protocol import RunPhase
 
+DEFAULT_FOLDER = Path("dtrain-runs")
+"""Where runs are recorded, beside the notebook."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellOrigin:

@@ -29,14 +29,13 @@ from ..protocol import (
     TimeSplit,
 )
 from .curve import Curve
+from .notices import Notices
 from .pace import Pace
 from .run_curves import Rows, RunCurves
 from .steps import GlobalStep, GlobalSteps
 from .throughput import Throughput
 from .times import TimeSplits
 
-MAX_NOTICES = 100
-"""Notices of one run that are shown; a run that says more says it in a loop."""
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""
 
@@ -60,12 +59,21 @@ class RunRecorder:
         Number of ranks.
     started : float, optional
         When the run started, in seconds since the epoch; by default now.
+    detached : bool
+        Whether the run goes on without the kernel.
     clock : callable
         Returns seconds since the epoch; tests give their own.
     """
 
     def __init__(
-        self, *, run_id: str, name: str, world_size: int, started: float | None = None, clock: Callable[[], float] = time.time
+        self,
+        *,
+        run_id: str,
+        name: str,
+        world_size: int,
+        started: float | None = None,
+        detached: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._lock = threading.Lock()
         self._clock = clock
@@ -74,6 +82,7 @@ class RunRecorder:
         self._world_size = world_size
         self._started = clock() if started is None else started
         self._ended: float | None = None
+        self._detached = detached
         self._phase: RunPhase = "starting"
         self._error: str | None = None
         self._checkpoint: int | None = None
@@ -86,12 +95,11 @@ class RunRecorder:
         self._rate_recorded = -math.inf
         self._devices: dict[int, DeviceUse] = {}
         self._times = TimeSplits()
-        self._notices: dict[str, Notice] = {}  # by text, in order; all ranks say the same
+        self._notices = Notices()
         self._loss_was_odd = False
         self._num_logged: dict[str, int] = {}
         self._curves = RunCurves(run_id)
         self._fresh_devices: set[int] = set()
-        self._fresh_notices: list[Notice] = []
         self._changed = True
 
     # -- in ----------------------------------------------------------------------------------------------------------
@@ -132,7 +140,7 @@ class RunRecorder:
                 case Scalars():
                     self._log(event)
                 case Notice():
-                    self._notice(event)
+                    self._notices.add(event)
                 case _:
                     raise ProtocolError(f"{event.type!r} is not an engine's event")
 
@@ -223,7 +231,7 @@ class RunRecorder:
     def notices(self) -> list[Notice]:
         """Return all notices of the run, each text once."""
         with self._lock:
-            return list(self._notices.values())
+            return self._notices.all()
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the rest."""
@@ -233,9 +241,8 @@ class RunRecorder:
             messages += self._times.fresh()
             if self._changed:
                 messages.append(self._run_update())
-            messages += self._fresh_notices  # they do not name their run, so a new one has to be there before them
+            messages += self._notices.fresh()  # they do not name their run, so a new one has to be there before them
             self._fresh_devices = set()
-            self._fresh_notices = []
             self._changed = False
             return messages
 
@@ -284,7 +291,7 @@ class RunRecorder:
             if step.odd_rank is not None and not self._loss_was_odd:
                 self._loss_was_odd = True
                 text = f"The loss is not finite at step {step.step} (first seen on rank {step.odd_rank}); its curve has a gap there."
-                self._notice(Notice(rank=step.odd_rank, text=text))
+                self._notices.add(Notice(rank=step.odd_rank, text=text))
             # A step without a loss (a second optimizer's, say) leaves the last one standing.
             self._last = step._replace(
                 loss=self._last.loss if step.loss is None else step.loss,
@@ -302,11 +309,6 @@ class RunRecorder:
         self._num_logged[name] = event.first + max(known, len(event.value))
         for step, seconds, value in list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]:
             self._curves.add(name, step, seconds, value)
-
-    def _notice(self, notice: Notice) -> None:
-        if notice.text not in self._notices and len(self._notices) < MAX_NOTICES:
-            self._notices[notice.text] = notice
-            self._fresh_notices.append(notice)
 
     def _record_epoch(self, progress: Progress) -> None:
         """Add a point to the curve that says which step belongs to which epoch."""
@@ -336,6 +338,7 @@ class RunRecorder:
             fraction=self._pace.fraction,
             remaining=self._pace.remaining() if self._phase == "running" else None,
             checkpoint=self._checkpoint,
+            detached=self._detached,
             error=self._error,
         )
 

@@ -39,6 +39,8 @@ class Recording:
         The options of the run, as JSON values.
     origin : CellOrigin, optional
         Where the cell is.
+    detached : bool
+        Whether it goes on without the kernel.
     say : callable
         Shows a line to the user.
 
@@ -59,6 +61,7 @@ class Recording:
         world_size: int,
         arguments: dict[str, Any],
         origin: CellOrigin | None = None,
+        detached: bool = False,
         say: Callable[[str], None],
     ) -> None:
         self._store: RunStore | None = store
@@ -69,7 +72,7 @@ class Recording:
         if with_store is not None:
             self.run_id = with_store
         self.folder = None if with_store is None else store.folder / with_store
-        self.recorder = RunRecorder(run_id=self.run_id, name=name or self.run_id, world_size=world_size)
+        self.recorder = RunRecorder(run_id=self.run_id, name=name or self.run_id, world_size=world_size, detached=detached)
 
     @classmethod
     def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:

@@ -25,10 +25,9 @@ from ..errors import StoreError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
 from .owner import Owner
-from .record import CellOrigin, RunRecord, new_run_id
+from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
 from .schema import connect
 
-DEFAULT_FOLDER = Path("dtrain-runs")
 DATABASE = "runs.sqlite"
 
 

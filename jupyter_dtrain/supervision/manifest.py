@@ -51,14 +51,19 @@ def read_manifest(path: Path, what: str) -> dict[str, Any]:
     return manifest
 
 
-def check_signature(manifest: dict[str, Any], run_id: str) -> None:
-    """Raise a `CheckpointError` where a manifest is not as this user has written it."""
+def check_signature(manifest: dict[str, Any], run_id: str, *, command: str = "resume") -> None:
+    """Raise a `CheckpointError` where a manifest is not as this user has written it; `command` reads it all the same."""
     unsigned = {name: value for name, value in manifest.items() if name != "signature"}
     if not hmac.compare_digest(str(manifest.get("signature")).encode(), _signature(unsigned).encode()):
         raise CheckpointError(
             f"What {run_id} holds was not written by you here, or has been changed since, and reading it can run any code. "
-            f"If you know where it comes from, `%distribute resume {run_id} --trust` reads it all the same."
+            f"If you know where it comes from, `%distribute {command} {run_id} --trust` reads it all the same."
         )
+
+
+def key_for(purpose: str) -> bytes:
+    """Return a key that this user's processes have in common, another one for each purpose."""
+    return hmac.new(_secret(), purpose.encode(), "sha256").digest()
 
 
 def _signature(manifest: dict[str, Any]) -> str:

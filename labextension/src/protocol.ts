@@ -287,7 +287,8 @@ export interface IClusterUpdate {
  * all steps once the run has ended. `fraction` of the loops around its steps is
  * done, and the rest takes the `remaining` seconds at the speed of late: an
  * estimate, which knows of no `break`. `checkpoint` is the step of the last one
- * that was written to disk: what a run goes on from whose kernel has ended.
+ * that was written to disk: what a run goes on from whose kernel has ended. A
+ * `detached` run goes on without the kernel.
  */
 export interface IRunUpdate {
   type: 'run_update';
@@ -307,6 +308,7 @@ export interface IRunUpdate {
   fraction: number | null;
   remaining: number | null;
   checkpoint: number | null;
+  detached: boolean;
   error: string | null;
 }
 

@@ -12,7 +12,7 @@ MEGABYTE = 1 << 20
 @pytest.fixture
 def parcels(notebook):
     """Return a function that runs a cell and returns the bytes of its message and the files that it added to the blob folder, by size."""
-    notebook.run("import jupyter_dtrain.runner as watched\nto_parcel, parcels = watched.to_parcel, []")
+    notebook.run("import jupyter_dtrain.work as watched\nto_parcel, parcels = watched.to_parcel, []")
     notebook.run(
         "def noting(packed, blobs):\n    parcels.append(to_parcel(packed, blobs))\n    return parcels[-1]\nwatched.to_parcel = noting"
     )

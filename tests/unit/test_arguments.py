@@ -23,6 +23,7 @@ CELL_LINES = {
     "--name -5": RunOptions(name="-5"),
     "--output all": RunOptions(output="all"),
     "--split-eval": RunOptions(split_eval=True),
+    "--detach": RunOptions(detach=True),
     "--batch per-rank": RunOptions(batch="per-rank", split_eval=True),
 }
 
@@ -37,6 +38,8 @@ LINES = {
     "start -n 3": LineCommand(action="start", cluster=ClusterOptions(num_engines=3)),
     "start --engines 3 --device cpu": LineCommand(action="start", cluster=ClusterOptions(num_engines=3, device="cpu")),
     " status ": LineCommand(action="status", cluster=ClusterOptions()),
+    "attach": LineCommand(action="attach", cluster=ClusterOptions()),
+    "attach digits --trust": LineCommand(action="attach", cluster=ClusterOptions(), run="digits", trusted=True),
     "stop": LineCommand(action="stop", cluster=ClusterOptions()),
 }
 
@@ -75,6 +78,7 @@ MISTAKES = {
     "start 2": ["unrecognized arguments: 2"],
     "start -n x": ["'x' is not a whole number"],
     "start --engines 0": ["at least one engine"],
+    "attach digits@120": ["leave out @120", "%distribute resume"],
     "stop now": ["unrecognized arguments: now", "%distribute stop"],
     "status --engines 2": ["unrecognized arguments: --engines 2"],
     "'": ["No closing quotation"],

@@ -33,13 +33,17 @@ LEVELS = {
     "data": 2,
     "group": 3,
     "execution": 4,
+    "work": 4,
     "engines": 5,
     "supervision": 5,
     "loading": 6,
     "runner": 6,
-    "session": 7,
-    "notebook": 8,
-    "__init__": 9,  # the package's own names, each imported when it is first used
+    "detached": 7,
+    "session": 8,
+    "notebook": 9,
+    "host": 9,
+    "host_app": 10,
+    "__init__": 10,  # the package's own names, each imported when it is first used
 }
 
 # Neighbours on one level, along the way of the data: what is captured is shipped, and what was shipped is unpacked on the engine.

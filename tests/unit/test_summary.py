@@ -73,6 +73,9 @@ def test_a_run_that_goes_on_says_what_stays_true_when_its_kernel_ends():
     way = "If its kernel has ended, {0}%load_ext jupyter_dtrain{1} and {0}%distribute resume 2026-digits{1} go on from step 1,200."
     assert can_go_on.text().splitlines()[1] == "  " + way.format("", "")
     assert f"<p>{way.format('<code>', '</code>')}</p>" in can_go_on.html()
+    detached = Summary(run(run_id="2026-digits", phase="running", checkpoint=1200, detached=True), [])
+    way = "It goes on when its kernel ends: %load_ext jupyter_dtrain and %distribute attach 2026-digits follow it."
+    assert detached.text().splitlines()[1] == "  " + way
     assert "kernel" not in Summary(run(checkpoint=1200), []).html()
 
 

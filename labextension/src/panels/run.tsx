@@ -146,6 +146,18 @@ function WayOn({
   run,
   trans
 }: Omit<IRunProps, 'training'>): React.ReactElement {
+  if (run.detached) {
+    return (
+      <>
+        <p className="jp-dtrain-hint">
+          {trans.__(
+            'The kernel ended, and this run goes on without it. To follow it, run these lines:'
+          )}
+        </p>
+        <pre>{`%load_ext jupyter_dtrain\n%distribute attach ${run.run_id}`}</pre>
+      </>
+    );
+  }
   if (run.checkpoint === null) {
     return (
       <p className="jp-dtrain-hint">

@@ -1,0 +1,173 @@
+"""The kernel's end of the line: shows what a detached run tells, in the cell and the sidebar, and passes on ■ and commands."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import CellInterrupted, UsageError
+from ..execution import TICK, Output
+from ..interrupts import Interrupts
+from ..protocol import ClusterUpdate, Command, Message, Reply, RunUpdate, Snapshot
+from .journal import replay
+from .line import Ended, Interrupt, Line, Ready, Refused, Shown, Taken, Updates
+from .mirror import RunMirror
+
+DOUBT = timedelta(seconds=0.3)
+"""Time in which an interrupt may turn out to be the beginning of the kernel's end: Jupyter interrupts a kernel before it shuts it down."""
+REPLY_LIMIT = timedelta(seconds=10)
+
+
+class Views(Protocol):
+    """Who is told of the run besides the cell."""
+
+    def note_cluster(self, update: ClusterUpdate) -> None:
+        """Take the state of the engines."""
+
+    def begin(self, mirror: RunMirror) -> None:
+        """Take the run."""
+
+    def on_news(self) -> None:
+        """Know that there is something new."""
+
+
+class Follower:
+    """Follows one run.
+
+    Parameters
+    ----------
+    line : Line
+    views : Views
+    is_leaving : callable
+        Whether the kernel is about to end.
+
+    Attributes
+    ----------
+    mirror : RunMirror, optional
+        The run, once it has been told of.
+    """
+
+    def __init__(self, line: Line, views: Views, *, is_leaving: Callable[[], bool]) -> None:
+        self._line, self._views, self._is_leaving = line, views, is_leaving
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._replies: dict[str, queue.SimpleQueue[Reply]] = {}
+        self.mirror: RunMirror | None = None
+        threading.Thread(target=self._receive, name="dtrain-follow", daemon=True).start()
+
+    def wait_ready(self, output: Output) -> Path | Ended:
+        """Return where the cell's values are to lie, once the engines are there, or how it ended before. Raises a keyboard interrupt."""
+        while True:
+            message = self._inbox.get()
+            if isinstance(message, Shown):
+                replay(message.calls, output)
+            elif isinstance(message, Ready):
+                return message.blobs
+            elif isinstance(message, Ended):
+                return message
+            elif message is None:
+                raise EOFError
+
+    def send(self, message: object) -> None:
+        """Send a message to the host."""
+        self._line.send(message)
+
+    def follow(self, output: Output) -> Path | None:
+        """Show the run in the cell until it has ended; return where its results lie, ``None`` where its process is gone.
+
+        Raises
+        ------
+        UsageError
+            Another kernel follows it.
+        CellInterrupted
+            This kernel is about to end; the run is not.
+        """
+        with Interrupts(wake=lambda: self._inbox.put(self)) as interrupts:
+            passed_on, doubted = 0, 0.0
+            while True:
+                try:
+                    message = self._inbox.get(timeout=TICK.total_seconds())
+                except queue.Empty:
+                    message = self
+                if isinstance(message, Shown):
+                    replay(message.calls, output)
+                if self.mirror is not None:
+                    output.run(self.mirror)
+                if isinstance(message, Ended):
+                    return message.folder
+                if isinstance(message, Refused):
+                    raise UsageError(_refused(message.pid))
+                if message is None:
+                    return None
+                if self._is_leaving():
+                    raise CellInterrupted(["KeyboardInterrupt: The kernel ends. The run goes on: `%distribute attach` follows it."])
+                if interrupts.count > passed_on:
+                    doubted = doubted or time.monotonic()
+                    if time.monotonic() - doubted > DOUBT.total_seconds():
+                        passed_on, doubted = interrupts.count, 0.0
+                        self._line.send(Interrupt())
+
+    def command(self, command: Command) -> Reply:
+        """Let the host carry out a command of the sidebar."""
+        replies = self._replies[command.id] = queue.SimpleQueue()
+        try:
+            self._line.send(command)
+            return replies.get(timeout=REPLY_LIMIT.total_seconds())
+        except queue.Empty:
+            return Reply(id=command.id, ok=False, message="The process that runs the cell does not answer.")
+        finally:
+            del self._replies[command.id]
+
+    def take(self) -> None:
+        """Know that the results are in the notebook."""
+        self._line.send(Taken())
+        self.close()
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._line.close()
+
+    def _receive(self) -> None:
+        while (message := self._line.receive()) is not None:
+            if isinstance(message, Updates):
+                self._update(message.messages)
+            elif isinstance(message, Reply):
+                waiting = self._replies.get(message.id)
+                if waiting is not None:
+                    waiting.put(message)
+            else:
+                self._inbox.put(message)
+        self._inbox.put(None)
+
+    def _update(self, messages: Sequence[Message]) -> None:
+        first = messages[0]
+        run: Message | None
+        if isinstance(first, Snapshot):
+            run = first.run
+        else:
+            run = next((message for message in messages if isinstance(message, RunUpdate)), None)
+        if self.mirror is None and isinstance(run, RunUpdate):
+            self.mirror = RunMirror(run)
+            self._views.begin(self.mirror)
+        if isinstance(first, Snapshot):
+            self._views.note_cluster(first.cluster)
+            if self.mirror is not None:
+                self.mirror.begin(first)
+        else:
+            for message in messages:
+                if isinstance(message, ClusterUpdate):
+                    self._views.note_cluster(message)
+            if self.mirror is not None:
+                self.mirror.take(messages)
+        self._views.on_news()
+
+
+def _refused(pid: int) -> str:
+    return (
+        f"Another kernel (process {pid}) follows this run already, and shows it in its notebook. When that kernel ends, or is restarted, "
+        "the run goes on, and this one can follow it."
+    )

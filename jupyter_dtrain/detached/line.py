@@ -1,0 +1,115 @@
+"""The line between a kernel and the process that runs its cell detached: pickled messages over a Unix socket.
+
+The socket lies in a folder of the user's own, and both ends prove that they know the user's secret before either reads a message:
+reading a pickle can run any code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from ..protocol import Message
+from ..supervision.manifest import key_for
+
+SOCKET = "line"
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A kernel, the process `pid`, is there. `begins`: it is the one whose cell it is."""
+
+    pid: int
+    begins: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Another kernel, the process `pid`, follows the run."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The engines are there, and the cell's values are to lie in `blobs`."""
+
+    blobs: Path
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """■ was pressed."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What views of the run are told, first a snapshot."""
+
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the cell has shown: names of methods of an output, and what they are called with."""
+
+    calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run has ended, and its results lie in `folder`."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The results are in the notebook."""
+
+
+class Line:
+    """One end of it. Any thread may send, one receives."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    @classmethod
+    def to(cls, address: Path) -> Line:
+        """Connect to the process that listens at `address`; an `OSError` or `EOFError`: it is not there (any more)."""
+        return cls(Client(str(address), "AF_UNIX", authkey=_key()))
+
+    def send(self, message: object) -> None:
+        """Send a message; nothing happens if the other side is gone."""
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)  # the connection's own way would have torch share tensors' memory
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.send_bytes(data)
+
+    def receive(self) -> Any:
+        """Return the next message; ``None`` at the end of the line."""
+        try:
+            data = self._connection.recv_bytes()
+        except (OSError, EOFError):
+            return None
+        return pickle.loads(data)
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+
+def listen(folder: Path) -> Listener:
+    """Return what accepts the lines of kernels, with its socket in `folder`."""
+    return Listener(str(folder / SOCKET), "AF_UNIX", authkey=_key())
+
+
+def _key() -> bytes:
+    return key_for("the line to a detached run")

@@ -1,0 +1,136 @@
+"""One cell run detached: what a kernel has for its cells, in a process of its own that outlives it.
+
+It is there from the beginning, so when the kernel is killed there is nothing to hand over. To the kernel it is what the kernel is to
+JupyterLab: it tells a snapshot and then what is new, and takes commands. The guard of its engines watches it as it watches a kernel.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+from .capture.pickling import Packed
+from .cluster.folders import Folders
+from .detached.ending import Ending, mark_taken, results_of, write_ending
+from .detached.line import SOCKET, Ended, Ready
+from .detached.server import Server
+from .engines import Engines
+from .errors import CheckpointError, ClusterError, DtrainError
+from .interrupts import Interrupts
+from .options import ClusterOptions
+from .runs.hosts import HostFile
+from .runs.viewed import ViewedRun
+from .session import Session
+from .transport.blobs import BlobFolder
+from .transport.wire import from_parcel
+from .work import Work
+
+
+class Host:
+    """Runs the cell of the kernel that `server` has heard of, and sees to it that a kernel gets its results.
+
+    Parameters
+    ----------
+    server : Server
+    runs : Path
+        The folder of runs.
+    engines : Engines
+        Those that are starting already, as `options` say.
+    folders : Folders
+        This process's own.
+    """
+
+    def __init__(self, server: Server, runs: Path, engines: Engines, options: ClusterOptions, folders: Folders) -> None:
+        self._server, self._options, self._folders = server, options, folders
+        self._values: Packed | None = None
+        self._run_folder: Path | None = None
+        self._file: HostFile | None = None
+        self._journal = server.journal
+        self._journal.on_run = self._begin
+        self._session = Session(runs, engines)
+        server.serve(self._session)
+
+    def run(self) -> None:
+        """Run the cell to its end, and stop when its results are where a kernel finds them."""
+        result = error = None
+        try:
+            result = self._session.run_handed(self._options, self._receive, output=self._journal)
+        except BaseException as raised:
+            error = _sendable(raised)
+        with Interrupts(wake=lambda: None):  # nobody gives up the results
+            self._session.drain()  # the snapshot has what was drained
+            self._deliver(Ending(self._session.snapshot(), result, self._values, error))
+        self._session.close()
+        if self._file is not None:
+            self._file.remove()
+
+    def _receive(self, blobs: BlobFolder) -> Work:
+        self._server.tell(Ready(blobs.path))
+        work: Work | None = self._server.receive()
+        if work is None:
+            raise ClusterError("The kernel has ended before the run began.")
+        self._values = from_parcel(work.parcel, blobs)  # what is mapped outlives the engines
+        return work
+
+    def _begin(self, run: ViewedRun) -> None:
+        if self._file is None:
+            self._run_folder = self._session.runs_folder / run.run_update().run_id
+            self._file = HostFile(self._run_folder, self._folders.private / SOCKET)
+
+    def _deliver(self, ending: Ending) -> None:
+        """Give the results to the kernel that follows the run, or leave them in the run's folder."""
+        told = ""
+        while True:
+            kernel = self._server.kernel
+            if kernel is None and self._run_folder is None:
+                return  # it has not begun, and nobody asks
+            try:
+                folder = self._write(ending, for_its_cell=kernel is not None and kernel.begins)
+            except CheckpointError as error:
+                self._session.stop_cluster()
+                if str(error) != told:
+                    told = str(error)
+                    self._journal.say(f"{error} They are kept in memory until there is room.")
+                self._server.wait_for_change()
+                continue
+            kept = folder.parent == self._run_folder
+            if kernel is not None:
+                self._server.flush(kernel)
+                kernel.line.send(Ended(folder))
+                self._session.stop_cluster()
+                if self._server.wait_until_taken(kernel):
+                    if kept:
+                        mark_taken(folder)
+                    return
+            if kept:
+                return
+
+    def _write(self, ending: Ending, *, for_its_cell: bool) -> Path:
+        """Write the results where the kernel, or a later one, looks for them, and return where that is.
+
+        The kernel whose cell it is needs less of them, and gets them through shared memory.
+        """
+        run_id = "" if self._run_folder is None else self._run_folder.name
+        if for_its_cell:
+            folder = results_of(self._folders.blobs)
+            try:
+                write_ending(folder, replace(ending, values=None), shown=None, run_id=run_id)
+            except CheckpointError:
+                if self._run_folder is None:
+                    raise
+            else:
+                return folder
+        assert self._run_folder is not None
+        folder = results_of(self._run_folder)
+        write_ending(folder, ending, shown=self._journal.path, run_id=run_id)
+        return folder
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """Return what another process can read of `error`."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return DtrainError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,70 @@
+"""Where a detached run is found: by a file in its folder, which the process that runs it holds locked as long as it lives.
+
+A lock needs no pid that another process may have one day, and is let go however a process ends. Imports nothing heavy: loading the
+extension looks here for runs to tell of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+HOST = "host.json"
+RESULTS = "results"
+MANIFEST = "manifest.json"
+TAKEN = "taken"
+
+
+class HostFile:
+    """Says that this process runs the run of a folder, until :meth:`remove` or the end of the process.
+
+    Parameters
+    ----------
+    run_folder : Path
+    address : Path
+        Where it listens.
+    """
+
+    def __init__(self, run_folder: Path, address: Path) -> None:
+        self._path = run_folder / HOST
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        os.write(self._handle, json.dumps({"address": str(address), "pid": os.getpid()}).encode())
+
+    def remove(self) -> None:
+        """Say so no longer."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._handle)
+
+
+def address_of(run_folder: Path) -> Path | None:
+    """Return where the process that runs a detached run listens, ``None`` where there is none."""
+    try:
+        handle = os.open(run_folder / HOST, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:  # it lives
+        content = os.read(handle, 1 << 16)
+    else:
+        return None
+    finally:
+        os.close(handle)
+    try:
+        return Path(json.loads(content)["address"])
+    except (ValueError, KeyError, TypeError):  # this moment written
+        return None
+
+
+def going(folder: Path) -> list[str]:
+    """Return the ids of the detached runs of a folder that are going on, the oldest first."""
+    return sorted(path.parent.name for path in folder.glob(f"*/{HOST}") if address_of(path.parent) is not None)
+
+
+def waiting(folder: Path) -> list[str]:
+    """Return the ids of the runs that have ended with no kernel to take their results, which are still waiting for one."""
+    found = (path.parent for path in folder.glob(f"*/{RESULTS}/{MANIFEST}"))
+    return sorted(results.parent.name for results in found if not (results / TAKEN).exists())

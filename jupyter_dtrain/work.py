@@ -1,0 +1,129 @@
+"""What a cell is to do, apart from the engines that do it: it can be handed to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from .capture.bundle import Bundle, RandomState
+from .capture.surroundings import Surroundings
+from .capture.texts import sources_of
+from .engine.task import Task
+from .group import Group
+from .options import OverBatch, RunOptions
+from .runs.record import CellOrigin
+from .transport.blobs import BlobFolder
+from .transport.wire import Parcel, to_parcel
+
+GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A cell and what it needs of the notebook.
+
+    Attributes
+    ----------
+    source : str
+        Plain Python, its line numbers those of the cell.
+    filename : str
+        What tracebacks call the cell.
+    sources : mapping of str to str
+        The texts of other cells by file name.
+    parcel : Parcel
+        The notebook's values.
+    cell, origin : str, CellOrigin
+        The cell as it was typed, and where it is, for the record.
+    """
+
+    source: str
+    filename: str
+    sources: Mapping[str, str]
+    parcel: Parcel
+    random_state: RandomState
+    surroundings: Surroundings
+    options: RunOptions
+    cell: str
+    origin: CellOrigin
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        bundle: Bundle,
+        blobs: BlobFolder,
+        *,
+        random_state: RandomState,
+        options: RunOptions,
+        filename: str,
+        cell: str,
+        origin: CellOrigin,
+    ) -> Work:
+        """Return that of a cell of this process, its values stored in `blobs`."""
+        return cls(
+            source=source,
+            filename=filename,
+            sources=sources_of(bundle.tracked),
+            parcel=to_parcel(bundle.packed, blobs),
+            random_state=random_state,
+            surroundings=Surroundings.now(),
+            options=options,
+            cell=cell,
+            origin=origin,
+        )
+
+    def task(self, group: Group, blobs: BlobFolder, *, run_id: str) -> Task:
+        """Return what the ranks of `group` are given, whose values are in `blobs`."""
+        options, device = self.options, group.cluster.device_plans[0].device
+        is_program = options.strategy == "none"
+        return Task(
+            run_id=run_id,
+            rank=0,
+            world_size=group.num_ranks,
+            rendezvous=None if is_program else group.rendezvous(),
+            program_port=group.program_port() if is_program else None,
+            source=self.source,
+            filename=self.filename,
+            sources=self.sources,
+            parcel=self.parcel,
+            random_state=self.random_state,
+            surroundings=self.surroundings,
+            blob_folder=blobs.path,
+            device=device,
+            numbers=options.numbers,
+            split=options.split,
+            per_rank_batches=options.batch == "per-rank",
+            split_evaluation=options.split_eval,
+            global_draws=_is_global(options.draws, device),
+            global_batchnorm=_is_global(options.batchnorm, device),
+            output=options.output,
+            balance=options.balance == "auto",
+            timeout=GROUP_TIMEOUT,
+            snapshot_folder=blobs.path / f".{run_id}",
+            checkpoints=(options.checkpoint_every, options.keep),
+            best=options.best,
+            elastic=options.elastic,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as the record of runs has them."""
+        options = self.options
+        return {
+            "engines": options.cluster.num_engines,
+            "device": options.cluster.device,
+            "strategy": options.strategy,
+            "numbers": options.numbers,
+            "batch": options.batch,
+            "draws": options.draws,
+            "batchnorm": options.batchnorm,
+            "balance": options.balance,
+            "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
+            "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
+            "detach": options.detach,
+        }
+
+
+def _is_global(option: OverBatch, device: str) -> bool:
+    return option == "global" or (option == "auto" and device == "cpu")

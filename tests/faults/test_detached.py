@@ -1,0 +1,252 @@
+"""Detached runs: the kernel is killed or restarted in the middle, and the run goes on to the same weights, for another to take."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from jupyter_dtrain.runs.hosts import HOST, going, waiting
+from jupyter_dtrain.runs.record import RunRecord
+from jupyter_dtrain.runs.store import RunStore
+from tests.faults.disturbed import CELL, SETUP, STATE, STEPS, wait_closely
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import SESSION, Notebook
+
+AFTERWARDS = "import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)"
+LINE = f"%%distribute --engines 2 --device cpu --name digits --detach{CELL}"
+SLOW = """
+def pace():
+    import time
+    with open("steps", "ab") as file:
+        file.write(b".")
+    time.sleep(0.1)  # long enough for another kernel to start meanwhile
+"""
+ENDLESS = """%%distribute --engines 2 --device cpu --name digits --detach
+rounds = 0
+while True:
+    loss = train_one_epoch(model, loader, pace)
+    rounds += 1
+    print("epoch", rounds)
+"""
+
+
+class Detached:
+    """A run that was begun with ``--detach`` in a notebook, and everything that runs for it."""
+
+    def __init__(self, notebook: Notebook, cell: str = LINE, *, pace: str = "") -> None:
+        notebook.run(IMPORTS + SETUP + pace)
+        notebook.run("make()")
+        self.notebook, self.runs = notebook, notebook.folder / "dtrain-runs"
+        self.cell = notebook.start(cell)
+        notebook.wait(lambda: self.is_going or not self.cell.running, "the run", self.cell)
+        assert self.cell.running, self.cell
+        self.host = psutil.Process(json.loads(next(self.runs.glob(f"*/{HOST}")).read_text())["pid"])
+        self.processes = [self.host, *self.host.children(recursive=True)]
+
+    @property
+    def is_going(self) -> bool:
+        return bool(going(self.runs))
+
+    @property
+    def record(self) -> RunRecord:
+        with self._store() as store:
+            return store.list_runs()[-1]
+
+    @property
+    def recorded_steps(self) -> list[int]:
+        with self._store() as store:
+            return store.points(self.record.run_id, "loss").step
+
+    def _store(self) -> closing[RunStore]:
+        return closing(RunStore(self.runs))
+
+    def wait_for_step(self, step: int) -> None:
+        path = self.notebook.folder / "steps"
+        wait_closely(lambda: (path.exists() and path.stat().st_size >= step) or not self.is_going, f"step {step}")
+        assert self.is_going
+
+    def kill_kernel(self) -> None:
+        kernel = psutil.Process(pid_of(self.notebook))
+        kernel.kill()
+        kernel.wait()
+
+    def kill_an_engine(self) -> None:
+        forked = [p for p in self.host.children(recursive=True) if "jupyter_dtrain.cluster.template" in p.cmdline()]
+        _, *engines = sorted(forked, key=lambda process: process.create_time())
+        self.processes += engines
+        engines[0].kill()
+
+    def wait_for_end(self) -> None:
+        """Wait until it has ended, with nothing left running."""
+        wait_closely(lambda: not self.is_going, "the end of the run")
+        _, alive = psutil.wait_procs(self.processes, timeout=30)
+        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def pid_of(notebook: Notebook) -> int:
+    provisioner = notebook.manager.provisioner
+    assert isinstance(provisioner, LocalProvisioner)
+    assert provisioner.pid is not None
+    return provisioner.pid
+
+
+def opened(new_notebook, folder: Path):
+    """Return a new notebook beside the first, and what loading the extension says."""
+    notebook = new_notebook(folder)
+    return notebook, notebook.run("%load_ext jupyter_dtrain").stdout
+
+
+def test_followed_to_its_end_by_its_own_kernel(two, new_notebook):
+    run = Detached(new_notebook())
+    run.notebook.finish(run.cell)
+    assert run.cell.ok, run.cell
+    assert run.cell.stdout == two.printed
+    assert run.notebook.value(STATE) == two.expected
+    run.wait_for_end()
+    assert run.record.phase == "finished"
+    assert waiting(run.runs) == []
+    assert list(run.record.folder.glob("results*")) == [], "the notebook has them"
+    message = run.notebook.fail("%distribute attach digits").error[1]
+    assert "has ended (finished), and has left no results here: the cell that ran it has them." in message
+    assert run.notebook.run("%%distribute --engines 2 --device cpu\n1 + 1").result == "2"
+
+
+@pytest.mark.slow
+def test_the_kernel_killed_and_then_an_engine_and_the_results_taken_by_another(two, new_notebook):
+    run = Detached(new_notebook())
+    run.wait_for_step(40)
+    run.kill_kernel()
+    run.wait_for_step(70)
+    run.kill_an_engine()
+    run.wait_for_end()
+    assert (run.record.phase, run.record.error) == ("finished", None)
+    assert run.recorded_steps == list(range(1, STEPS + 1))
+    second, said = opened(new_notebook, run.notebook.folder)
+    assert f"{run.record.run_id} has ended with no kernel to take its results" in said
+    cell = second.run("%distribute attach")
+    assert cell.stdout == two.printed
+    assert "Lost rank 0" in cell.stderr or "Lost rank 1" in cell.stderr
+    second.run(AFTERWARDS)
+    assert second.value(STATE) == two.expected
+    second.run(f"session = {SESSION}.get(); session.drain(); told = session.snapshot()")
+    assert second.value("told.run.phase") == "finished"
+    assert second.value("next(curve.step for curve in told.points if curve.name == 'loss')") == list(range(1, STEPS + 1))
+    third, said = opened(new_notebook, run.notebook.folder)
+    assert said == "", "they were taken"
+    third.run("%distribute attach digits")  # and are there as long as the run
+
+
+@pytest.mark.slow
+def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
+    run = Detached(new_notebook(), pace=SLOW)
+    run.wait_for_step(30)
+    run.kill_kernel()
+    second, said = opened(new_notebook, run.notebook.folder)
+    assert f"{run.record.run_id} goes on detached" in said
+    assert "`%distribute attach digits` follows it" in second.fail("%distribute resume digits").error[1]
+    cell = second.start("%distribute attach")
+    second.wait(lambda: "epoch 0" in cell.stdout or not cell.running, "what it has shown", cell)
+    commands, telemetry = second.open_comm("jupyter_dtrain:commands"), second.open_comm("jupyter_dtrain:telemetry")
+    assert second.command(commands, "pause_run")["ok"]
+    told = lambda: [m for data in second.heard(telemetry) for m in data["messages"]]  # noqa: E731
+    second.wait(lambda: any(m.get("phase") == "paused" for m in told()), "the pause", cell)
+    third, _ = opened(new_notebook, run.notebook.folder)
+    name, message = third.fail("%distribute attach digits").error
+    assert name == "UsageError"
+    assert f"Another kernel (process {pid_of(second)}) follows this run already" in message
+    assert second.command(commands, "checkpoint_now")["ok"]
+    assert second.command(commands, "resume_run")["ok"]
+    second.finish(cell)
+    assert cell.ok, cell
+    assert cell.stdout == two.printed
+    assert list(run.record.folder.glob("checkpoints/step-*"))
+    curves = next(m for m in told() if m["type"] == "snapshot")["points"] + [m for m in told() if m["type"] == "points"]
+    assert sorted({step for curve in curves if curve["name"] == "loss" for step in curve["step"]}) == list(range(1, STEPS + 1))
+    second.run(AFTERWARDS)
+    assert second.value(STATE) == two.expected
+    run.wait_for_end()
+
+
+def test_stopped_from_another_kernel(new_notebook):
+    run = Detached(new_notebook(), ENDLESS)
+    run.wait_for_step(30)
+    run.kill_kernel()
+    second, _ = opened(new_notebook, run.notebook.folder)
+    cell = second.start("%distribute attach digits")
+    second.wait_for_stdout(cell, "epoch 2\n")
+    second.interrupt()
+    second.finish(cell)
+    assert cell.error[0] in ("KeyboardInterrupt", "CellInterrupted")
+    assert second.value("rounds") >= 2
+    assert second.value("model[0].weight.shape") == (32, 12)
+    run.wait_for_end()
+    assert run.record.phase == "stopped"
+
+
+def test_stopped_in_its_own_kernel(new_notebook):
+    run = Detached(new_notebook(), ENDLESS)
+    run.notebook.wait_for_stdout(run.cell, "epoch 1\n")
+    run.notebook.interrupt()
+    run.notebook.finish(run.cell)
+    assert "Stopped after step" in run.cell.traceback
+    assert run.notebook.value("rounds") >= 1
+    run.wait_for_end()
+    assert run.record.phase == "stopped"
+
+
+def test_an_error_of_the_cell_is_told_to_who_attaches(new_notebook):
+    run = Detached(new_notebook(), "%%distribute --engines 2 --device cpu --detach\nimport time\ntime.sleep(3)\nhere = 1\n1 / 0")
+    run.kill_kernel()
+    run.wait_for_end()
+    assert (run.record.phase, run.record.error) == ("failed", "ZeroDivisionError: division by zero")
+    second, said = opened(new_notebook, run.notebook.folder)
+    assert "has ended with no kernel to take its results" in said
+    cell = second.fail("%distribute attach")
+    assert cell.error == ("ZeroDivisionError", "division by zero")
+    assert "1 / 0" in cell.traceback
+    assert second.value("here") == 1
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_restarted_leaves_it_going(two, new_notebook):
+    """Though Jupyter interrupts a kernel before it restarts it or shuts it down."""
+    run = Detached(new_notebook(), pace=SLOW)
+    run.wait_for_step(30)
+    run.notebook.manager.restart_kernel()
+    assert run.is_going
+    run.wait_for_end()
+    assert run.record.phase == "finished"
+    second, _ = opened(new_notebook, run.notebook.folder)
+    second.run("%distribute attach")
+    second.run(AFTERWARDS)
+    assert second.value(STATE) == two.expected
+
+
+def test_its_process_killed(two, new_notebook):
+    run = Detached(new_notebook(), LINE.replace("--detach", "--detach --checkpoint-every 1s"))
+    checkpoint = lambda: list(run.record.folder.glob("checkpoints/step-*"))  # noqa: E731
+    run.notebook.wait(lambda: checkpoint() or not run.cell.running, "a checkpoint", run.cell)
+    os.kill(run.host.pid, signal.SIGKILL)
+    run.notebook.finish(run.cell)
+    name, message = run.cell.error
+    assert name == "ClusterError"
+    assert f"`%distribute resume {run.record.run_id}` goes on from step " in message
+    run.wait_for_end()
+    run.notebook.run("%distribute resume digits")
+    assert run.notebook.value(STATE) == two.expected
+
+
+def test_there_is_nothing_to_attach_to(new_notebook):
+    notebook = new_notebook()
+    notebook.run("%load_ext jupyter_dtrain")
+    message = "No detached run is going on here, and none has ended whose results nobody has had."
+    assert notebook.fail("%distribute attach").error == ("CheckpointError", message)
+    assert notebook.fail("%distribute attach nobody").error == ("CheckpointError", "There is no run 'nobody' here.")
+    assert notebook.fail("%%distribute --detach --engines 2 --device cuda\n1").error[0] == "UsageError"

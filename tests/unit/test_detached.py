@@ -1,0 +1,225 @@
+"""What is between a detached run and a kernel: the mirror of its recorder, what it has shown, and its results on disk."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import socket
+from multiprocessing import AuthenticationError
+
+import pytest
+
+from jupyter_dtrain.detached.ending import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
+from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
+from jupyter_dtrain.detached.line import Hello, Line, Refused
+from jupyter_dtrain.detached.mirror import RunMirror
+from jupyter_dtrain.detached.server import Server
+from jupyter_dtrain.errors import CheckpointError, ClusterError
+from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Notice, RunUpdate, Snapshot, Steps
+from jupyter_dtrain.runs.hosts import HostFile, address_of, going, waiting
+from jupyter_dtrain.runs.recorder import RunRecorder
+
+
+def steps(*numbers, loss=0.5):
+    count = len(numbers)
+    return Steps(
+        rank=0,
+        step=list(numbers),
+        time=[100.0 + number for number in numbers],
+        loss=[loss] * count,
+        weight=[1.0] * count,
+        learning_rate=[0.1] * count,
+        samples=[8] * count,
+    )
+
+
+def curves(run):
+    return {curve.name: (curve.step, curve.value) for curve in run.outline(1000)}
+
+
+def follow(recorder):
+    """Return a recorder's mirror that was begun now, and what brings it up to date."""
+    recorder.drain()
+    snapshot = Snapshot(
+        version=PROTOCOL_VERSION,
+        cluster=ClusterUpdate(phase="running"),
+        run=recorder.run_update(),
+        points=recorder.snapshot_points(),
+        devices=recorder.devices(),
+        times=recorder.times(),
+        notices=recorder.notices(),
+    )
+    mirror = RunMirror(recorder.run_update())
+    mirror.begin(snapshot)
+    return mirror, lambda: mirror.take(recorder.drain())
+
+
+def test_a_mirror_has_what_its_recorder_has():
+    recorder = RunRecorder(run_id="r", name="digits", world_size=1)
+    recorder.apply(steps(1, 2, 3))
+    recorder.apply(Notice(rank=0, text="said before"))
+    mirror, update = follow(recorder)
+    assert curves(mirror) == curves(recorder)
+    recorder.apply(steps(4, 5, loss=math.nan))
+    recorder.apply(Notice(rank=0, text="said later"))
+    update()
+    assert curves(mirror) == curves(recorder)
+    assert [notice.text for notice in mirror.notices()] == [notice.text for notice in recorder.notices()]
+    assert curves(mirror)["loss"][0] == [1, 2, 3, 4, 5]
+    recorder.finish("finished")
+    update()
+    assert mirror.run_update() == recorder.run_update()
+
+
+def test_a_mirror_goes_back_with_its_recorder():
+    recorder = RunRecorder(run_id="r", name="digits", world_size=1)
+    recorder.apply(steps(*range(1, 11)))
+    mirror, update = follow(recorder)
+    recorder.go_back(4, None)
+    update()
+    assert curves(mirror)["loss"][0] == [1, 2, 3, 4]
+    recorder.go_back(2, None)
+    recorder.apply(steps(*range(3, 13), loss=0.25))  # told before anybody heard of the step that it went back to
+    update()
+    assert curves(mirror)["loss"] == ([*range(1, 13)], [0.5] * 2 + [0.25] * 10)
+    assert curves(mirror) == curves(recorder)
+
+
+def test_a_mirror_passes_on_what_is_new_once():
+    recorder = RunRecorder(run_id="r", name="digits", world_size=1)
+    recorder.apply(steps(1, 2))
+    mirror, update = follow(recorder)
+    told = mirror.drain()
+    assert [m.step for m in told if m.type == "points" and m.name == "loss"] == [[1, 2]]
+    assert mirror.drain() == []
+    recorder.apply(steps(3))
+    update()
+    assert [m.step for m in mirror.drain() if m.type == "points" and m.name == "loss"] == [[3]]
+
+
+def test_the_process_of_a_mirror_dies():
+    mirror = RunMirror(RunUpdate(run_id="r", name="digits", phase="running", world_size=2, started=0.0, elapsed=1.0))
+    mirror.end("It was killed.")
+    assert (mirror.run_update().phase, mirror.run_update().error) == ("failed", "It was killed.")
+
+
+class Heard:
+    """An output that remembers."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: self.calls.append((name, arguments, options))
+
+
+def test_what_was_shown_is_shown_again(tmp_path):
+    noted = []
+    journal = Journal(tmp_path / "shown", on_call=lambda: noted.append(1))
+    journal.stream("stdout", "epoch 0\n")
+    calls, position = read_calls(journal.path, 0)
+    assert calls == [("stream", ("stdout", "epoch 0\n"), {})]
+    assert read_calls(journal.path, position) == ([], position)
+    journal.display({"data": {"text/plain": "picture"}}, update=True)
+    journal.clear(wait=True)
+    journal.say("x" * 2 * BATCH)
+    heard, num_reads = Heard(), 0
+    while (read := read_calls(journal.path, position))[0]:
+        replay(read[0], heard)
+        position, num_reads = read[1], num_reads + 1
+    assert heard.calls[:2] == [("display", ({"data": {"text/plain": "picture"}},), {"update": True}), ("clear", (), {"wait": True})]
+    assert heard.calls[2] == ("say", ("x" * 2 * BATCH,), {})
+    assert num_reads == 2, "much is read in parts"
+    assert len(noted) == 4
+
+
+def test_what_is_half_written_is_left_for_later(tmp_path):
+    journal = Journal(tmp_path / "shown", on_call=lambda: None)
+    journal.say("whole")
+    journal.say("half")
+    half = tmp_path / "half"
+    half.write_bytes(journal.path.read_bytes()[:-1])
+    assert [call[1] for call in read_calls(half, 0)[0]] == [("whole",)]
+
+
+def snapshot():
+    run = RunUpdate(run_id="r", name="digits", phase="failed", world_size=2, started=0.0, elapsed=1.0)
+    return Snapshot(version=PROTOCOL_VERSION, cluster=ClusterUpdate(phase="stopped"), run=run)
+
+
+def test_an_ending_is_read_as_it_was_written_and_by_nobody_else(tmp_path, monkeypatch):
+    shown = tmp_path / "journal"
+    shown.write_bytes(b"")
+    folder = results_of(tmp_path)
+    write_ending(folder, Ending(snapshot(), error=ClusterError("lost")), shown=shown, run_id="r")
+    ending = read_ending(folder, "r", trusted=False)
+    assert (str(ending.error), ending.result, ending.snapshot) == ("lost", None, snapshot())
+    with monkeypatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "of-somebody-else"))
+        with pytest.raises(CheckpointError, match=r"was not written by you here.*`%distribute attach r --trust`"):
+            read_ending(folder, "r", trusted=False)
+        assert str(read_ending(folder, "r", trusted=True).error) == "lost"
+    (folder / ENDING).write_bytes(b"changed")
+    with pytest.raises(CheckpointError, match="What r has come to is damaged"):
+        read_ending(folder, "r", trusted=True)
+
+
+def test_no_room_for_the_results_leaves_nothing_behind(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: usage._replace(free=10))
+    shown = tmp_path / "journal"
+    shown.write_bytes(b"x" * 100)
+    with pytest.raises(CheckpointError, match="There is no room for the results of the run"):
+        write_ending(results_of(tmp_path), Ending(snapshot()), shown=shown, run_id="r")
+    assert list(tmp_path.iterdir()) == [shown]
+
+
+def test_runs_are_found_by_what_lies_in_their_folders(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert (going(tmp_path), waiting(tmp_path)) == ([], [])
+    host = HostFile(tmp_path / "a", tmp_path / "line")
+    assert (going(tmp_path), address_of(tmp_path / "a"), address_of(tmp_path / "b")) == (["a"], tmp_path / "line", None)
+    host.remove()
+    assert going(tmp_path) == []
+    write_ending(results_of(tmp_path / "b"), Ending(snapshot()), shown=None, run_id="b")
+    assert waiting(tmp_path) == ["b"]
+    mark_taken(results_of(tmp_path / "b"))
+    assert waiting(tmp_path) == []
+
+
+def test_a_host_that_was_killed_is_not_there(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "host.json").write_text('{"address": "/tmp/nobody"}')  # and nobody holds its lock
+    assert address_of(tmp_path / "a") is None
+
+
+def test_one_kernel_at_a_time(tmp_path):
+    server = Server(tmp_path)
+    try:
+        first = Line.to(tmp_path / "line")
+        first.send(Hello(11, begins=True))
+        assert server.receive() == Hello(11, begins=True)
+        second = Line.to(tmp_path / "line")
+        second.send(Hello(22))
+        assert second.receive() == Refused(11)
+        first.close()
+        assert server.receive() is None, "it is gone"
+    finally:
+        server.close()
+
+
+def test_who_does_not_know_the_secret_is_not_heard(tmp_path, monkeypatch):
+    server = Server(tmp_path)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "of-somebody-else"))
+            with pytest.raises(AuthenticationError):
+                Line.to(tmp_path / "line")
+        with socket.socket(socket.AF_UNIX) as unheard:
+            unheard.connect(str(tmp_path / "line"))
+        line = Line.to(tmp_path / "line")  # and those who do still are
+        line.send(Hello(11, begins=True))
+        assert server.receive() == Hello(11, begins=True)
+    finally:
+        server.close()
