@@ -7,6 +7,7 @@ JupyterLab: it tells a snapshot and then what is new, and takes commands. The gu
 from __future__ import annotations
 
 import pickle
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,11 +95,12 @@ class Host:
                     self._journal.say(f"{error} They are kept in memory until there is room.")
                 self._server.wait_for_change()
                 continue
+            # Beside, because a kernel that is stopped takes nothing in.
+            threading.Thread(target=self._session.stop_cluster, name="dtrain-stop", daemon=True).start()
             kept = folder.parent == self._run_folder
             if kernel is not None:
                 self._server.flush(kernel)
                 kernel.line.send(Ended(folder))
-                self._session.stop_cluster()
                 if self._server.wait_until_taken(kernel):
                     if kept:
                         mark_taken(folder)

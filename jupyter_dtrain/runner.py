@@ -15,7 +15,7 @@ from .execution import Output, RankEnd, lost_engines
 from .group import Group
 from .options import ClusterOptions
 from .protocol import RUN_PHASES_ENDED, Message, RunPhase
-from .runs.hosts import address_of
+from .runs.hosts import address_of, forget_results
 from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
 from .runs.recording import Recording
@@ -198,6 +198,7 @@ class Runner:
             keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
+        forget_results(record.folder)
         return self._carry_out(group, task, keeper, writer, recording, output), values
 
     def _carry_out(

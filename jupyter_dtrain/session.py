@@ -15,6 +15,7 @@ from pathlib import Path
 from .capture.bundle import Bundle, RandomState
 from .capture.pickling import Packed
 from .cluster.cluster import EngineCluster
+from .cluster.devices import plan_devices
 from .detached.mirror import RunMirror
 from .detached.remote import Remote
 from .engines import Engines
@@ -111,7 +112,8 @@ class Session:
 
         with self._one_run():
             if options.detach:
-                self.stop_cluster()  # what it computes on is the run's now
+                plan_devices(options.cluster)  # what cannot be had must not cost the engines that there are
+                self.stop_cluster()  # what they compute on is the run's now
                 return self.remote.run(options, work, output=output)
             return self._runner.run(options.cluster, work, output=output)
 

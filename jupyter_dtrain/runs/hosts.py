@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 
 HOST = "host.json"
@@ -57,6 +58,11 @@ def address_of(run_folder: Path) -> Path | None:
         return Path(json.loads(content)["address"])
     except (ValueError, KeyError, TypeError):  # this moment written
         return None
+
+
+def forget_results(run_folder: Path) -> None:
+    """Remove the results that a run has left there: it goes on from before them."""
+    shutil.rmtree(run_folder / RESULTS, ignore_errors=True)
 
 
 def going(folder: Path) -> list[str]:

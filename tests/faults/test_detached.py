@@ -243,6 +243,34 @@ def test_its_process_killed(two, new_notebook):
     assert run.notebook.value(STATE) == two.expected
 
 
+def test_interrupted_while_it_starts(new_notebook):
+    notebook = new_notebook()
+    notebook.run(IMPORTS)
+    cell = notebook.start("%%distribute --engines 2 --device cpu --detach\n1 + 1")
+    shown = lambda: [c["data"]["text/plain"] for c in cell.contents("update_display_data")]  # noqa: E731
+    notebook.wait(lambda: "starting 2 engines" in shown() or not cell.running, "the start of the engines", cell)
+    (host,) = (p for p in psutil.Process(pid_of(notebook)).children() if "jupyter_dtrain.host_app" in p.cmdline())
+    processes = [host, *host.children(recursive=True)]
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert cell.error[0] == "KeyboardInterrupt"
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    assert notebook.run("%%distribute --engines 2 --device cpu --detach --strategy none\n1 + 1").result == "2"
+
+
+def test_a_run_that_ended_detached_goes_on_from_a_checkpoint(two, new_notebook):
+    run = Detached(new_notebook(), LINE.replace("--detach", "--detach --checkpoint-every 50"))
+    run.kill_kernel()
+    run.wait_for_end()
+    assert waiting(run.runs) == [run.record.run_id]
+    second, _ = opened(new_notebook, run.notebook.folder)
+    second.run("%distribute resume digits@100")
+    second.run(AFTERWARDS)
+    assert second.value(STATE) == two.expected
+    assert waiting(run.runs) == [], "these were of an end that is none"
+
+
 def test_there_is_nothing_to_attach_to(new_notebook):
     notebook = new_notebook()
     notebook.run("%load_ext jupyter_dtrain")
