@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .errors import CheckpointError, UsageError
 from .runs.record import DEFAULT_FOLDER, RunRecord
 from .runs.store import RunStore
+from .supervision.checkpoint import Wanted, step_of
 from .supervision.checkpoints import CheckpointFolder
 from .supervision.saved import read_values
 
 
 def load_checkpoint(
     run: str | None = None,
-    step: int | Literal["best"] | None = None,
+    step: Wanted | None = None,
     *,
     folder: Path | str = DEFAULT_FOLDER,
     trust: bool = False,
@@ -59,12 +60,8 @@ def load_checkpoint(
     finally:
         store.close()
     checkpoints = CheckpointFolder(record.folder)
-    if step == "best":
-        best = checkpoints.best()
-        if best is None:
-            raise CheckpointError(f"{record.name} has no best checkpoint: `--best val_loss:min` behind %%distribute keeps one.")
-        step = best.step
-    values = read_values(checkpoints, step, trusted=trust).values
+    wanted = step_of(step, checkpoints.newest_first(), run=record.name)
+    values = read_values(checkpoints, wanted, trusted=trust).values
     for name in into:
         if not hasattr(values.get(name), "state_dict"):
             there = ", ".join(sorted(other for other, value in values.items() if hasattr(value, "state_dict")))

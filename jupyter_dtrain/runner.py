@@ -20,7 +20,7 @@ from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
 from .runs.recording import Recording
 from .runs.store import RunStore
-from .supervision.checkpoint import Checkpoint
+from .supervision.checkpoint import Checkpoint, Wanted, step_of
 from .supervision.checkpoints import CheckpointFolder
 from .supervision.keeper import SnapshotKeeper
 from .supervision.supervisor import Supervisor
@@ -135,7 +135,7 @@ class Runner:
         return self._carry_out(group, task, keeper, writer, recording, output)
 
     def resume(
-        self, run_id: str | None, options: ClusterOptions, *, step: int | None = None, trusted: bool = False, output: Output
+        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None = None, trusted: bool = False, output: Output
     ) -> tuple[RunResult, Packed]:
         """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
 
@@ -145,8 +145,8 @@ class Runner:
             By default the last run that has one and has not finished.
         options : ClusterOptions
             Its engines; by default as many as it had.
-        step : int, optional
-            Of the checkpoint; by default the newest that is intact.
+        step : int or "best", optional
+            Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
         trusted : bool
             Read it whoever has written it, which can run any code.
 
@@ -166,8 +166,9 @@ class Runner:
         if not trusted:
             folder.check_origin()
         checkpoint: Checkpoint | None
-        if step is not None:
-            checkpoint = folder.intact(step, trusted=trusted)
+        wanted = step_of(step, folder.newest_first(), run=record.name)
+        if wanted is not None:
+            checkpoint = folder.intact(wanted, trusted=trusted)
         else:
             checkpoint, complaints = folder.newest_intact(trusted=trusted)
             for complaint in complaints:

@@ -27,6 +27,7 @@ from .runner import Runner, RunResult
 from .runs.record import CellOrigin
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
+from .supervision.checkpoint import Wanted
 from .supervision.supervisor import Supervisor
 from .transport.blobs import BlobFolder
 from .work import Work
@@ -128,7 +129,7 @@ class Session:
             return self.remote.attach(run, trusted=trusted, output=output)
 
     def resume(
-        self, run_id: str | None, options: ClusterOptions, *, step: int | None, trusted: bool, output: Output
+        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None, trusted: bool, output: Output
     ) -> tuple[RunResult, Packed]:
         """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
         with self._one_run():

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from ..errors import UsageError
 from ..options import ClusterOptions, Metric, RunOptions, View
@@ -178,8 +178,8 @@ def _line_parser() -> argparse.ArgumentParser:
     resume.add_argument(
         "run",
         nargs="?",
-        metavar="RUN[@STEP]",
-        help="its id or name, and of which step the checkpoint is (default: the newest of the last run that can go on)",
+        metavar="RUN[@STEP|@best]",
+        help="its id or name, and of which step the checkpoint is, or that it is the best (default: the newest of the last run that can go on)",
     )
     resume.add_argument("--trust", action="store_true", help="read it whoever has written it, which can run any code")
     _add_cluster(resume, "--engines", "-n")
@@ -199,7 +199,7 @@ class LineCommand:
     action: str
     cluster: ClusterOptions
     run: str | None = None
-    step: int | None = None
+    step: int | Literal["best"] | None = None
     trusted: bool = False
 
 
@@ -249,11 +249,13 @@ def parse_line(line: str) -> LineCommand:
     return LineCommand(action=found.action, cluster=_cluster(found), run=run, step=step, trusted=getattr(found, "trust", False))
 
 
-def _run_and_step(text: str) -> tuple[str | None, int | None]:
-    """Return what ``RUN``, ``RUN@STEP`` or ``@STEP`` names."""
+def _run_and_step(text: str) -> tuple[str | None, int | Literal["best"] | None]:
+    """Return what ``RUN``, ``RUN@STEP``, ``RUN@best``, ``@STEP`` or ``@best`` names."""
     run, at, step = text.rpartition("@")
+    if at and step == "best":
+        return run or None, "best"
     if at and not step.isdecimal():
-        raise UsageError(f"{text!r}: behind the @ is the step of a checkpoint, as in {run or 'RUN'}@120.")
+        raise UsageError(f"{text!r}: behind the @ is the step of a checkpoint, as in {run or 'RUN'}@120, or {run or 'RUN'}@best.")
     return (run if at else step) or None, int(step) if at else None
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from ..errors import CheckpointError
 from ..options import Metric
+
+Wanted = int | Literal["best"]
+"""What names a checkpoint of a run: its step, or that it is the best."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +64,13 @@ def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
         if best is None or best.measured is None or checkpoint.measured.metric.is_better(checkpoint.measured.value, best.measured.value):
             best = checkpoint
     return best
+
+
+def step_of(wanted: Wanted | None, checkpoints: Iterable[Checkpoint], *, run: str) -> int | None:
+    """Return the step of the checkpoint that is `wanted`, ``None`` where none is named; a `CheckpointError`: there is no best one."""
+    if wanted != "best":
+        return wanted
+    best = best_of(checkpoints)
+    if best is None:
+        raise CheckpointError(f"{run} has no best checkpoint: `--best val_loss:min` behind %%distribute keeps one.")
+    return best.step

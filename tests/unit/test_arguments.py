@@ -125,7 +125,15 @@ def test_nothing_is_printed_and_nothing_exits(capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("", (None, None)), ("digits", ("digits", None)), ("digits@120", ("digits", 120)), ("@120", (None, 120))]
+    ("text", "found"),
+    [
+        ("", (None, None)),
+        ("digits", ("digits", None)),
+        ("digits@120", ("digits", 120)),
+        ("@120", (None, 120)),
+        ("digits@best", ("digits", "best")),
+        ("@best", (None, "best")),
+    ],
 )
 def test_which_checkpoint_a_run_goes_on_from(text, found):
     command = parse_line(f"resume {text} --trust")
