@@ -179,7 +179,7 @@ def _line_parser() -> argparse.ArgumentParser:
         "run",
         nargs="?",
         metavar="RUN[@STEP|@best]",
-        help="its id or name, and of which step the checkpoint is, or that it is the best (default: the newest of the last run that can go on)",
+        help="its id or name, and which checkpoint: that of a step, or the best (default: the newest of the last run that can go on)",
     )
     resume.add_argument("--trust", action="store_true", help="read it whoever has written it, which can run any code")
     _add_cluster(resume, "--engines", "-n")
