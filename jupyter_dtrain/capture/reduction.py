@@ -61,12 +61,26 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
         case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
             return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
+        case FunctionType() | type() if (value := stands_for(obj)) is not None:
+            return itself, (value,)
         case io.TextIOWrapper() | io.BufferedReader() | io.BufferedWriter() if obj.closed:
             return _closed_file, (obj.name, getattr(obj, "mode", "rb"))
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
     return reduced_compiled(obj)
+
+
+def stands_for(obj: object) -> Any:
+    """Return the function or class that `obj`, one of this project's, takes the place of during a run; ``None`` if it does not."""
+    if isinstance(obj, FunctionType):
+        ours = str(obj.__globals__.get("__name__")).startswith(_OURS)
+    else:
+        ours = isinstance(obj, type) and type(obj).__module__.startswith(_OURS)
+    return vars(obj).get("__wrapped__") if ours else None
+
+
+_OURS = f"{__name__.partition('.')[0]}."
 
 
 def foreign_attributes(obj: object) -> frozenset[str]:

@@ -102,4 +102,4 @@ def _of_type(original: Any, whole: Callable[[Any], Any]) -> Any:
         def __eq__(cls, other: object) -> bool:
             return other is original or other is cls
 
-    return _Constructor(f"torch.{original.__name__}", (), {"__module__": "torch"})
+    return _Constructor(f"torch.{original.__name__}", (), {"__module__": "torch", "__wrapped__": original})

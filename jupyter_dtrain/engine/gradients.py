@@ -11,6 +11,7 @@ ranks agree on as it is, so gradients accumulated over several backward passes c
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -24,6 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .modules import parameters_in
 from .placements import GlobalTensor, Shard, part_of
+
+warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # a copy more, in a reducer that is ours
 
 MAX_REDUCERS = 8
 """Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""

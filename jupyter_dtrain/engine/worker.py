@@ -43,6 +43,7 @@ from .program import Program
 from .results import Home
 from .shown import Count, Shown
 from .snapshots import Snapshots
+from .stand_ins import known_by_names
 from .standing import standing
 from .task import Outcome, Task
 from .timing import OUTSIDE, Counted, Timing
@@ -227,6 +228,7 @@ def _run_cell(
         output_of(rank, shown if rank == 0 or task.output == "all" else None),
         shell_in(namespace),
         warnings_of_callers(),
+        known_by_names(namespace) if isinstance(training, Training) else contextlib.nullcontext(),
         loops.installed(),
     ):
         try:

@@ -74,6 +74,7 @@ ENGINE_ORDER = [
     "cell",
     "files",
     "event_writers",
+    "stand_ins",
     "optimizers",
     "placements",
     "later",
