@@ -23,6 +23,7 @@ from .collation import Agree, Collation, CutAfterLoading, is_default
 from .cursors import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
+from .rows import taking_rows
 from .shares import Share
 from .sources import Loaded, OwnSamples, Source, as_it_is, draws_by_itself, forget_pending, may_draw, of_own_samples
 from .split_batches import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
@@ -139,7 +140,7 @@ class SharedLoaders:
         return batches
 
     def _batches(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> SplitBatches | WatchedBatches:
-        loader = self._with_joined_batches(loader)
+        original, loader = taking_rows(original), self._with_joined_batches(loader)
         if not cursor.split:
             return WatchedBatches(original(loader), self._on_whole)
         whole = Source(original, loader, as_it_is)

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader
 
 from ..capture.bundle import RandomState
 from .batches import Layout
-from .collation import Collation, is_default
+from .collation import Collation
 from .index_batches import with_batches
 from .randomness import LoadingStream, generators_in
+from .rows import has_rows
 from .shares import Share
 
 Loaded = tuple[Any, Share | None, Layout | None]
@@ -110,10 +111,7 @@ def forget_pending(loader: DataLoader[Any]) -> None:
 
 def may_draw(loader: DataLoader[Any]) -> bool:
     """Return whether loading a batch may draw random numbers: those of a tensor's rows cannot, and to find out takes time."""
-    dataset: Any = loader.dataset
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return not (type(dataset) is TensorDataset and is_default(loader))
+    return not has_rows(loader)
 
 
 def draws_by_itself(loader: DataLoader[Any]) -> bool:
