@@ -76,21 +76,6 @@ def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
 _EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)
 
 
-class _Early:
-    """An exchange that is under way."""
-
-    def __init__(self, work: Any, total: torch.Tensor, version: int) -> None:
-        self._work, self._total = work, total
-        self.version = version
-
-    def value(self) -> torch.Tensor:
-        if self._work is not None:
-            with Counted(COMMUNICATION):
-                self._work.wait()
-            self._work = None
-        return self._total
-
-
 class Exchange:
     """Turns global tensors into whole ones, the same on every rank."""
 
@@ -115,20 +100,23 @@ class Exchange:
         """Exchange what a value waits for. A collective."""
         later.resolve(_all_sum)
 
-    def begin(self, tensor: GlobalTensor) -> None:
-        """Start to exchange the value of a partial tensor, to be had from :meth:`value` when it is read."""
-        placement = tensor.placement
-        assert isinstance(placement, Partial)
-        part = part_of(tensor).detach()
-        total = part.clone() if placement.weight is None else weigh(part, placement.weight)
-        tensor.__dict__["_early"] = _Early(dist.all_reduce(total, async_op=True), total, tensor._version)
+    @staticmethod
+    def know(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Take `value` as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor.__dict__["_value"] = tensor._version, value.view(tensor.shape)
+
+    @staticmethod
+    def known(tensor: GlobalTensor) -> torch.Tensor | None:
+        """Return the value of `tensor` without its graph, if it is known; ``None``: a collective has to be asked."""
+        version, value = tensor.__dict__.get("_value", (-1, None))
+        with torch._C.DisableTorchFunctionSubclass():
+            return value if version == tensor._version else None
 
     def value(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the value of `tensor` without its graph. A collective, unless it was begun before."""
-        early: _Early | None = tensor.__dict__.get("_early")
-        if early is not None and early.version == tensor._version:
-            return early.value()
-        return self.whole(tensor).detach()
+        """Return the value of `tensor` without its graph. A collective, unless it is known."""
+        known = self.known(tensor)
+        return self.whole(tensor).detach() if known is None else known
 
     @staticmethod
     def sum(part: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ import torch._functorch.eager_transforms as eager_transforms
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .cell import users_line
 from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
@@ -62,8 +61,7 @@ class GlobalView:
     def __init__(self, *, rank: int, world_size: int, on_whole: Callable[[str], None]) -> None:
         self._world_size = world_size
         self._exchange = Exchange()
-        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, self._on_read)
-        self._read_sites: set[tuple[str, int]] = set()
+        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -239,22 +237,6 @@ class GlobalView:
         if any(isinstance(leaf, GlobalTensor) for leaf in pytree.tree_leaves((args, kwargs))) or was_exchanged(roots):
             return self._rules.dispatch(original, args, kwargs)
         return original(*args, **kwargs)
-
-    def before_backward(self, root: torch.Tensor) -> None:
-        """Begin to exchange a loss that is going to be read: the exchange runs beside the backward pass.
-
-        What was read after a backward pass at the same line before is read again, on every rank.
-        """
-        if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial):
-            site = users_line()
-            root.__dict__["_site"] = site
-            if site in self._read_sites:
-                self._exchange.begin(root)
-
-    def _on_read(self, tensor: GlobalTensor) -> None:
-        site = tensor.__dict__.get("_site")
-        if site is not None:
-            self._read_sites.add(site)
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 

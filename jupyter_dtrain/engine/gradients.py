@@ -7,6 +7,9 @@ tensors that belong to no module) the leaves of its graph say what has to be red
 The reducer averages over ranks. A rank's part of the global batch enters before that, at the root of the graph: a mean
 over a share of weight *w* of the global batch is scaled by *w · world_size*. Averaging is linear and leaves what all
 ranks agree on as it is, so gradients accumulated over several backward passes come out right as well.
+
+The value of a loss travels with its gradients, as that of one leaf more which nobody else knows: a cell that reads it after the
+backward pass waits for nothing.
 """
 
 from __future__ import annotations
@@ -14,65 +17,21 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .modules import parameters_in
-from .placements import GlobalTensor, Shard, part_of
+from .placements import GlobalTensor, Partial, Shard, part_of
+from .reducer import Reducer
 
 warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # a copy more, in a reducer that is ours
 
 MAX_REDUCERS = 8
 """Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
-
-
-class _Leaves(nn.Module):
-    """Leaf tensors, registered or not, in the place where DistributedDataParallel looks for parameters.
-
-    Parameters
-    ----------
-    leaves : sequence of Tensor
-    sparse : container of int
-        Ids of those whose gradients are sparse.
-    """
-
-    def __init__(self, leaves: Sequence[torch.Tensor], sparse: Container[int]) -> None:
-        super().__init__()
-        self._leaves = tuple(leaves)
-        self._sparse = sparse
-
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        for index, leaf in enumerate(self._leaves):
-            yield f"leaf_{index}", leaf  # type: ignore[misc]
-
-    def named_modules(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Module]]:
-        """Yield a module for each leaf if some are sparse: an embedding is what tells DistributedDataParallel of a sparse gradient."""
-        if not any(id(leaf) in self._sparse for leaf in self._leaves):
-            yield "", self
-            return
-        for index, leaf in enumerate(self._leaves):
-            yield f"module_{index}", (_SparseLeaf if id(leaf) in self._sparse else _Leaf)(leaf)
-
-
-class _Leaf(nn.Module):
-    def __init__(self, leaf: torch.Tensor) -> None:
-        super().__init__()
-        self._leaf = leaf
-
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        yield "leaf", self._leaf  # type: ignore[misc]
-
-
-class _SparseLeaf(_Leaf, nn.Embedding):
-    def __init__(self, leaf: torch.Tensor) -> None:
-        nn.Embedding.__init__(self, 0, 0, sparse=True)
-        self._leaf = leaf
 
 
 class GradientSync:
@@ -91,7 +50,7 @@ class GradientSync:
         self._world_size = world_size
         self._weight_of = weight_of
         self._on_computed = on_computed
-        self._reducers: OrderedDict[tuple[int, ...], DistributedDataParallel] = OrderedDict()
+        self._reducers: OrderedDict[tuple[object, ...], Reducer] = OrderedDict()
         self._models: list[weakref.ref[nn.Module]] = []
         # By the parameter's id: weak references to it and to its model. PyTorch's dictionary for this takes ten times as long to look into.
         self._model_of: dict[int, tuple[weakref.ref[nn.Parameter], weakref.ref[nn.Module]]] = {}
@@ -127,44 +86,35 @@ class GradientSync:
         **options: Any,
     ) -> None:
         """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
-        parts = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
-        scaled = [self._scaled(root, part, gradient) for root, part, gradient in zip(tensors, parts, grad_tensors, strict=True)]
-        tensors = parts
-        reached = leaves_of(tensors)
+        roots = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
+        factors = [self._weight_of(root) * self._world_size for root in tensors]
+        scaled = [_scaled(*both) for both in zip(tensors, roots, grad_tensors, factors, strict=True)]
+        reached = leaves_of(roots)
         if inputs is not None:
             kept = {id(tensor) for tensor in inputs}
             reached = [leaf for leaf in reached if id(leaf) in kept]
         if not reached:
-            original(tensors, scaled, inputs=inputs, **options)
+            original(roots, scaled, inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
-        reducer, partial = self._reducer_for(wanted, complete=len(wanted) == len(reached), backward=original)
-        roots = tensors
-        if len(wanted) != len(reached) and not partial:
+        loss = roots[0].detach() if inputs is None and _is_exchanged(tensors[0]) and roots[0].numel() == 1 else None
+        reducer = self._reducer_for(wanted, complete=len(wanted) == len(reached), loss=loss, backward=original)
+        if len(wanted) != len(reached) and not reducer.may_lack_leaves:
             # All were reached when the reducer was made, so it waits for each of them on every rank.
             there = {id(leaf) for leaf in reached}
             rest = [leaf for leaf in wanted if id(leaf) not in there]
             roots.append(torch.stack([leaf.reshape(-1)[:1].sum() for leaf in rest]).sum())
             scaled.append(torch.zeros_like(roots[-1]))
         # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
-        untouched = [] if partial else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
-        reducer._rebuild_buckets()
-        reducer.prepare_for_backward(roots if partial else [])
+        untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
+        reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
         with _Hooks(reached), _Computed(roots, self._on_computed):
             original(roots, scaled, inputs=inputs, **options)
         for leaf in untouched:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
                 leaf.grad = None  # as on one process: an optimizer passes it over
-
-    def _scaled(self, root: torch.Tensor, part: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        factor = self._weight_of(root) * self._world_size
-        if not part.requires_grad:
-            return gradient
-        if gradient is not None and isinstance(root, GlobalTensor) and isinstance(root.placement, Shard):
-            gradient = part_of(gradient) if isinstance(gradient, GlobalTensor) else gradient[_rows(root.placement)]
-        if factor == 1.0:
-            return gradient
-        return torch.full_like(part, factor) if gradient is None else gradient * factor
+        if loss is not None:
+            reducer.give(tensors[0])
 
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
@@ -172,18 +122,22 @@ class GradientSync:
         rest = {id(p): p for model in models.values() for p in parameters_in(model) if p.requires_grad and id(p) not in there}
         return reached + list(rest.values())
 
-    def _reducer_for(self, leaves: list[torch.Tensor], *, complete: bool, backward: Callable[..., None]) -> tuple[Any, bool]:
-        key = tuple(sorted(id(leaf) for leaf in leaves))
-        ddp = self._reducers.get(key)
-        if ddp is None:
-            ddp = self._reducers[key] = _make_reducer(self._ordered(leaves), sparse=self._sparse(), complete=complete)
-            if self._world_size > 2 and not ddp.find_unused_parameters:
-                _settle_layout(ddp, leaves, backward)
+    def _reducer_for(
+        self, leaves: list[torch.Tensor], *, complete: bool, loss: torch.Tensor | None, backward: Callable[..., None]
+    ) -> Reducer:
+        kind = None if loss is None else (loss.dtype, loss.device)
+        key = (kind, *sorted(map(id, leaves)))
+        reducer = self._reducers.get(key)
+        if reducer is None:
+            slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
+            reducer = self._reducers[key] = Reducer(self._ordered(leaves), slot, sparse=self._sparse(), complete=complete)
+            if self._world_size > 2 and not reducer.may_lack_leaves:
+                reducer.settle_layout(backward)
             if len(self._reducers) > MAX_REDUCERS:
                 self._reducers.popitem(last=False)
         else:
             self._reducers.move_to_end(key)
-        return ddp.reducer, ddp.find_unused_parameters
+        return reducer
 
     def _sparse(self) -> set[int]:
         """Return the ids of the parameters whose gradients are sparse."""
@@ -257,68 +211,50 @@ class _Computed:
             self._handle.remove()
 
 
+def _scaled(root: torch.Tensor, part: torch.Tensor, gradient: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+    """Return the gradient with which the backward pass begins at the rank's `part` of `root`."""
+    if not part.requires_grad:
+        return gradient
+    if gradient is not None and isinstance(root, GlobalTensor) and isinstance(root.placement, Shard):
+        gradient = part_of(gradient) if isinstance(gradient, GlobalTensor) else gradient[_rows(root.placement)]
+    if factor == 1.0:
+        return gradient
+    return torch.full_like(part, factor) if gradient is None else gradient * factor
+
+
+def _times(part: torch.Tensor, factor: float) -> torch.Tensor:
+    if not factor:  # the part of a rank without samples may be anything
+        return torch.zeros_like(part)
+    return part if factor == 1.0 else part * factor
+
+
+def _is_exchanged(root: torch.Tensor) -> bool:
+    """Return whether ranks put the value of `root` together if it is read, from parts of its own shape."""
+    return isinstance(root, GlobalTensor) and isinstance(root.placement, Partial)
+
+
 def _rows(placement: Shard) -> tuple[slice, ...]:
     return (*(slice(None),) * placement.dim, placement.loaded)
-
-
-def _make_reducer(leaves: list[torch.Tensor], *, sparse: Container[int], complete: bool) -> DistributedDataParallel:
-    # A reducer that looks for unused parameters costs a walk of the graph and one more collective per pass: ranks
-    # take the cheaper one where the first pass reaches every leaf on all of them.
-    agreed = torch.tensor([0 if complete else 1])
-    dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-    return DistributedDataParallel(
-        _Leaves(leaves, sparse),
-        init_sync=False,
-        gradient_as_bucket_view=True,
-        find_unused_parameters=bool(agreed.item()),
-    )
-
-
-def _settle_layout(ddp: Any, leaves: Sequence[torch.Tensor], backward: Callable[..., None]) -> None:
-    """Let a new reducer take the layout of its buckets from a backward pass over nothing, not from the first that comes along.
-
-    The order in which more than two ranks' parts are added up depends on the layout. A run that goes on from a snapshot has new
-    reducers, and is to add up as before.
-    """
-    if any(isinstance(module, nn.Embedding) for _, module in ddp.module.named_modules()):
-        return  # sparse gradients have no layout
-    before = [(leaf, leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in leaves]
-    hooks = [(hooks, dict(hooks)) for leaf in leaves for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]
-    for registered, _ in hooks:
-        registered.clear()
-    with torch.enable_grad():
-        roots = [leaf.reshape(-1)[:1].sum() for leaf in ddp.module.parameters()]
-    ddp.reducer.prepare_for_backward([])
-    backward(roots, [torch.zeros_like(root) for root in roots])
-    for registered, copy in hooks:
-        registered.update(copy)
-    for leaf, gradient, values in before:
-        leaf.grad = gradient
-        if gradient is not None and values is not None:
-            gradient.copy_(values)  # the reducer has made it a view of its bucket
 
 
 def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the leaf tensors that require gradients in the graph of `roots`, in the order in which the graph is walked."""
     leaves: dict[int, torch.Tensor] = {}
-    seen: set[Any] = set()
     pending: list[Any] = []
     for root in roots:
         if root.grad_fn is not None:
             pending.append(root.grad_fn)
         elif root.requires_grad:
             leaves[id(root)] = root
+    seen = set(pending)
     while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        functions = node.next_functions
+        functions = (node := pending.pop()).next_functions
         if not functions:  # only a node that adds to a leaf has none and a variable
             variable = getattr(node, "variable", None)
             if variable is not None and not isinstance(variable, GlobalTensor):  # a batch that requires gradients is the rank's own
                 leaves[id(variable)] = variable
         for following, _ in functions:
             if following is not None and following not in seen:
+                seen.add(following)
                 pending.append(following)
     return list(leaves.values())

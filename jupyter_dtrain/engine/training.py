@@ -250,8 +250,6 @@ class Training:
             self._observer.on_backward(part_of(root).detach() * self._world_size, 1.0 / self._world_size)
         else:
             self._observer.on_backward(root, self._weight_of(root))
-        if self._view is not None:
-            self._view.before_backward(root)
         if not self._drew:  # no loader marks the steps
             self._control.boundary(self._observer.step)
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch.distributed as dist
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
+from jupyter_dtrain.engine.cell import run_cell
+from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 
 BASE = """
 import torch
@@ -54,6 +57,45 @@ CASES = {
     "plain": Case("", LOOP),
     "one sample for all ranks": Case("loader = tiny", LOOP),
     "sums": Case("", LOOP.replace("F.mse_loss(model(x), y)", "F.mse_loss(model(x), y, reduction='sum')")),
+    "losses that are kept, and read at the end": Case(
+        "kept, detached = [], []",
+        """
+        for x, y in loader:
+            model.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            kept.append(loss)
+            detached.append(loss.detach())
+        seen += [loss.item() for loss in kept] + [loss.item() for loss in detached] + [f"{kept[0]:.6f}"]
+        """,
+    ),
+    "a loss that is changed once it was read": Case(
+        "",
+        """
+        for x, y in loader:
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            seen.append(loss.item())
+            copy = loss.detach()
+            copy *= 2
+            seen += [copy.item(), loss.item()]
+            copy = loss.detach().clone().mul_(3)
+            loss.data += 1
+            seen += [copy.item(), loss.data.item()]
+        """,
+    ),
+    "losses of several types, in one number or a vector of one": Case(
+        "",
+        """
+        for x, y in loader:
+            for kind in (torch.float32, torch.float64):
+                loss = F.mse_loss(model(x), y).to(kind)
+                (loss if kind == torch.float64 else loss[None]).backward()
+                seen.append(float(loss.double()) if kind == torch.float64 else round(loss.item(), 5))
+            (2 * F.l1_loss(model(x), y)[None]).backward()
+        seen += [round(g, 5) for p in model.parameters() for g in p.grad.flatten().tolist()]  # one of them came through a float32
+        """,
+    ),
     "accumulated": Case(
         "",
         """
@@ -317,12 +359,43 @@ def test_gradients_are_those_of_one_process(name, world_size, ranks, plain):
         assert_close(found["compared"], plain[name])
 
 
+def exchanges(run: Run, read: str) -> tuple[int, int]:
+    """Train for three steps; return how many exchanges the last two have begun by hand, and how many numbers came of them."""
+    cell = f"""
+for number, (x, y) in enumerate(DataLoader(TensorDataset(x_all[:12], y_all[:12]), batch_size=4)):
+    if number == 1:
+        counted.clear()
+    model.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    {read}
+"""
+    counted: list[int] = []
+    namespace: dict[str, Any] = {"__name__": "__main__", "counted": counted}
+    run_cell(BASE.replace("11", "12"), "setup", namespace)
+    training, reduce = run.training(namespace["model"]), dist.all_reduce
+
+    def all_reduce(*args: Any, **kwargs: Any) -> Any:
+        counted.append(1)
+        return reduce(*args, **kwargs)
+
+    with training.installed(), mock.patch.object(dist, "all_reduce", all_reduce):
+        run_cell(cell, "cell", namespace)
+    return len(counted), len(namespace["seen"])
+
+
+def test_to_read_a_loss_after_its_backward_pass_takes_no_exchange_of_its_own(ranks):
+    assert ranks.call(2, exchanges, "seen.append(loss.item())") == [(0, 3)] * 2
+    assert ranks.call(2, exchanges, "seen.append(loss.detach().cpu().item())") == [(0, 3)] * 2
+    assert ranks.call(2, exchanges, "seen.append(loss.exp().item())") == [(2, 3)] * 2, "this counts them"
+
+
 def assert_close(found: Any, expected: Any) -> None:
     if isinstance(expected, list | tuple):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other)
-    elif expected is None:
-        assert found is None
+    elif expected is None or isinstance(expected, str):
+        assert found == expected
     else:
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)

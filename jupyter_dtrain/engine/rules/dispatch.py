@@ -35,8 +35,6 @@ class Rules:
     rank, world_size : int
     on_whole : callable
         Told the name of an operation that had no rule and was computed on whole tensors.
-    on_read : callable
-        Told of a tensor whose value is read as a number.
     """
 
     table: Mapping[Any, Rule]
@@ -44,7 +42,6 @@ class Rules:
     rank: int
     world_size: int
     on_whole: Callable[[str], None]
-    on_read: Callable[[GlobalTensor], None]
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -221,11 +218,10 @@ def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read a value as Python's own number or text: the graph does not matter, and the exchange may have begun already."""
+    """Read a value as Python's own number or text: the graph does not matter, and the value may be known already."""
     tensor = args[0]
     if not isinstance(tensor, GlobalTensor):
         return rules.on_wholes(func, args, kwargs)
-    rules.on_read(tensor)
     value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.whole(tensor).detach()
     return func(value, *rules.whole(args[1:]), **rules.whole(kwargs))
 

@@ -192,9 +192,9 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         first.__dict__.pop("_later", None)  # which may be changed through it, without a word
     elif isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
         keep_later(kept, Later(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
-    for name in ("_site", "_early"):  # what is known of the value (`exchange`)
-        if name in first.__dict__ and kept.dtype == first.dtype:
-            kept.__dict__[name] = first.__dict__[name]
+    known = rules.exchange.known(first)
+    if known is not None and known.dtype == result.dtype:
+        rules.exchange.know(kept, known.clone())
     return kept
 
 

@@ -16,6 +16,7 @@ from .dispatch import (
     ndim_of,
 )
 
+_OF_NUMBERED_CLASSES = frozenset((F.cross_entropy, F.nll_loss))
 _OF_CLASSES = frozenset((F.cross_entropy, F.nll_loss, F.multi_margin_loss))
 
 
@@ -24,6 +25,8 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None:
         raise NeedsWhole  # the old spelling
     reduction = kwargs.get("reduction", "mean")
+    if (rows := _rows_of_both(args, kwargs)) is not None:  # nothing has to be cut: this is nearly all
+        return _reduced(rules, func, args, kwargs, reduction, rows)
     globals_here = globals_in([*args, *kwargs.values()])
     if any(not isinstance(t.placement, Shard) or t.placement.dim != 0 for t in globals_here):
         raise NeedsWhole
@@ -46,9 +49,24 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     of_classes = func in _OF_CLASSES  # their `weight` is one number per class
     new_args = tuple(arg if of_classes and position == 2 else fit(arg) for position, arg in enumerate(args))
     new_kwargs = {key: value if key == "pos_weight" or (of_classes and key == "weight") else fit(value) for key, value in kwargs.items()}
-    if reduction == "mean" and func in (F.cross_entropy, F.nll_loss):
-        return _class_loss(rules, func, new_args, new_kwargs, placement)
-    result = rules.local(func, new_args, new_kwargs)
+    return _reduced(rules, func, new_args, new_kwargs, reduction, placement)
+
+
+def _rows_of_both(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shard | None:
+    """Return the placement of input and target where both are the rank's rows of one batch and nothing else is a tensor."""
+    if len(args) != 2 or type(args[0]) is not GlobalTensor or type(args[1]) is not GlobalTensor:
+        return None
+    placement = args[0].placement
+    if not isinstance(placement, Shard) or placement.dim or args[1].placement != placement:
+        return None
+    return None if any(isinstance(value, torch.Tensor) for value in kwargs.values()) else placement
+
+
+def _reduced(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reduction: str, placement: Shard) -> Any:
+    """Compute a loss on the rank's rows, and place what comes out."""
+    if reduction == "mean" and func in _OF_NUMBERED_CLASSES:
+        return _class_loss(rules, func, args, kwargs, placement)
+    result = rules.local(func, args, kwargs)
     if reduction == "none":
         return place(result, placement)
     if reduction == "sum":
