@@ -15,7 +15,7 @@ from .capture.pickling import Packed
 from .cluster.folders import Folders
 from .detached.ending import Ending, mark_taken, results_of, write_ending
 from .detached.line import SOCKET, Ended, Ready
-from .detached.server import Server
+from .detached.server import Kernel, Server
 from .engines import Engines
 from .errors import CheckpointError, ClusterError, DtrainError
 from .interrupts import Interrupts
@@ -87,7 +87,7 @@ class Host:
             if kernel is None and self._run_folder is None:
                 return  # it has not begun, and nobody asks
             try:
-                folder = self._write(ending, for_its_cell=kernel is not None and kernel.begins)
+                folder = self._write(ending, kernel)
             except CheckpointError as error:
                 self._session.stop_cluster()
                 if str(error) != told:
@@ -108,25 +108,30 @@ class Host:
             if kept:
                 return
 
-    def _write(self, ending: Ending, *, for_its_cell: bool) -> Path:
+    def _write(self, ending: Ending, kernel: Kernel | None) -> Path:
         """Write the results where the kernel, or a later one, looks for them, and return where that is.
 
-        The kernel whose cell it is needs less of them, and gets them through shared memory.
+        The kernel whose cell it is needs less of them, and gets them through shared memory; another one does where the disk is full.
         """
         run_id = "" if self._run_folder is None else self._run_folder.name
-        if for_its_cell:
-            folder = results_of(self._folders.blobs)
+        in_memory = results_of(self._folders.blobs)
+        attempts: list[tuple[Path, Ending]] = []
+        if self._run_folder is not None:
+            attempts.append((results_of(self._run_folder), ending))
+        if kernel is not None and kernel.begins:
+            attempts.insert(0, (in_memory, replace(ending, values=None)))
+        elif kernel is not None:
+            attempts.append((in_memory, ending))
+        error: CheckpointError | None = None
+        for folder, content in attempts:
             try:
-                write_ending(folder, replace(ending, values=None), shown=None, run_id=run_id)
-            except CheckpointError:
-                if self._run_folder is None:
-                    raise
+                write_ending(folder, content, shown=None if folder == in_memory else self._journal.path, run_id=run_id)
+            except CheckpointError as raised:
+                error = error or raised
             else:
                 return folder
-        assert self._run_folder is not None
-        folder = results_of(self._run_folder)
-        write_ending(folder, ending, shown=self._journal.path, run_id=run_id)
-        return folder
+        assert error is not None
+        raise error
 
 
 def _sendable(error: BaseException) -> BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -54,6 +55,7 @@ class DistributeMagics(Magics):
         else:
             snapshot = self.session.snapshot()
             _show(describe(snapshot.cluster, snapshot.run))
+            _tell_of_detached_runs(self.session.get().runs_folder if self.session.exists else None)
 
     @output_can_be_silenced
     @cell_magic("distribute")  # type: ignore[arg-type]  # annotated for line magics only
@@ -212,14 +214,15 @@ def load(shell: InteractiveShell) -> None:
     _tell_of_detached_runs()
 
 
-def _tell_of_detached_runs() -> None:
-    """Say which runs go on without a kernel, or have ended without one."""
+def _tell_of_detached_runs(folder: Path | None = None) -> None:
+    """Say which runs of a folder go on without a kernel, or have ended without one; by default of the notebook's own."""
     from ..runs.hosts import going, waiting
     from ..runs.record import DEFAULT_FOLDER
 
-    for run_id in going(DEFAULT_FOLDER):
+    folder = folder or DEFAULT_FOLDER
+    for run_id in going(folder):
         _show(f"{run_id} goes on detached: `%distribute attach {run_id}` follows it.")
-    for run_id in waiting(DEFAULT_FOLDER):
+    for run_id in waiting(folder):
         _show(f"{run_id} has ended with no kernel to take its results: `%distribute attach {run_id}` brings them.")
 
 

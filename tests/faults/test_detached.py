@@ -130,8 +130,10 @@ def test_the_kernel_killed_and_then_an_engine_and_the_results_taken_by_another(t
     assert run.recorded_steps == list(range(1, STEPS + 1))
     second, said = opened(new_notebook, run.notebook.folder)
     assert f"{run.record.run_id} has ended with no kernel to take its results" in said
+    assert f"`%distribute attach {run.record.run_id}` brings them" in second.run("%distribute status").stdout
     cell = second.run("%distribute attach")
     assert cell.stdout == two.printed
+    assert cell.run_views[-1]["text/plain"].startswith(f"digits: finished, {STEPS} steps in ")
     assert "Lost rank 0" in cell.stderr or "Lost rank 1" in cell.stderr
     second.run(AFTERWARDS)
     assert second.value(STATE) == two.expected
@@ -140,6 +142,7 @@ def test_the_kernel_killed_and_then_an_engine_and_the_results_taken_by_another(t
     assert second.value("next(curve.step for curve in told.points if curve.name == 'loss')") == list(range(1, STEPS + 1))
     third, said = opened(new_notebook, run.notebook.folder)
     assert said == "", "they were taken"
+    assert third.run("%distribute status").stdout.startswith("No engines are running.")
     third.run("%distribute attach digits")  # and are there as long as the run
 
 
@@ -166,6 +169,7 @@ def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     second.finish(cell)
     assert cell.ok, cell
     assert cell.stdout == two.printed
+    assert cell.run_views[-1]["text/plain"].startswith(f"digits: finished, {STEPS} steps in ")
     assert list(run.record.folder.glob("checkpoints/step-*"))
     curves = next(m for m in told() if m["type"] == "snapshot")["points"] + [m for m in told() if m["type"] == "points"]
     assert sorted({step for curve in curves if curve["name"] == "loss" for step in curve["step"]}) == list(range(1, STEPS + 1))

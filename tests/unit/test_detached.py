@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import shutil
 import socket
+import threading
+import time
+from datetime import timedelta
 from multiprocessing import AuthenticationError
 
 import pytest
 
+from jupyter_dtrain.cluster.folders import Folders
 from jupyter_dtrain.detached.ending import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
-from jupyter_dtrain.detached.line import Hello, Line, Refused
+from jupyter_dtrain.detached.line import Ended, Hello, Line, Refused, Taken
 from jupyter_dtrain.detached.mirror import RunMirror
 from jupyter_dtrain.detached.server import Server
+from jupyter_dtrain.engines import Engines
 from jupyter_dtrain.errors import CheckpointError, ClusterError
+from jupyter_dtrain.host import Host
+from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Notice, RunUpdate, Snapshot, Steps
 from jupyter_dtrain.runs.hosts import HostFile, address_of, going, waiting
 from jupyter_dtrain.runs.recorder import RunRecorder
@@ -172,6 +179,63 @@ def test_no_room_for_the_results_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="There is no room for the results of the run"):
         write_ending(results_of(tmp_path), Ending(snapshot()), shown=shown, run_id="r")
     assert list(tmp_path.iterdir()) == [shown]
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A host whose run has ended, with the folder of the run."""
+    folders = Folders()
+    server = Server(folders.private)
+    host = Host(server, tmp_path, Engines(), ClusterOptions(), folders)
+    host._run_folder = tmp_path / "r"
+    host._run_folder.mkdir()
+    yield host
+    server.close()
+    folders.remove()
+
+
+def test_results_wait_in_memory_until_the_disk_has_room(host, tmp_path, monkeypatch):
+    monkeypatch.setattr("jupyter_dtrain.detached.server.RETRY", timedelta(seconds=0.01))
+    usage = shutil.disk_usage(tmp_path)
+    host._journal.stream("stdout", "epoch 0\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda _path: usage._replace(free=0))
+        delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
+        delivery.start()
+        while len(read_calls(host._journal.path, 0)[0]) < 2:
+            assert delivery.is_alive()
+        (_, (_, arguments, _)), _ = read_calls(host._journal.path, 0)
+        assert arguments[0].startswith("There is no room for the results of the run in ")
+        assert waiting(tmp_path) == []
+    delivery.join()
+    assert waiting(tmp_path) == ["r"]
+    assert str(read_ending(results_of(tmp_path / "r"), "r", trusted=False).error) == "lost"
+    assert len(read_calls(host._journal.path, 0)[0]) == 2, "said once"
+
+
+def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, monkeypatch):
+    monkeypatch.setattr("jupyter_dtrain.detached.ending._check_room", full_but_in_memory(host))
+    line = Line.to(host._folders.private / "line")
+    line.send(Hello(11))
+    delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
+    while host._server.kernel is None:
+        time.sleep(0.001)
+    delivery.start()
+    while not isinstance(message := line.receive(), Ended):
+        assert message is not None
+    assert message.folder.parent == host._folders.blobs
+    assert str(read_ending(message.folder, "r", trusted=False).error) == "lost"
+    line.send(Taken())
+    delivery.join()
+    assert waiting(tmp_path) == []
+
+
+def full_but_in_memory(host):
+    def check(place, _ending, _shown):
+        if place != host._folders.blobs:
+            raise CheckpointError("full")
+
+    return check
 
 
 def test_runs_are_found_by_what_lies_in_their_folders(tmp_path):
