@@ -60,6 +60,8 @@ class Host:
         except BaseException as raised:
             error = _sendable(raised)
         with Interrupts(wake=lambda: None):  # nobody gives up the results
+            if (kernel := self._server.kernel) is not None:
+                self._server.flush(kernel)
             self._session.drain()  # the snapshot has what was drained
             self._deliver(Ending(self._session.snapshot(), result, self._values, error))
         self._session.close()

@@ -108,6 +108,7 @@ def test_followed_to_its_end_by_its_own_kernel(two, new_notebook):
     run.notebook.finish(run.cell)
     assert run.cell.ok, run.cell
     assert run.cell.stdout == two.printed
+    assert run.cell.run_views[-1]["text/plain"].startswith(f"digits: finished, {STEPS} steps in ")
     assert run.notebook.value(STATE) == two.expected
     run.wait_for_end()
     assert run.record.phase == "finished"
