@@ -30,6 +30,7 @@ from .runs.store import RunStore
 from .supervision.checkpoint import Wanted
 from .supervision.supervisor import Supervisor
 from .transport.blobs import BlobFolder
+from .transport.sending import Sending
 from .work import Work
 
 NOT_RUNNING = "No cell is running."
@@ -109,7 +110,17 @@ class Session:
         random_state = RandomState.now()
 
         def work(blobs: BlobFolder) -> Work:
-            return Work.of(source, bundle, blobs, options=options, cell=cell, origin=origin, filename=filename, random_state=random_state)
+            return Work.of(
+                source,
+                bundle,
+                blobs,
+                options=options,
+                cell=cell,
+                origin=origin,
+                filename=filename,
+                random_state=random_state,
+                on_progress=Sending(output.progress),
+            )
 
         with self._one_run():
             if options.detach:

@@ -14,7 +14,7 @@ from .engine.task import Task
 from .group import Group
 from .options import OverBatch, RunOptions
 from .runs.record import CellOrigin
-from .transport.blobs import BlobFolder
+from .transport.blobs import BlobFolder, OnProgress
 from .transport.wire import Parcel, to_parcel
 
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
@@ -60,13 +60,14 @@ class Work:
         filename: str,
         cell: str,
         origin: CellOrigin,
+        on_progress: OnProgress,
     ) -> Work:
-        """Return that of a cell of this process, its values stored in `blobs`."""
+        """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
         return cls(
             source=source,
             filename=filename,
             sources=sources_of(bundle.tracked),
-            parcel=to_parcel(bundle.packed, blobs),
+            parcel=to_parcel(bundle.packed, blobs, on_progress),
             random_state=random_state,
             surroundings=Surroundings.now(),
             options=options,

@@ -18,8 +18,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,15 @@ import numpy as np
 import torch
 
 from ..errors import ClusterError
+from .sending import INTERVAL
+
+OnProgress = Callable[[int, int], None]
 
 PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
 CHUNK = 1 << 24  # bytes that one thread compares at a time
+BLOCK = 1 << 25  # bytes that are written at a time
 OWN = "own-"  # begins the names of buffers that were not hashed
 UNFINISHED = ".part-"  # begins the names of what is being written
 
@@ -52,12 +56,16 @@ def bytes_of(key: str) -> int:
     return int(key.rpartition("-")[2], 16)
 
 
-def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
-    """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine."""
+def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
+    """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine.
+
+    `on_written` is given the number of bytes of each block that was written.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            for start in range(0, memoryview(data).nbytes, BLOCK):
+                on_written(file.write(memoryview(data).cast("B")[start : start + BLOCK]))
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -96,8 +104,14 @@ class BlobFolder:
         self._own: dict[tuple[int, int], str] = {}  # names by address and length
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def put_all(self, buffers: Sequence[memoryview]) -> list[str]:
+    def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
         """Store `buffers` and return their keys in order.
+
+        Parameters
+        ----------
+        buffers : sequence of memoryview
+        on_progress : callable, optional
+            Given, a few times a second and in this thread, how many of how many bytes are stored of those that were not there.
 
         Raises
         ------
@@ -110,7 +124,10 @@ class BlobFolder:
             hashes = mapped(key_of, [buffer for index, buffer in enumerate(buffers) if index not in large])
             keys = [own[index] if index in large else next(hashes) for index in range(len(buffers))]
             try:
-                list(mapped(self.write, keys, buffers))
+                if on_progress is None:
+                    list(mapped(self.write, keys, buffers))
+                else:
+                    self._write_telling(keys, buffers, on_progress)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
@@ -118,13 +135,26 @@ class BlobFolder:
                 self._write_or_say(keys, buffers)
         return keys
 
+    def _write_telling(self, keys: Sequence[str], buffers: Sequence[memoryview], on_progress: OnProgress) -> None:
+        total = sum(map(bytes_of, self.missing(set(keys))))
+        written: list[int] = []
+        with _pool() as pool:
+            writing = [pool.submit(self.write, key, buffer, on_written=written.append) for key, buffer in zip(keys, buffers, strict=True)]
+            while (
+                total and wait(writing, INTERVAL, FIRST_EXCEPTION).not_done and not any(one.done() and one.exception() for one in writing)
+            ):
+                on_progress(min(sum(written), total - 1), total)
+            for one in writing:
+                one.result()
+        on_progress(total, total)
+
     @contextmanager
     def _mapping(self) -> Iterator[Any]:
         """Give what applies a function to many things: hashing and writing release the interpreter's lock, so it does so in threads."""
         if self._in_place:
             yield map
         else:
-            with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            with _pool() as pool:
                 yield pool.map
 
     def _own_name(self, buffer: memoryview, mapped: Any) -> str:
@@ -176,7 +206,7 @@ class BlobFolder:
         self.write(key, buffer)
         return key
 
-    def write(self, key: str, buffer: memoryview, *, durable: bool = False) -> None:
+    def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
         """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
         target = self.path / key
         try:
@@ -194,7 +224,7 @@ class BlobFolder:
                 pass
             else:
                 return
-        write_whole(target, buffer, durable=durable)
+        write_whole(target, buffer, durable=durable, on_written=on_written)
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that are not stored."""
@@ -225,6 +255,10 @@ class BlobFolder:
             if name not in kept:
                 self.discard([name])
                 total -= stat.st_size
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
 
 
 def _address(buffer: memoryview) -> int:

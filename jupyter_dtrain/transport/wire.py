@@ -6,7 +6,7 @@ import pickle
 from dataclasses import dataclass
 
 from ..capture.pickling import Leaf, Packed
-from .blobs import SMALLEST, BlobFolder
+from .blobs import SMALLEST, BlobFolder, OnProgress
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Parcel:
         return pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def to_parcel(packed: Packed, blobs: BlobFolder) -> Parcel:
-    """Store the large buffers of `packed` in `blobs`."""
+def to_parcel(packed: Packed, blobs: BlobFolder, on_progress: OnProgress | None = None) -> Parcel:
+    """Store the large buffers of `packed` in `blobs`, and tell how far that is as :meth:`BlobFolder.put_all` does."""
     large = [index for index, buffer in enumerate(packed.buffers) if buffer.nbytes >= SMALLEST]
-    keys = dict(zip(large, blobs.put_all([packed.buffers[index] for index in large]), strict=True))
+    keys = dict(zip(large, blobs.put_all([packed.buffers[index] for index in large], on_progress), strict=True))
     parts: list[bytes | str] = [keys.get(index) or bytes(buffer) for index, buffer in enumerate(packed.buffers)]
     return Parcel(packed.stream, packed.leaves, parts)
 

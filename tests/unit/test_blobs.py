@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.transport import blobs as module
+from jupyter_dtrain.transport import sending
 from jupyter_dtrain.transport.blobs import BlobFolder, bytes_of, is_hash, key_of
 
 
@@ -278,3 +280,60 @@ def test_a_large_buffer_that_was_removed_is_stored_again(unhashed):
     (other,) = unhashed.put_all([data.data])
     assert other != key
     assert bytes(unhashed.open(other)) == data.tobytes()
+
+
+def test_progress_is_told_while_buffers_are_written(blobs, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 10)
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    seen: list[tuple[int, int]] = []
+    blobs.put_all([view(b"a" * 30)])
+    half, write = threading.Event(), module.write_whole
+
+    def slowly(path: Path, data: memoryview, **options: object) -> None:
+        def on_written(number: int) -> None:
+            options["on_written"](number)  # type: ignore[operator]
+            assert half.wait(10), "somebody was told"
+
+        write(path, data, on_written=on_written)
+
+    def note(done: int, total: int) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        seen.append((done, total))
+        if 0 < done < total:
+            half.set()
+
+    monkeypatch.setattr(module, "write_whole", slowly)
+    keys = blobs.put_all([view(b"a" * 30), view(b"b" * 30), view(b"c" * 5)], note)
+    assert [bytes(blobs.open(key)) for key in keys] == [b"a" * 30, b"b" * 30, b"c" * 5]
+    assert {total for _, total in seen} == {35}, "what was there is not counted"
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (35, 35)
+
+
+def test_an_error_while_progress_is_told_is_the_callers(blobs, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "broken disk")
+
+    monkeypatch.setattr(module, "write_whole", broken)
+    with pytest.raises(OSError, match="broken disk"):
+        blobs.put_all([view(b"a" * 100), view(b"b" * 100)], lambda done, total: None)
+
+
+def test_sending_is_told_once_it_takes_more_than_a_moment(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    shown: list[str] = []
+    tell = sending.Sending(shown.append)
+    for seconds, done in ((0.5, 1), (1.0, 2), (1.1, 3), (2.0, 4)):
+        now[0] = 100.0 + seconds
+        tell(done * 10**9, 8 * 10**9)
+    now[0] = 104.0
+    tell(8 * 10**9, 8 * 10**9)
+    assert shown == [
+        "Sending 8.0 GB to the engines: 25%, 2.0 GB/s",
+        "Sending 8.0 GB to the engines: 50%, 2.0 GB/s",
+        "8.0 GB were sent to the engines in 4.0 s (2.0 GB/s).",
+    ]
+    quick = sending.Sending(shown.append)
+    quick(5, 5)
+    assert len(shown) == 3

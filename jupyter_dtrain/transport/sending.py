@@ -1,0 +1,43 @@
+"""How far the way of large values to the engines is, in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 1.0
+"""Seconds after which something is said."""
+INTERVAL = 0.2
+"""Seconds between two words of it."""
+
+
+class Sending:
+    """Says how many bytes are there, and how many come in a second, once that takes more than a moment.
+
+    Parameters
+    ----------
+    show : callable
+        Given a line, to be shown in the place of the one before.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._began = self._said = time.monotonic()
+        self._is_shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note that `done` bytes of `total` are there."""
+        now = time.monotonic()
+        seconds = now - self._began
+        if done >= total:
+            if self._is_shown:
+                self._show(f"{gigabytes(total)} were sent to the engines in {seconds:.1f} s ({gigabytes(total / seconds)}/s).")
+        elif seconds >= PATIENCE and (not self._is_shown or now - self._said >= INTERVAL):
+            self._said, self._is_shown = now, True
+            percent = f"{done / total:.0%}"
+            self._show(f"Sending {gigabytes(total)} to the engines: {percent}, {gigabytes(done / seconds)}/s")
+
+
+def gigabytes(number: float) -> str:
+    """Return a number of bytes as one reads it."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
