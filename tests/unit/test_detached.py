@@ -273,6 +273,21 @@ def test_one_kernel_at_a_time(tmp_path):
         server.close()
 
 
+def test_who_waits_for_a_message_hears_that_the_line_is_closed(tmp_path):
+    server = Server(tmp_path)
+    try:
+        line = Line.to(tmp_path / "line")
+        heard = []
+        waits = threading.Thread(target=lambda: heard.append(line.receive()))
+        waits.start()
+        line.close()
+        waits.join()
+        assert heard == [None]
+        line.send(Hello(11))  # and nothing comes of what is said then
+    finally:
+        server.close()
+
+
 def test_who_does_not_know_the_secret_is_not_heard(tmp_path, monkeypatch):
     server = Server(tmp_path)
     try:
