@@ -6,6 +6,7 @@ a SummaryWriter its file, a module under a parametrization refuses. Each functio
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import io
 import os
@@ -26,6 +27,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from .compiled import reduced_compiled
 
@@ -51,6 +53,10 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _without(obj, foreign_attributes(obj))
         case nn.Module():
             return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
+        case RemovableHandle():
+            hooks, number, more = obj.__getstate__()
+            state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
+            return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
         case ModuleType():
             return _module(obj, words)
         case dict() | list():

@@ -74,6 +74,14 @@ def instrumented(
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         set_attribute(self, name, models.set_attribute(self, name, value))
 
+    def registering(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def register(*args: Any, **kwargs: Any) -> Any:
+            models.hooked()
+            return original(*args, **kwargs)
+
+        return register
+
     make_optimizer = torch.optim.Optimizer.__init__
 
     @wraps(make_optimizer)
@@ -155,6 +163,8 @@ def instrumented(
             (nn.Module, "__init__", module_init),
             (nn.Module, "__call__", module_call),
             (nn.Module, "__setattr__", module_setattr),
+            (nn.Module, "register_forward_hook", registering(nn.Module.register_forward_hook)),
+            (nn.Module, "register_forward_pre_hook", registering(nn.Module.register_forward_pre_hook)),
             (DataLoader, "__iter__", loader_iter),
             (DataLoader, "__len__", loader_len),
             (torch.optim.Optimizer, "__init__", optimizer_init),

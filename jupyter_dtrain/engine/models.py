@@ -4,16 +4,18 @@ Calls of modules that have parameters are noticed where they enter the outermost
 begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
 
 What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
-of the batch), or keeps tensors in its attributes or buffers, is *open*: its ``forward`` is run like the cell's own code, on
-the global batch, and the modules that it calls are the models. This is found at its first call, which is then made again.
+of the batch), keeps tensors in its attributes or buffers, or prints, is *open*: its ``forward`` is run like the cell's own code,
+on the global batch, and the modules that it calls are the models. This is found at its first call, which is then made again. Open
+is a model with forward hooks as well.
 """
 
 from __future__ import annotations
 
+import io
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
-from .modules import modules_in
+from .modules import has_forward_hooks, modules_in
 from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard
 from .randomness import ModelStream, TorchState
@@ -71,6 +73,8 @@ class ModelCalls:
         self.inside = False  # the call of a model is under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._open = WeakIdKeyDictionary()
+        self._num_hooks = 0  # that were registered since the run began
+        self._looked_at = WeakIdKeyDictionary()  # that number when a model was looked through for hooks
         self._results = WeakIdKeyDictionary()  # per model, the dims of the batch in each result
         # During a call on the rank's part:
         self._narrow = False
@@ -100,6 +104,10 @@ class ModelCalls:
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
             return self._enclosed(original, module, (args, kwargs), self._stream)
+        if self._looked_at.get(module) != self._num_hooks:
+            self._looked_at[module] = self._num_hooks
+            if has_forward_hooks(module):
+                self._open[module] = True
         if module in self._open:
             return original(module, *args, **kwargs)
         view = self._view
@@ -137,15 +145,17 @@ class ModelCalls:
         try:
             error: Exception | None = None
             drawing: Drawing | None = None
+            said = io.StringIO()
             try:
-                result, drawing = run()
+                with nullcontext() if before is None else redirect_stdout(said):
+                    result, drawing = run()
             except Exception as raised:
                 if before is None:
                     raise
                 error, result = raised, None
             if before is not None:
-                # A module that refuses a part of a batch may take all of it.
-                refuses = error is not None or self._keeps or before.buffers_changed()
+                # A module that refuses a part of a batch may take all of it. What one prints is of the batch.
+                refuses = error is not None or self._keeps or before.buffers_changed() or bool(said.getvalue())
                 of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
                 if any(refused for refused, _ in of_ranks):
                     del error
@@ -208,6 +218,10 @@ class ModelCalls:
         elif self._view is not None and isinstance(value, GlobalTensor) and name in module.__dict__.get("_buffers", {}):
             return self._view.whole(value)
         return value
+
+    def hooked(self) -> None:
+        """Note that a forward hook is registered."""
+        self._num_hooks += 1
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""

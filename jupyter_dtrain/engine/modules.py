@@ -6,6 +6,10 @@ small model's step takes milliseconds. Where a class has an answer of its own, t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from torch import nn
 
 _named_modules, _modules = nn.Module.named_modules, nn.Module.modules
@@ -29,6 +33,16 @@ def parameters_in(module: nn.Module) -> list[nn.Parameter]:
     # As `named_parameters` does, it walks over the modules and asks none of them for parameters.
     found = {id(p): p for part in modules_in(module) for p in part._parameters.values() if p is not None}
     return list(found.values())
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Return whether somebody looks at what goes through `module`. PyTorch's own hooks (those of ``prune``) make its parameters."""
+    hooks = (hook for part in modules_in(module) for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values()))
+    return not hasattr(module, "_orig_mod") and any(not _module_of(hook).startswith("torch.") for hook in hooks)
+
+
+def _module_of(hook: Callable[..., Any]) -> str:
+    return str((hook.func if isinstance(hook, partial) else hook).__module__)
 
 
 def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:
