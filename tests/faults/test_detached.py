@@ -173,6 +173,7 @@ def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     assert "Traceback" not in cell.stderr
     assert cell.run_views[-1]["text/plain"].startswith(f"digits: finished, {STEPS} steps in ")
     assert list(run.record.folder.glob("checkpoints/step-*"))
+    second.wait(lambda: any(m.get("phase") == "finished" for m in told()), "the last news")
     curves = next(m for m in told() if m["type"] == "snapshot")["points"] + [m for m in told() if m["type"] == "points"]
     assert sorted({step for curve in curves if curve["name"] == "loss" for step in curve["step"]}) == list(range(1, STEPS + 1))
     second.run(AFTERWARDS)
