@@ -13,9 +13,7 @@ MEGABYTE = 1 << 20
 def parcels(notebook):
     """Return a function that runs a cell and returns the bytes of its message and the files that it added to the blob folder, by size."""
     notebook.run("import jupyter_dtrain.work as watched\nto_parcel, parcels = watched.to_parcel, []")
-    notebook.run(
-        "def noting(*args):\n    parcels.append(to_parcel(*args))\n    return parcels[-1]\nwatched.to_parcel = noting"
-    )
+    notebook.run("def noting(*args):\n    parcels.append(to_parcel(*args))\n    return parcels[-1]\nwatched.to_parcel = noting")
     blobs = f"{{path.name: (path.stat().st_mtime_ns, path.stat().st_size) for path in {SESSION}.get().cluster.blob_dir.iterdir()}}"
 
     def run(code):
