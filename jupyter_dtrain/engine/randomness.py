@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
-from types import FunctionType, ModuleType
+from functools import partial
+from itertools import chain, islice
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,10 @@ def set_state(generator: Any, state: Any) -> None:
 
 
 def generators_in(value: object) -> list[Any]:
-    """Return the generators that an object holds, itself or in what it is made of; not those deep inside of large containers."""
+    """Return the generators that an object holds, itself or in what it is made of, or that the notebook's functions in it use.
+
+    Not those deep inside of large containers.
+    """
     found: list[Any] = []
     seen: set[int] = set()
     level = [value]
@@ -155,12 +159,39 @@ def generators_in(value: object) -> list[Any]:
 
 _DEPTH, _WIDTH, _MOST = 6, 64, 2000
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_PLAIN = (int, float, str, bytes, type(None), type, ModuleType, FunctionType, torch.Tensor, np.ndarray)
+_PLAIN = (int, float, str, bytes, type(None), type, ModuleType, torch.Tensor, np.ndarray)
 
 
-def _parts(value: object) -> Iterable[object]:
-    if isinstance(value, list | tuple | dict):
-        parts: Iterable[object] = islice(value.values() if isinstance(value, dict) else value, _WIDTH)
-    else:
-        parts = getattr(value, "__dict__", {}).values()
+def _parts(value: object) -> Iterator[object]:
+    parts: Iterable[object]
+    match value:
+        case list() | tuple() | dict():
+            parts = islice(value.values() if isinstance(value, dict) else value, _WIDTH)
+        case FunctionType():
+            parts = _used_by(value)
+        case MethodType():
+            parts = (value.__self__, value.__func__)
+        case partial():
+            parts = (value.func, *value.args, *value.keywords.values())
+        case _:
+            classes = [kind for kind in type(value).__mro__ if kind.__module__ == "__main__"]
+            methods = (part for kind in classes for part in vars(kind).values() if isinstance(part, FunctionType))
+            parts = chain(getattr(value, "__dict__", {}).values(), methods)
     return (part for part in parts if not isinstance(part, _PLAIN))
+
+
+def _used_by(function: FunctionType) -> Iterator[object]:
+    """Yield what a function of the notebook uses: from around it, and of the notebook's names what is made of its classes and functions."""
+    if function.__module__ != "__main__":
+        return
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents
+    for name in _names_in(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, (*_GENERATORS, FunctionType)) or type(value).__module__ == "__main__":
+            yield value
+
+
+def _names_in(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(_names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
