@@ -82,7 +82,7 @@ def stands_for(obj: object) -> Any:
     if isinstance(obj, FunctionType):
         ours = str(obj.__globals__.get("__name__")).startswith(_OURS)
     else:
-        ours = isinstance(obj, type) and type(obj).__module__.startswith(_OURS)
+        ours = isinstance(obj, type) and str(type(obj).__module__).startswith(_OURS)  # a metaclass in C has a descriptor there
     return vars(obj).get("__wrapped__") if ours else None
 
 
@@ -111,7 +111,7 @@ def _closed_file(name: Any, mode: str) -> Any:
 
 def is_progress_bar(obj: object) -> bool:
     """Return whether `obj` is a bar of tqdm's."""
-    return type(obj).__module__.startswith("tqdm.")
+    return str(type(obj).__module__).startswith("tqdm.")
 
 
 def bar_at_rest(bar: Any) -> tuple[Any, ...]:

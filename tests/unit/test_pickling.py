@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from jupyter_dtrain.capture.pickling import Packed, Packer, Unpacker
+from jupyter_dtrain.capture.reduction import stands_for
 from tests.unit.test_copy_restore import comparable
 
 TORCH = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\ntorch.manual_seed(0)\n"
@@ -216,3 +218,11 @@ def test_time_grows_with_the_size_and_not_faster(make):
         return best
 
     assert seconds(make(100_000)) / seconds(make(10_000)) < 40
+
+
+def test_no_class_of_others_is_taken_for_one_that_stands_for_another():
+    class Meta(type):
+        __module__ = property(lambda self: "jupyter_dtrain.engine")
+
+    assert stands_for(Meta("Theirs", (), {"__wrapped__": int})) is None
+    assert stands_for(wraps(len)(lambda: 0)) is None
