@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # On Linux a bare `torch` brings gigabytes of CUDA libraries; for GPUs: make install TORCH=torch
 TORCH ?= torch==2.13.0+cpu
+# Most tests wait for processes that start; more of them at once would wait for the processor.
+TESTS_AT_ONCE ?= 2
 EXTENSION := jupyter_dtrain/labextension/package.json
 SOURCES = package.json tsconfig.json $(shell find labextension/src labextension/style labextension/schema -type f)
 
@@ -30,7 +32,7 @@ lab: install ## open JupyterLab on the example notebook
 test: install lint ## run every check and every test
 	tests/browser/chromium.sh
 	$(BIN)/jlpm test
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --dist loadgroup
 
 lint: install ## check formatting, style and types of Python and TypeScript
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy

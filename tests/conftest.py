@@ -42,6 +42,9 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
+        if config.pluginmanager.hasplugin("xdist"):
+            # Tests of a file share kernels and clusters; those with a browser would be too much for a machine two at a time.
+            item.add_marker(pytest.mark.xdist_group("browser" if item.get_closest_marker("browser") else item.path.stem))
         for marker, missing in (("gpu", no_gpu), ("browser", no_browser)):
             if item.get_closest_marker(marker) and (reason := missing()):
                 item.add_marker(pytest.mark.skip(reason=reason))
