@@ -32,7 +32,7 @@ lab: install ## open JupyterLab on the example notebook
 test: install lint ## run every check and every test
 	tests/browser/chromium.sh
 	$(BIN)/jlpm test
-	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --dist loadgroup
+	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder
 
 lint: install ## check formatting, style and types of Python and TypeScript
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy

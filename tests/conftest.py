@@ -36,15 +36,25 @@ def own_jupyter_data(tmp_path_factory):
         yield
 
 
+@pytest.hookimpl(optionalhook=True)  # there with pytest-xdist
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        """Gives a process whole files, whose tests share kernels and clusters; two browsers at once would be too much for a machine."""
+
+        def _split_scope(self, nodeid):
+            return "tests/browser" if nodeid.startswith("tests/browser/") else nodeid.split("::")[0]
+
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(config, items):
     if "long" not in (config.option.markexpr or ""):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     for item in items:
-        if config.pluginmanager.hasplugin("xdist"):
-            # Tests of a file share kernels and clusters; those with a browser would be too much for a machine two at a time.
-            item.add_marker(pytest.mark.xdist_group("browser" if item.get_closest_marker("browser") else item.path.stem))
         for marker, missing in (("gpu", no_gpu), ("browser", no_browser)):
             if item.get_closest_marker(marker) and (reason := missing()):
                 item.add_marker(pytest.mark.skip(reason=reason))

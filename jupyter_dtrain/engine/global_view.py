@@ -133,16 +133,20 @@ class GlobalView:
 
     def with_one_more(self, values: Any, placement: Shard) -> Any:
         """Return a model's arguments as :meth:`enter` does, with one sample more."""
+        return self._changed(values, placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, 0, unit)], dim))
 
+    def with_some(self, values: Any, placement: Shard, start: int, stop: int) -> Any:
+        """Return a model's arguments as :meth:`enter` does, with the rank's samples from `start` to `stop` alone."""
+        return self._changed(values, placement, lambda own, dim, unit: own.narrow(dim, start * unit, (stop - start) * unit))
+
+    def _changed(self, values: Any, placement: Shard, change: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Any:
         def convert(value: Any) -> Any:
             own = self._own(value, placement)
             if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard):
-                dim, unit = value.placement.dim, value.placement.unit
-            elif isinstance(value, torch.Tensor) and own is not value:
-                dim, unit = next(d for d in range(2) if value.shape[d] != own.shape[d]), 1
-            else:
-                return own
-            return torch.cat([own, own.narrow(dim, 0, unit)], dim)
+                return change(own, value.placement.dim, value.placement.unit)
+            if isinstance(value, torch.Tensor) and own is not value:
+                return change(own, next(d for d in range(2) if value.shape[d] != own.shape[d]), 1)
+            return own
 
         return pytree.tree_map(convert, values)
 

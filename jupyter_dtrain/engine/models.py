@@ -12,27 +12,26 @@ is a model with forward hooks as well.
 from __future__ import annotations
 
 import io
-import random
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .before import Before
 from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
+from .mixing import fewer_than, may_mix, mixes_samples
 from .modules import has_forward_hooks, modules_in
 from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard
-from .randomness import ModelStream, TorchState
+from .randomness import ModelStream
 
 _FEWEST = 2  # samples of a share that statistics can be taken of
 
@@ -124,7 +123,7 @@ class ModelCalls:
         """Run a model on the rank's part of the batch, `own`, and place what comes out; `given` is what the cell has called it with."""
         known = self._results.setdefault(module, {})
         is_first = not known or (self._draws is not None and not self._draws.knows(module))
-        before = _Before(module, self._stream) if is_first else None
+        before = Before(module, self._stream) if is_first else None
         self._narrow, self._keeps, self._batch_dims = True, False, {}
         if self._normalization is not None:
             self._normalization.share = placement.share
@@ -133,14 +132,17 @@ class ModelCalls:
             with nullcontext() if self._draws is None else self._draws.drawing(module, placement) as drawing:
                 return self._enclosed(original, module, own, self._stream), drawing
 
-        def one_more(mode: AbstractContextManager[Any] | None = None) -> Any:
-            more, again = view.with_one_more(given, placement), _Before(module, self._stream)
+        def to_learn(values: Any, mode: AbstractContextManager[Any] | None = None) -> Any:
+            again = Before(module, self._stream)
             again.drop_hooks()
             try:
                 with torch.no_grad(), mode or nullcontext():
-                    return self._enclosed(original, module, more, self._stream)
+                    return self._enclosed(original, module, values, self._stream)
             finally:
                 again.restore()
+
+        def one_more(mode: AbstractContextManager[Any] | None = None) -> Any:
+            return to_learn(view.with_one_more(given, placement), mode)
 
         try:
             error: Exception | None = None
@@ -171,7 +173,15 @@ class ModelCalls:
             if self._keeps:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-            return view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
+            placed = view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
+            if before is not None and may_mix(module):
+                number = placement.share.loaded.stop - placement.share.loaded.start
+                few = fewer_than(number)
+                ends = view.with_some(given, placement, 0, few), view.with_some(given, placement, number - few, number)
+                mixes = mixes_samples(module, to_learn, own, *ends, lambda kinds: known.get((placement, kinds)))
+                if any(Exchange.objects(mixes)):
+                    raise NotPerSample
+            return placed
         except NotPerSample:
             self._open[module] = True
         finally:
@@ -289,53 +299,3 @@ def outermost(objects: Iterable[object]) -> list[nn.Module]:
     modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]
-
-
-class _Before:
-    """A model before its first call, to make that call again."""
-
-    def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
-        self._attributes = [
-            (child, dict(child.__dict__), dict(child._buffers))
-            for child in module.modules()
-            if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
-        ]
-        self._buffers = [
-            (buffer, buffer._version, buffer.clone(), not isinstance(child, _NormBase))
-            for child in module.modules()
-            for buffer in child.buffers(recurse=False)
-            if not isinstance(buffer, GlobalTensor)
-        ]
-        self._stream = stream
-        self._random = None if stream is None else stream.other
-        self._cell_random = TorchState.now()
-        self._python_random = random.getstate()
-        self._numpy_random = np.random.get_state()
-
-    def drop_hooks(self) -> None:
-        """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
-        for child, _, _ in self._attributes:
-            child.__dict__["_forward_hooks"] = OrderedDict()
-
-    def buffers_changed(self) -> bool:
-        """Return whether the call has written to a buffer; those of normalization layers are theirs."""
-        return any(buffer._version != version for buffer, version, _, counts in self._buffers if counts)
-
-    def restore(self) -> None:
-        """Undo what the call has done to the model and to random streams."""
-        for child, attributes, buffers in self._attributes:
-            child.__dict__.clear()
-            child.__dict__.update(attributes)
-            child._buffers.clear()
-            child._buffers.update(buffers)
-        with torch.no_grad():
-            for buffer, version, value, counts in self._buffers:
-                if not counts:
-                    buffer.data.copy_(value)  # normalization writes without counting, and so does this
-                elif buffer._version != version:
-                    buffer.copy_(value)
-        if self._stream is not None and self._random is not None:
-            self._stream.other = self._random
-        self._cell_random.set()
-        random.setstate(self._python_random)
-        np.random.set_state(self._numpy_random)

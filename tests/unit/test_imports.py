@@ -90,6 +90,8 @@ ENGINE_ORDER = [
     "compiling",
     "normalization",
     "global_view",
+    "mixing",
+    "before",
     "models",
     "index_batches",
     "streams",

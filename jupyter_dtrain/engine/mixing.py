@@ -1,0 +1,139 @@
+"""Whether a model lets samples of a batch depend on each other, which its results do not show.
+
+On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
+would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows. So the code of others is
+looked at for words of statistics, and where there is one, the first samples of a share, and then the last, are put through the model
+without the others: their results are to be the same. (The largest value of all can be among one of them only.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
+
+from .drawing import Watching
+from .modules import modules_in
+from .placements import GlobalTensor
+
+FEW = 2
+"""Samples that are put through alone."""
+
+_STATISTICS = frozenset(
+    """
+    amax amin aminmax argmax argmin argsort bincount cdist corrcoef cov cummax cummin cumprod cumsum diff histc kthvalue
+    log_softmax logcumsumexp logsumexp max mean median min minimum maximum mm matmul mode nanmean nanmedian nansum norm normalize
+    permute pinverse prod qr quantile roll softmax sort std std_mean sum svd T t topk transpose unique var var_mean vector_norm
+    flip
+    """.split()  # noqa: SIM905
+)
+_TORCH = ("torch.", "torchvision.")
+_CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
+"""By how much of the largest value results may differ that were computed with other sizes."""
+_CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
+
+
+def may_mix(model: nn.Module) -> bool:
+    """Return whether code in `model` which is not PyTorch's own has a word of what is taken over several values."""
+    classes = {kind for module in modules_in(model) for kind in type(module).__mro__ if kind.__module__ != "torch" and not _is_torchs(kind)}
+    seen: set[CodeType] = set()
+    return any(_has_word(value, seen) for kind in classes if kind is not object for value in vars(kind).values())
+
+
+def _is_torchs(kind: type) -> bool:
+    return f"{kind.__module__}.".startswith(_TORCH)
+
+
+def _has_word(value: object, seen: set[CodeType]) -> bool:
+    function = getattr(value, "__func__", value)
+    if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(_TORCH):
+        return False
+    codes = list(_codes(function.__code__))
+    seen.update(codes)
+    names = {name for code in codes for name in code.co_names}
+    return not _STATISTICS.isdisjoint(names) or any(_has_word(function.__globals__.get(name), seen) for name in names)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+@contextmanager
+def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Let BatchNorm in `model` take no statistics of the batch: it is known that it does."""
+    layers = [layer for layer in modules_in(model) if isinstance(layer, _BatchNorm) and layer.training]
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
+
+
+def fewer_than(number: int) -> int:
+    """Return how many of a rank's samples are put through alone; all of them where there are too few."""
+    return FEW if number > FEW else 1
+
+
+def mixes_samples(
+    model: nn.Module,
+    run: Callable[..., Any],
+    samples: Any,
+    first: Any,
+    last: Any,
+    dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
+) -> bool:
+    """Return whether some samples come to something else without the others.
+
+    Parameters
+    ----------
+    model : nn.Module
+    run : callable
+        Calls the model with these arguments, perhaps in a `TorchFunctionMode`, and undoes what that does.
+    samples, first, last : tuple
+        Arguments with the rank's samples, with the first and with the last of them.
+    dims_of : callable
+        Returns the dims of the samples in results with so many dims each.
+    """
+    drawing = Watching()
+    try:
+        with _known_statistics_kept(model):
+            results = _tensors_in(run(samples, drawing))
+            if drawing.drawn:  # other numbers for other shapes
+                return False
+            ends = _tensors_in(run(first)), _tensors_in(run(last))
+    except Exception:  # it takes no other number of samples than it was made for
+        return False
+    dims = dims_of(tuple(result.dim() for result in results))
+    if dims is None or any(len(end) != len(results) for end in ends):
+        return False
+    return any(map(_differ, results, *ends, dims))
+
+
+def _tensors_in(result: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
+
+
+def _differ(result: torch.Tensor, first: torch.Tensor, last: torch.Tensor, dim: int | None) -> bool:
+    if dim is None or not (result.is_floating_point() or result.is_complex()):
+        return False
+    if not result.dim() == first.dim() == last.dim() or max(first.shape[dim], last.shape[dim]) > result.shape[dim]:
+        return False
+    there = result.narrow(dim, 0, first.shape[dim]), result.narrow(dim, result.shape[dim] - last.shape[dim], last.shape[dim])
+    close = _CLOSE.get(result.dtype, _CLOSE_ELSEWHERE) if result.device.type == "cpu" else _CLOSE_ELSEWHERE
+    largest = result.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if result.numel() else 0.0
+    return any(
+        one.shape == other.shape and not torch.allclose(one, other, rtol=0.0, atol=largest * close, equal_nan=True)
+        for one, other in zip(there, (first, last), strict=True)
+    )

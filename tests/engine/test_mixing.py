@@ -1,0 +1,94 @@
+"""Models that take statistics of their batch inside: they see the global one, and others stay on the share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain.engine.cell import run_cell
+from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
+from tests.notebook.corpus_cells import apart
+
+SETUP = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 2)), batch_size=8)
+
+def steps_of(x):
+    return x.detach().abs().amax() / 127
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(3, 6), nn.Linear(6, 2), nn.BatchNorm1d(6)
+    def forward(self, x):
+        return self.b(self.inside(self.a(x)))
+
+class Net(Inner):
+    def inside(self, x):
+        {inside}
+
+model = nn.Sequential(Net(), nn.Tanh())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+CELL = """
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+MIXING = {
+    "quantized by the largest": "step = x.detach().abs().max() / 127\n        return x + (torch.round(x / step) * step - x).detach()",
+    "quantized in a function": "step = steps_of(x)\n        return x + (torch.round(x / step) * step - x).detach()",
+    "a spread of the batch": "return x + x.std(0).mean()",
+    "centred": "return x - x.mean(0, keepdim=True)",
+    "behind BatchNorm": "x = self.norm(x)\n        return x / x.pow(2).sum()",
+    "a softmax over samples": "return x * F.softmax(x.sum(1), dim=0)[:, None]",
+    "attention between samples": "return torch.softmax(x @ x.T, 1) @ x",
+}
+APART = {
+    "a mean of each sample": "return x - x.mean(1, keepdim=True)",
+    "the largest of each sample": "return F.relu(x) * x.max(dim=1).values[:, None]",
+    "BatchNorm": "return self.norm(x) + x.mean(1, keepdim=True)",
+    "dropout": "return F.dropout(x, 0.5) + x.mean(1, keepdim=True)",
+    "no word of it": "return F.gelu(x)",
+}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", [*MIXING, *APART])
+def test_results_are_those_of_one_process(ranks, name, world_size):
+    arguments = SETUP.replace("{inside}", {**MIXING, **APART}[name]), CELL, "losses, model.state_dict()"
+    expected: Any = ranks.call(1, run_plain, *arguments)[0]["compared"]
+    for found in ranks.call(world_size, run_notebook, *arguments, {"global_draws": True, "global_batchnorm": True}):
+        assert not apart(found["compared"], expected)
+
+
+def opened(run: Run, inside: str) -> list[str]:
+    """Return the classes of the models whose code ran on the global batch."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(SETUP.replace("{inside}", inside), "setup", namespace)
+    training = run.training(namespace["model"], global_draws=True, global_batchnorm=True)
+    with training.installed():
+        run_cell(CELL, "cell", namespace)
+    return sorted(type(model).__name__ for model in training._models._open)
+
+
+def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):
+    for name, inside in MIXING.items():
+        assert ranks.call(2, opened, inside) == [["Net", "Sequential"]] * 2, name
+    for name, inside in APART.items():
+        assert ranks.call(2, opened, inside) == [[]] * 2, name
