@@ -326,7 +326,8 @@ def test_a_taken_port_is_tried_again(mark, monkeypatch):
 
 
 KERNEL = """
-    import json, os, sys, time
+    import json, os, signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a kernel, also where the tests run in the background
     from jupyter_dtrain.cluster import cluster as cluster_module
     from jupyter_dtrain.cluster.cluster import EngineCluster
     from jupyter_dtrain.options import ClusterOptions
