@@ -53,10 +53,11 @@ class Reducer:
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
         """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
+        if value is not None:
+            self._empty_slot()  # it would keep the memory of a bucket that is built anew
         reducer = self._ddp.reducer
         reducer._rebuild_buckets()
         if value is not None and self._slot is not None:
-            self._empty_slot()
             # A search for leaves that are not reached begins behind a root: the slot itself would be none.
             roots.append(self._slot.view(value.shape) if self.may_lack_leaves or value.dim() else self._slot)
             gradients.append(value)
