@@ -1,10 +1,11 @@
-"""Code objects that were rewritten for a run, and what they were: only that leaves the process."""
+"""Code objects: what is in them, and what those that were rewritten for a run were before: only that leaves the process."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from types import CodeType
+from contextlib import suppress
+from types import CodeType, FunctionType
 
 _FUTURE_FLAGS = 0x1FF0000  # of a code object: what its file imports from __future__
 
@@ -44,3 +45,15 @@ def original_code(code: CodeType) -> CodeType | None:
 def future_flags(code: CodeType) -> int:
     """Return what the text of `code` imports from ``__future__``, as :func:`compile` wants it."""
     return code.co_flags & _FUTURE_FLAGS
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Return the global names and attributes that code uses, and what is defined in it."""
+    return {*code.co_names}.union(*(names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
+def closed_over(function: FunctionType) -> Iterator[object]:
+    """Yield what a function uses from around it."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..capture.bundle import RandomState
+from .copies import copy_of
 from .randomness import generators_in, set_state, state_of
 from .timing import DATA, Counted
 
@@ -222,11 +223,7 @@ def skipping(cursor: Cursor, together: int) -> tuple[DataLoader[Any], Skipping |
         return loader, None
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = Skipping(getattr(loader, name), num)
-    short = copy.copy(loader)
-    # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-    short.__dict__[name] = sampler
-    short.__dict__["_iterator"] = None
-    return short, sampler
+    return copy_of(loader, **{name: sampler}), sampler
 
 
 Begin = Callable[[Callable[[], Any]], Any]

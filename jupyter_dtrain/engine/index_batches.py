@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from .copies import copy_of
+
 
 def with_batches(loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
     """Return a copy of `loader` that takes its batches of indices from `batches`."""
-    made = copy.copy(loader)
-    # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-    made.__dict__["batch_sampler"] = batches
-    made.__dict__["_iterator"] = None
-    return made
+    return copy_of(loader, batch_sampler=batches)
 
 
 class JoinedBatches:

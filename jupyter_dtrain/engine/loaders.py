@@ -23,13 +23,11 @@ from .collation import Agree, Collation, CutAfterLoading, is_default
 from .cursors import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
 from .randomness import LoadingStream
-from .rows import taking_rows
+from .rows import Make, taking_rows
 from .shares import Share
 from .sources import Loaded, OwnSamples, Source, as_it_is, draws_by_itself, forget_pending, may_draw, of_own_samples
 from .split_batches import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
 from .streams import Stream, Streams
-
-Make = Callable[[DataLoader[Any]], Any]
 
 
 class SharedLoaders:

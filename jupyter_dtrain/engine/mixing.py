@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from ..capture.originals import names_in
 from .drawing import Watching
 from .modules import modules_in
 from .placements import GlobalTensor
@@ -41,30 +42,18 @@ _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it in
 
 def may_mix(model: nn.Module) -> bool:
     """Return whether code in `model` which is not PyTorch's own has a word of what is taken over several values."""
-    classes = {kind for module in modules_in(model) for kind in type(module).__mro__ if kind.__module__ != "torch" and not _is_torchs(kind)}
+    classes = {kind for module in modules_in(model) for kind in type(module).__mro__}
     seen: set[CodeType] = set()
-    return any(_has_word(value, seen) for kind in classes if kind is not object for value in vars(kind).values())
-
-
-def _is_torchs(kind: type) -> bool:
-    return f"{kind.__module__}.".startswith(_TORCH)
+    return any(_has_word(value, seen) for kind in classes for value in vars(kind).values())
 
 
 def _has_word(value: object, seen: set[CodeType]) -> bool:
     function = getattr(value, "__func__", value)
     if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(_TORCH):
         return False
-    codes = list(_codes(function.__code__))
-    seen.update(codes)
-    names = {name for code in codes for name in code.co_names}
+    seen.add(function.__code__)
+    names = names_in(function.__code__)
     return not _STATISTICS.isdisjoint(names) or any(_has_word(function.__globals__.get(name), seen) for name in names)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
 
 
 @contextmanager

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..capture.bundle import RandomState
+from ..capture.originals import closed_over, names_in
 
 
 @dataclass
@@ -184,14 +185,8 @@ def _used_by(function: FunctionType) -> Iterator[object]:
     """Yield what a function of the notebook uses: from around it, and of the notebook's names what is made of its classes and functions."""
     if function.__module__ != "__main__":
         return
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it has no value yet
-            yield cell.cell_contents
-    for name in _names_in(function.__code__):
+    yield from closed_over(function)
+    for name in names_in(function.__code__):
         value = function.__globals__.get(name)
         if isinstance(value, (*_GENERATORS, FunctionType)) or type(value).__module__ == "__main__":
             yield value
-
-
-def _names_in(code: CodeType) -> set[str]:
-    return {*code.co_names}.union(*(_names_in(part) for part in code.co_consts if isinstance(part, CodeType)))

@@ -7,12 +7,13 @@ tensor with a graph) goes PyTorch's own way.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
+
+from .copies import copy_of
 
 Make = Callable[[DataLoader[Any]], Any]
 
@@ -31,10 +32,7 @@ def taking_rows(make: Make) -> Make:
     def made(loader: DataLoader[Any]) -> Any:
         if loader.num_workers or loader.batch_sampler is None or not has_rows(loader):
             return make(loader)
-        short = copy.copy(loader)
-        # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-        short.__dict__.update(dataset=_Rows(loader.dataset), collate_fn=_Batch.collate, _iterator=None)
-        return make(short)
+        return make(copy_of(loader, dataset=_Rows(loader.dataset), collate_fn=_Batch.collate))
 
     return made
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from ..capture.bundle import RandomState
 from .batches import Layout
 from .collation import Collation
+from .copies import copy_of
 from .index_batches import with_batches
 from .randomness import LoadingStream, generators_in
 from .rows import has_rows
@@ -94,8 +95,7 @@ def of_own_samples(
     made = with_batches(loader, _ShareOfBatches(loader.batch_sampler, share, stream, collation))
     if watch and loader.num_workers:
         watching = _Watch(loader)
-        # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-        made.__dict__.update(worker_init_fn=watching.start, collate_fn=watching.collate)
+        made = copy_of(made, worker_init_fn=watching.start, collate_fn=watching.collate)
     return made
 
 

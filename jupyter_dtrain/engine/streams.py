@@ -8,7 +8,6 @@ there every rank reads all.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import deque
 from collections.abc import Callable
@@ -22,10 +21,11 @@ from torch.utils.data._utils import worker as worker_module
 
 from .batches import UnknownBatch, cut, length_of
 from .collation import is_default
+from .copies import copy_of
 from .exchange import Exchange
+from .rows import Make
 from .shares import Share
 
-Make = Callable[[DataLoader[Any]], Any]
 _END, _UNKNOWN = "end", "unknown"
 
 
@@ -128,15 +128,8 @@ def _copied(part: Any) -> Any:
 
 
 def _with_one_worker(loader: DataLoader[Any], number: int, seed: int) -> DataLoader[Any]:
-    made = copy.copy(loader)
-    # DataLoader forbids to set these after it was made; the copy has made nothing yet.
-    made.__dict__.update(
-        num_workers=1,
-        worker_init_fn=_AsWorker(number, loader.num_workers, seed, loader.worker_init_fn),
-        generator=torch.Generator(),
-        _iterator=None,
-    )
-    return made
+    init = _AsWorker(number, loader.num_workers, seed, loader.worker_init_fn)
+    return copy_of(loader, num_workers=1, worker_init_fn=init, generator=torch.Generator())
 
 
 class _AsWorker:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ..capture.originals import definitions, future_flags, key_of, original_code, remember_original
+from ..capture.originals import closed_over, definitions, future_flags, key_of, original_code, remember_original
 from ..capture.places import LoopPlace, Unit, shared_names
 from ..capture.resumable import Rewriting
 from ..capture.texts import compiled_by_torch, mentioned
@@ -137,7 +136,7 @@ class Texts:
                 function = of_name.pop()
                 if id(function) not in found and self.knows(function, self._cell):
                     found[id(function)] = function
-                    of_name += (inner for value in _contents(function) for inner in _function_in(value))
+                    of_name += (inner for value in closed_over(function) for inner in _function_in(value))
                     more = _names_in(function.__code__) - seen
                     seen |= more
                     pending += more
@@ -204,12 +203,6 @@ def _function_in(obj: object) -> Iterator[FunctionType]:
         obj = obj.func if isinstance(obj, partial) else obj.__func__
     if isinstance(obj, FunctionType):
         yield obj
-
-
-def _contents(function: FunctionType) -> Iterator[object]:
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it has no value yet
-            yield cell.cell_contents
 
 
 def _names_in(code: CodeType) -> set[str]:

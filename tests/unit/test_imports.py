@@ -62,6 +62,7 @@ ENGINE_ORDER = [
     "local_modules",
     "control",
     "timing",
+    "copies",
     "cursors",
     "frames",
     "positions",
