@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from ..protocol import Snapshot
 from ..runner import RunResult
 from ..runs.hosts import MANIFEST, RESULTS, TAKEN
 from ..supervision.manifest import check_signature, read_manifest, write_manifest
-from ..transport.blobs import UNFINISHED, BlobFolder, key_of, sync_folder, write_whole
+from ..transport.blobs import BlobFolder, folder_made_whole, key_of, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 
 ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"
@@ -76,8 +75,7 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
     """
     _check_room(folder.parent, ending, shown)
     try:
-        aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
-        try:
+        with folder_made_whole(folder) as aside:
             blobs = BlobFolder(aside / BLOBS)
             result, stored = ending.result, None
             if result is not None:
@@ -93,12 +91,6 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
                 shutil.copyfile(shown, aside / SHOWN)
                 content["shown"] = key_of(memoryview((aside / SHOWN).read_bytes()))
             write_manifest(aside / MANIFEST, content)
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
-            sync_folder(folder.parent)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
     except OSError as error:
         raise CheckpointError(f"The results cannot be written to {folder.parent}: {error}.") from error
 

@@ -24,7 +24,6 @@ import fcntl
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from typing import Any
 from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
 from ..options import Metric
-from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, is_hash, key_of, sync_folder, write_whole
+from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, folder_made_whole, is_hash, key_of, write_whole
 from .checkpoint import Checkpoint, Measured, best_of
 from .keeper import Whole
 from .manifest import check_signature, read_manifest, write_manifest
@@ -99,19 +98,11 @@ class CheckpointFolder:
                 self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
                 self._copy_blobs(blobs, missing)
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self._folder))
-                try:
+                target = self._at(step)  # it may be there, of a generation before
+                with folder_made_whole(target) as aside:
                     found = self._write_parts(aside, parts, keys, step=step, place=place, measured=measured)
-                    target = self._at(step)
                     if pinned or (target / PINNED).exists():
                         (aside / PINNED).touch()
-                    if target.exists():  # of a generation before
-                        shutil.rmtree(target)
-                    aside.rename(target)
-                    sync_folder(self._folder)
-                except BaseException:
-                    shutil.rmtree(aside, ignore_errors=True)
-                    raise
         except OSError as error:
             raise CheckpointError(f"A checkpoint cannot be written to {self._folder}: {error}.") from error
         return self._checkpoint(target, found)

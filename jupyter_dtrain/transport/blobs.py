@@ -84,6 +84,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def folder_made_whole(folder: Path) -> Iterator[Path]:
+    """Give a folder to write into, which takes the place of `folder` at the end of the ``with`` block; after an error all is as it was."""
+    aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
+    try:
+        yield aside
+        if folder.exists():
+            shutil.rmtree(folder)
+        aside.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
 class BlobFolder:
     """A folder of buffers by content.
 
