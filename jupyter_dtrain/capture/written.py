@@ -22,20 +22,25 @@ class PrivateMappings:
     """The memory of this process that is mapped privately, as it is at the moment."""
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int]] = []
-        for line in _MAPS.read_text().splitlines() if _is_told() else ():
-            addresses, permissions, *_ = line.split(maxsplit=2)
-            if permissions[3] == "p":
-                begin, end = (int(address, 16) for address in addresses.split("-"))
-                if self._ranges and self._ranges[-1][1] == begin:
-                    self._ranges[-1] = (self._ranges[-1][0], end)
-                else:
-                    self._ranges.append((begin, end))
+        self._ranges = private_ranges() if _is_told() else []
 
     def untouched(self, address: int, num_bytes: int) -> bool:
         """Return whether nothing has been written to `num_bytes` at `address` since they were mapped; False where that is not known."""
         inside = any(begin <= address and address + num_bytes <= end for begin, end in self._ranges)
         return inside and untouched(address, num_bytes)
+
+
+def private_ranges(*, of_files: bool = True) -> list[tuple[int, int]]:
+    """Return where the memory begins and ends that is mapped for this process alone, without `of_files` only what is of no file."""
+    ranges: list[tuple[int, int]] = []
+    for line in _MAPS.read_text().splitlines():
+        addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
+        if permissions.endswith("p") and (of_files or inode == "0"):
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            if ranges and ranges[-1][1] == begin:
+                begin = ranges.pop()[0]
+            ranges.append((begin, end))
+    return ranges
 
 
 def untouched(address: int, num_bytes: int) -> bool:

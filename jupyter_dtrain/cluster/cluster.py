@@ -228,15 +228,15 @@ class EngineCluster:
             self._check(deadline)
             self._processes.wait_change(STEP)
 
-    def restart(self, rank: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:
-        """End the engine of `rank` and put another one in its place; a `ClusterError` where that does not come up."""
+    def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
         deadline = time.monotonic() + limit.total_seconds()
-        self.send_signal(signal.SIGKILL, [rank])
-        while rank not in self.dead_ranks():
+        self.send_signal(signal.SIGKILL, ranks)
+        while left := set(ranks).difference(self.dead_ranks()):
             if time.monotonic() > deadline:
-                raise ClusterError(f"The engine of rank {rank} cannot be ended.{NEXT_STEP}")
+                raise ClusterError(f"The engine of rank {min(left)} cannot be ended.{NEXT_STEP}")
             self._processes.wait_change(STEP)
-        self.replace([rank], limit=limit, on_progress=on_progress)
+        self.replace(ranks, limit=limit, on_progress=on_progress)
 
     def prepare_spare(self) -> bool:
         """See to it that an engine is in reserve; return whether it is ready. Does not wait; to be called again and again."""

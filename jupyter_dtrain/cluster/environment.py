@@ -16,6 +16,9 @@ from .engine_app import CONNECTION_FILE
 if TYPE_CHECKING:
     from .folders import Folders
 
+# What a step frees stays with the process for the next one, as far as glibc is asked: by default it returns a block of 32 MB or more to the
+# system, which then clears every page of the next step's anew. Engines give it back when they are idle (`engine/idle.py`).
+MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 MARKER = "JUPYTER_DTRAIN_CLUSTER"
 BLOBS = "JUPYTER_DTRAIN_BLOBS"
 # What belongs to the kernel's own process (Jupyter's parent watch, ipyparallel's settings for another cluster).
@@ -34,19 +37,23 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
     connection_file : Path
         Where the controller will put what engines need to connect.
     """
-    environment = own_environment() | {
-        MARKER: marker,
-        BLOBS: str(folders.blobs),
-        CONNECTION_FILE: str(connection_file),
-        "IPYTHONDIR": str(folders.profile),
-        "IPP_PROFILE_DIR": str(folders.profile),
-        "PYTHONUNBUFFERED": "1",  # the log's last lines are what explains a death
-        "MASTER_ADDR": "127.0.0.1",
-        # A wait that goes on in slices is no news: c10d prints two lines for each slice.
-        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
-        # A set of texts has the same order on all engines: a vocabulary made in the cell numbers words alike.
-        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random").replace("random", "0"),
-    }
+    environment = (
+        MALLOC
+        | own_environment()
+        | {
+            MARKER: marker,
+            BLOBS: str(folders.blobs),
+            CONNECTION_FILE: str(connection_file),
+            "IPYTHONDIR": str(folders.profile),
+            "IPP_PROFILE_DIR": str(folders.profile),
+            "PYTHONUNBUFFERED": "1",  # the log's last lines are what explains a death
+            "MASTER_ADDR": "127.0.0.1",
+            # A wait that goes on in slices is no news: c10d prints two lines for each slice.
+            "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+            # A set of texts has the same order on all engines: a vocabulary made in the cell numbers words alike.
+            "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random").replace("random", "0"),
+        }
+    )
     if interface := loopback_interface():
         # Between engines too: gloo and NCCL look up the host's name otherwise, and listen on what it resolves to.
         for library in ("GLOO", "NCCL", "TP"):

@@ -6,7 +6,8 @@ of a cell sends only what changed. On a host whose shared memory is too small th
 same otherwise.
 
 A hash takes longer than a copy. So the largest buffers of one process, which no other has as well, can go under names of their own:
-before one is written again it is compared with what was stored last time from the same place in memory.
+before one is written again it is compared with what was stored last time from the same place in memory. Where the system tells that nobody
+has written there since (:mod:`.watching`), even that is left out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import torch
 
 from ..errors import ClusterError
 from .sending import INTERVAL
+from .watching import Range, Watch
 
 OnProgress = Callable[[int, int], None]
 
@@ -36,6 +39,7 @@ PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
 CHUNK = 1 << 24  # bytes that one thread compares at a time
+CHANGING = 2  # times in a row that a buffer was written to, from which on it is not watched: a watched page is dearer to write to
 BLOCK = 1 << 25  # bytes that are written at a time
 OWN = "own-"  # begins the names of buffers that were not hashed
 UNFINISHED = ".part-"  # begins the names of what is being written
@@ -99,6 +103,15 @@ def folder_made_whole(folder: Path) -> Iterator[Path]:
         raise
 
 
+@dataclass(frozen=True)
+class _Own:
+    """The name under which a buffer is stored that is not hashed, and what tells whether it is the same still."""
+
+    name: str
+    watch: Watch
+    num_changes: int = 0  # in a row
+
+
 class BlobFolder:
     """A folder of buffers by content.
 
@@ -112,11 +125,15 @@ class BlobFolder:
         Bytes above which :meth:`put_all` gives a buffer a name of its own; by default all are stored by content.
     in_place : bool
         Whether :meth:`put_all` does everything in the calling thread, and not in several to be done sooner.
+    watched : bool
+        Whether buffers with names of their own are watched for writes, so that those without are not looked at again.
     """
 
-    def __init__(self, path: Path, before: Path | None = None, *, hashed: int | None = None, in_place: bool = False) -> None:
-        self.path, self._before, self._hashed, self._in_place = path, before, hashed, in_place
-        self._own: dict[tuple[int, int], str] = {}  # names by address and length
+    def __init__(
+        self, path: Path, before: Path | None = None, *, hashed: int | None = None, in_place: bool = False, watched: bool = False
+    ) -> None:
+        self.path, self._before, self._hashed, self._in_place, self._watched = path, before, hashed, in_place, watched
+        self._own: dict[Range, _Own] = {}
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
@@ -134,10 +151,10 @@ class BlobFolder:
             There is no room for them, even without all others.
         """
         with self._mapping() as mapped:
-            large = {index for index, buffer in enumerate(buffers) if self._hashed is not None and buffer.nbytes > self._hashed}
-            own = {index: self._own_name(buffers[index], mapped) for index in large}
-            hashes = mapped(key_of, [buffer for index, buffer in enumerate(buffers) if index not in large])
-            keys = [own[index] if index in large else next(hashes) for index in range(len(buffers))]
+            large = [buffer for buffer in buffers if self._hashed is not None and buffer.nbytes > self._hashed]
+            own = self._own_names(large, mapped)
+            hashes = mapped(key_of, [buffer for buffer in buffers if _place(buffer) not in own])
+            keys = [own.get(_place(buffer)) or next(hashes) for buffer in buffers]
             try:
                 if on_progress is None:
                     list(mapped(self.write, keys, buffers))
@@ -172,13 +189,22 @@ class BlobFolder:
             with _pool() as pool:
                 yield pool.map
 
-    def _own_name(self, buffer: memoryview, mapped: Any) -> str:
-        """Return the name of a buffer that is not hashed: that of the last time if it holds the same."""
-        place = (_address(buffer), buffer.nbytes)
-        name = self._own.get(place)
-        if name is None or not self._holds(name, buffer, mapped):
-            name = self._own[place] = f"{OWN}{uuid.uuid4().hex}-{buffer.nbytes:x}"
-        return name
+    def _own_names(self, buffers: Sequence[memoryview], mapped: Any) -> dict[Range, str]:
+        """Return the names of buffers that are not hashed, by their place: those of the last time of buffers that hold the same."""
+        places = {_place(buffer): buffer for buffer in buffers}
+        before = {place: self._own.get(place) for place in places}
+        unsure = [place for place, own in before.items() if own is None or not own.watch.is_unwritten()]
+        # They are watched before they are compared and copied.
+        watches = dict(zip(unsure, Watch.over(unsure) if self._watched else map(Watch, unsure), strict=True))
+        for place, own in before.items():
+            if own is not None and (place not in watches or self._holds(own.name, places[place], mapped)):
+                self._own[place] = _Own(own.name, watches.get(place, own.watch))
+                continue
+            num_changes = own.num_changes + 1 if own is not None else 0
+            self._own[place] = _Own(f"{OWN}{uuid.uuid4().hex}-{place[1]:x}", watches[place], num_changes)
+            if num_changes >= CHANGING:
+                watches[place].end()
+        return {place: self._own[place].name for place in places}
 
     def _holds(self, key: str, buffer: memoryview, mapped: Any) -> bool:
         """Return whether `buffer` is what is stored under `key`, byte by byte."""
@@ -274,6 +300,10 @@ class BlobFolder:
 
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+
+
+def _place(buffer: memoryview) -> Range:
+    return _address(buffer), buffer.nbytes
 
 
 def _address(buffer: memoryview) -> int:

@@ -18,6 +18,7 @@ from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.transport import blobs as module
 from jupyter_dtrain.transport import sending
 from jupyter_dtrain.transport.blobs import BlobFolder, bytes_of, is_hash, key_of
+from jupyter_dtrain.transport.watching import Watch
 
 
 @pytest.fixture
@@ -261,6 +262,40 @@ def test_a_large_buffer_is_stored_once_as_long_as_it_is_the_same(unhashed):
         assert other != key
         assert np.array_equal(np.frombuffer(unhashed.open(other), data.dtype), data)
         key = other
+
+
+def test_what_is_watched_is_looked_at_again_only_after_a_write(tmp_path, monkeypatch):
+    watched = BlobFolder(tmp_path / "blobs", hashed=1 << 16, watched=True)
+    data = np.arange(1_000_000)
+    if not Watch.over([(data.ctypes.data, data.nbytes)])[0].is_unwritten():
+        pytest.skip("this system does not tell of writes to memory")
+    (key,) = watched.put_all([data.data])
+    with monkeypatch.context() as patch:
+        patch.setattr(BlobFolder, "_holds", lambda *_: pytest.fail("compared"))
+        assert watched.put_all([data.data]) == [key]
+    for number in (-1, -2, -3):
+        data[7] = number
+        keys = [key, *watched.put_all([data.data])]
+        assert keys[0] != keys[1]
+        key = keys[1]
+    assert watched.put_all([data.data]) == [key], "compared, as it was always another, and watched from here on"
+    with monkeypatch.context() as patch:
+        patch.setattr(BlobFolder, "_holds", lambda *_: pytest.fail("compared"))
+        assert watched.put_all([data.data]) == [key]
+        watched.discard([key])
+        assert watched.put_all([data.data]) == [key]
+    assert np.array_equal(np.frombuffer(watched.open(key), data.dtype), data)
+
+
+def test_two_folders_that_watch_one_array_each_know_what_they_hold(tmp_path):
+    first, second = (BlobFolder(tmp_path / name, hashed=1 << 16, watched=True) for name in "ab")
+    data = np.arange(1_000_000)
+    (old,) = first.put_all([data.data])
+    data[0] = 5
+    second.put_all([data.data])
+    (new,) = first.put_all([data.data])
+    assert new != old
+    assert np.array_equal(np.frombuffer(first.open(new), data.dtype), data)
 
 
 def test_what_is_compared_stays_mapped_until_the_last_comparison_is_over(unhashed, monkeypatch):

@@ -1,0 +1,47 @@
+"""The engines' memory: used again while a cell runs, given back when it is over."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+
+import pytest
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc to keep memory")
+
+MEGABYTE = 1 << 20
+
+
+def test_large_tensors_of_a_step_take_the_memory_of_the_step_before(notebook):
+    notebook.run("""\
+%%distribute --engines 2
+import resource
+faults = []
+for step in range(12):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    large = [torch.ones(8_000_000) for _ in range(3)]
+    total = sum(one.sum() for one in large)
+    del large
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+""")
+    faults = notebook.value("faults")  # some steps find a small block in the way, and take new memory
+    assert statistics.median(faults) * 20 < 3 * 4 * 8_000_000 // 4096
+
+
+def test_an_idle_engine_has_given_back_what_the_cell_used(notebook):
+    notebook.run("%%distribute --engines 2\npass")
+    engines = [process for process in notebook.cluster_processes() if process.pid in notebook.engines()]
+    assert len(engines) >= 2
+    before = {process: process.memory_info().rss for process in engines}
+    notebook.run("""\
+%%distribute --engines 2
+import psutil
+freed = [torch.ones(8_000_000) for _ in range(3)]
+circle = [torch.ones(8_000_000) for _ in range(3)]
+circle.append(circle)
+used = psutil.Process().memory_info().rss
+del freed, circle
+""")
+    assert notebook.value("used") > min(before.values()) + 300 * MEGABYTE
+    for process in engines:
+        notebook.wait(lambda: process.memory_info().rss < before[process] + 60 * MEGABYTE, "the memory's return")  # noqa: B023
