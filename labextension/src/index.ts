@@ -16,6 +16,7 @@ import { addCommands, CommandIDs } from './commands';
 import { followCurrentKernel } from './model/currentKernel';
 import { TrainingModel } from './model/training';
 import { clearDeadViews } from './deadViews';
+import { openAtFirstRun } from './introduction';
 import { addNotifications } from './notifications';
 import { Sidebar, SIDEBAR_ID } from './panels/sidebar';
 import { StatusItem } from './panels/statusItem';
@@ -81,6 +82,7 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     if (registry !== null) {
       void settings.follow(registry, SIDEBAR_PLUGIN, model.plot);
     }
+    openAtFirstRun({ model, settings, show });
     addNotifications({
       model,
       trans,

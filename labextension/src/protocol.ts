@@ -233,8 +233,8 @@ export interface IPaused {
 }
 
 /**
- * Where a rank is: the user's `line` of `filename`, in `function`. `waiting`:
- * for the other ranks.
+ * Where a rank is: the user's `line` of `filename`, in `function`; 0 at the end
+ * of the cell. `waiting`: for the other ranks.
  */
 export interface IStanding {
   type: 'standing';
@@ -243,6 +243,16 @@ export interface IStanding {
   line: number;
   function: string;
   waiting: boolean;
+}
+
+/**
+ * A rank takes home what the cell has made, and is to be left in peace for
+ * `seconds` more. Told again and again meanwhile.
+ */
+export interface IHomeward {
+  type: 'homeward';
+  rank: number;
+  seconds: number;
 }
 
 /**
@@ -494,6 +504,7 @@ export type EngineEvent =
   | IStateSize
   | IPaused
   | IStanding
+  | IHomeward
   | INotice;
 
 /**

@@ -168,6 +168,34 @@ describe('a kernel without the extension', () => {
     await assert.rejects(connection.send('stop_run'), { reason: 'closed' });
   });
 
+  it('is asked ever more seldom while a cell runs that may load it', async () => {
+    const [kernel, connection] = await absent();
+    const execute = { header: { msg_type: 'execute_input' } };
+    const code = '%load_ext jupyter_dtrain\n%distribute attach';
+    kernel.become('busy');
+    kernel.iopubMessage.emit({ ...execute, content: { code } });
+    const asked: number[] = [];
+    for (let second = 1; second <= 16; second++) {
+      const before = kernel.comms.length;
+      mock.timers.tick(1000);
+      await settle();
+      if (kernel.comms.length > before) {
+        asked.push(second);
+        kernel.comm(TELEMETRY_TARGET).closedByKernel();
+      }
+    }
+    assert.deepEqual(asked, [1, 3, 7, 15]);
+    kernel.become('idle');
+    mock.timers.tick(300);
+    await settle();
+    assert.equal(kernel.comms.length, 1 + asked.length + 1);
+    kernel.comm(TELEMETRY_TARGET).receive(SNAPSHOT);
+    assert.equal(connection.status, 'connected');
+    mock.timers.tick(60_000);
+    await settle();
+    assert.equal(kernel.comms.length, 1 + asked.length + 2, 'with commands');
+  });
+
   it('of another language is never asked', async () => {
     const kernel = new FakeKernel();
     kernel.language = 'R';

@@ -112,9 +112,14 @@ class Lab:
         return self.page.locator(f"#{SIDEBAR}")
 
     def open_sidebar(self) -> None:
-        tab = self.page.locator(f'.jp-SideBar .lm-TabBar-tab[data-id="{SIDEBAR}"]')
-        tab.click()
+        """Open the sidebar, which may have opened by itself."""
+        if not self.sidebar.is_visible():
+            self.execute("jupyter-dtrain:show")
         expect(self.sidebar).to_be_visible()
+
+    def close_sidebar(self) -> None:
+        self.page.locator(f'.jp-SideBar .lm-TabBar-tab[data-id="{SIDEBAR}"]').click()
+        expect(self.sidebar).not_to_be_visible()
 
     def part(self, name: str) -> Locator:
         """Return the part of the sidebar that is marked as `name` for tests."""

@@ -33,6 +33,15 @@ def settings(server):
     file.unlink()
 
 
+@pytest.fixture
+def new_user(server):
+    """Settings of somebody who has not seen a run yet."""
+    file = server.settings / "jupyter-dtrain" / "sidebar.jupyterlab-settings"
+    file.unlink(missing_ok=True)
+    yield
+    file.unlink(missing_ok=True)
+
+
 def open_another(lab, *texts, name):
     """Open a second notebook in the same page."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in texts])
@@ -113,6 +122,23 @@ def test_two_notebooks_at_once(open_lab, settings):
     store = RunStore(lab.path.parent / "dtrain-runs")
     assert {run.name: run.phase for run in store.list_runs()} == {"long": "stopped", "short": "finished"}
     store.close()
+
+
+def test_the_sidebar_opens_by_itself_at_the_first_run_and_never_again(open_lab, new_user):
+    lab = open_lab(SETUP, cells.TRAIN.format(name="run", steps=300))
+    lab.run(setup)
+    expect(lab.sidebar).not_to_be_visible()
+    lab.start(train)
+    expect(lab.sidebar).to_be_visible()
+    assert lab.page.evaluate("document.activeElement.closest('.jp-Notebook') !== null"), "the keyboard is the notebook's still"
+    lab.finish(train)
+    lab.close_sidebar()
+
+    lab.run(train)
+    lab.page.reload()
+    lab.wait_until_ready()
+    lab.run(train)
+    expect(lab.sidebar).not_to_be_visible()
 
 
 def test_a_kernel_that_is_killed_and_an_extension_that_is_unloaded(open_lab):

@@ -6,7 +6,7 @@
  * have a comm of their own, which the kernel answers while a cell runs.
  *
  * A kernel without the extension closes the comm at once. It is asked again
- * after it has executed something that may have loaded the extension, and not
+ * after, and while, it executes something that may load the extension, and not
  * otherwise: each question leaves a line in the kernel's log.
  */
 
@@ -41,6 +41,8 @@ export type ConnectionStatus =
 const MAY_LOAD = /dtrain|distribute|%run\b/;
 /** Several cells in a row ask once: this long after the end of the first. */
 const SOON_MS = 300;
+/** A cell may load it and train for hours: asked then, ever more seldom. */
+const BUSY_MS = 1000;
 /** A kernel that comes back is connected to anew; else it is asked by then. */
 const BACK_MS = 2000;
 /** How long an answer about runs may take: there may be millions of points. */
@@ -129,6 +131,7 @@ export class Connection implements IDisposable {
       return;
     }
     this._isDisposed = true;
+    clearTimeout(this._busyTimer);
     this._close();
     this._setStatus('gone');
     Signal.clearData(this);
@@ -247,7 +250,7 @@ export class Connection implements IDisposable {
     }
     this._close();
     this._setStatus('absent');
-    if (this._executed) {
+    if (this._executed && !this.busy) {
       this._retrySoon();
     }
   }
@@ -295,6 +298,9 @@ export class Connection implements IDisposable {
       if (this._eager || MAY_LOAD.test(code)) {
         this._executed = true;
       }
+      if (MAY_LOAD.test(code) && this.kernel.supportsSubshells) {
+        this._retryWhileBusy(BUSY_MS);
+      }
     }
   }
 
@@ -302,6 +308,21 @@ export class Connection implements IDisposable {
     if (this._status === 'absent') {
       this._openIn(SOON_MS);
     }
+  }
+
+  /** Ask while a cell runs, which may have loaded the extension by now. */
+  private _retryWhileBusy(ms: number): void {
+    clearTimeout(this._busyTimer);
+    this._busyTimer = setTimeout(() => {
+      if (!this.busy || this._isDisposed || this._status === 'connected') {
+        return;
+      }
+      if (this._status === 'absent') {
+        this._open();
+        this._executed = true; // and at its end once more
+      }
+      this._retryWhileBusy(2 * ms);
+    }, ms);
   }
 
   private _openIn(ms: number): void {
@@ -322,6 +343,7 @@ export class Connection implements IDisposable {
   private _sender: CommandSender | null = null;
   private _kernelVersion: number | null = null;
   private _timer: ReturnType<typeof setTimeout> | undefined;
+  private _busyTimer: ReturnType<typeof setTimeout> | undefined;
   private _eager = false;
   private _executed = false;
   private _isDisposed = false;
