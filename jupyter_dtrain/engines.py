@@ -82,11 +82,12 @@ class Engines:
             self._tell(ClusterUpdate(phase="stopped"))
             return True
 
-    def restart(self, cluster: EngineCluster, rank: int) -> None:
-        """Put another engine in the place of that of `rank`, which is at work on nothing; a `ClusterError` where it does not come up."""
+    def restart(self, cluster: EngineCluster, ranks: Sequence[int]) -> None:
+        """Put other engines in the place of those of `ranks`, which are at work on nothing; a `ClusterError` where they do not come up."""
+        which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
         def tell(sentence: str) -> None:
-            self._tell(ClusterUpdate(phase="starting", engines=list(cluster.engines), detail=f"rank {rank}: {sentence}"))
+            self._tell(ClusterUpdate(phase="starting", engines=list(cluster.engines), detail=f"{which}: {sentence}"))
 
         with self._lock:
             if self._cluster is not cluster:
@@ -94,7 +95,7 @@ class Engines:
             self._group = None  # its ranks have met without the new engine
             tell("starting anew")
             try:
-                cluster.restart(rank, limit=RESTART_LIMIT, on_progress=tell)
+                cluster.restart(ranks, limit=RESTART_LIMIT, on_progress=tell)
             except BaseException as error:
                 self.stop()
                 self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
@@ -108,8 +109,7 @@ class Engines:
         def run() -> None:
             with self._lock, suppress(Exception):
                 begun.set()
-                for rank in ranks:
-                    self.restart(cluster, rank)
+                self.restart(cluster, ranks)
 
         threading.Thread(target=run, name="dtrain-restart", daemon=True).start()
         begun.wait()

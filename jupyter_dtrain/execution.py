@@ -11,26 +11,27 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 from .cluster import channel
-from .cluster.cluster import EngineCluster
 from .engine import worker
 from .engine.link import CONTROL_MESSAGE
+from .engine.rescue import rescue_file
 from .engine.shown import Count
-from .engine.task import Outcome, Task
+from .engine.task import Task
 from .errors import ClusterError, ProtocolError
 from .group import Group
 from .interrupts import Interrupts
-from .protocol import Message, Notice, RankStarted, parse
+from .patience import ASKED, FAILED, Means, Patience
+from .protocol import Homeward, Message, Notice, RankStarted, parse
+from .rank_end import RankEnd
 from .rank_lines import RankLines
 from .runs.viewed import ViewedRun
 
-GRACE = timedelta(seconds=3)  # for a step to end after an interrupt, before each stronger means
-PATIENCE = timedelta(seconds=1)  # for ranks to leave, before one more interrupt brings the next stronger means
-FAILED_GRACE = timedelta(seconds=1)  # for the others to leave by themselves when a rank has failed
+REST = timedelta(seconds=3)  # for output that is still on its way when the results are there
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
 
 
@@ -54,16 +55,6 @@ class Output(Protocol):
 
     def run(self, run: ViewedRun) -> None:
         """Show how the run is doing: called when it begins, some ten times a second, and when it has ended."""
-
-
-@dataclass
-class RankEnd:
-    """How one rank's task ended: with an outcome, or with the engine gone."""
-
-    rank: int
-    outcome: Outcome | None
-    reason: str = ""
-    killed: bool = False  # by us, because it did not leave when another rank had failed or the user had asked
 
 
 class Execution:
@@ -101,6 +92,7 @@ class Execution:
         self._ends: dict[int, RankEnd] = {}
         self._killed: set[int] = set()
         self._heard: dict[int, float] = {}
+        self._homeward: dict[int, float] = {}  # until when ranks are left in peace that take home what they have
         self._standing: dict[str, dict[str, Any]] = {}  # orders that a rank gets too which begins later
         self.interrupted = False
 
@@ -120,8 +112,12 @@ class Execution:
             self._show_rest()
             self.interrupted |= interrupts.count > 0
         ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
-        if any(end.outcome is None or end.outcome.failure is not None for end in ends):
+        if any(end.reason or end.outcome is None or end.outcome.failure is not None for end in ends):
             self._group.disband()
+        if ends[0].killed and ends[0].outcome is None:
+            # It did not even let another thread run. What a rank beside it has is the same.
+            saved = next((end.outcome for end in ends if end.outcome is not None and end.outcome.parcel is not None), None)
+            ends[0].outcome = replace(saved, rank=0, failure=None) if saved is not None else None
         return ends
 
     def _submit(self) -> None:
@@ -132,24 +128,21 @@ class Execution:
             self._tasks.append(task)
 
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
-        means = self._means()
-        deadline: float | None = None
-        handled, patient_until = 0, 0.0
+        patience = Patience()
+        handled = 0
         while not all(task.done for task in self._tasks) and self._group.cluster.controller_alive:
             self._show(TICK)
             on_tick()
-            if deadline is None and self._someone_left():
-                deadline = time.monotonic() + FAILED_GRACE.total_seconds()
-            now, count = time.monotonic(), interrupts.count
-            is_late = deadline is not None and now > deadline
+            if not patience.begun and self._someone_left():
+                patience.begin(FAILED)
+            count = interrupts.count
             if count > handled == 0:
                 self.interrupted = True
                 self.stop()
                 on_interrupt()
-                deadline = now + GRACE.total_seconds()
-            elif is_late or (count > handled and now > patient_until):
-                next(means)()
-                deadline, patient_until = now + GRACE.total_seconds(), now + PATIENCE.total_seconds()
+                patience.begin(ASKED)
+            elif (means := patience.due(pressed=count > handled)) is not None:
+                self._urge(means)
             handled = count  # those of an impatient moment are one
 
     def stop(self) -> None:
@@ -168,7 +161,10 @@ class Execution:
         self._tell_all(self._standing["pause"])
 
     def _tell_all(self, order: dict[str, Any]) -> None:
-        self._group.channel.command(self._group.engine_ids, CONTROL_MESSAGE, order)
+        self._tell(self._group.engine_ids, order)
+
+    def _tell(self, engine_ids: Sequence[int], order: dict[str, Any]) -> None:
+        self._group.channel.command(engine_ids, CONTROL_MESSAGE, order)
 
     @property
     def seen(self) -> tuple[Count, ...]:
@@ -183,6 +179,10 @@ class Execution:
     def at_work(self, ranks: Iterable[int]) -> list[int]:
         """Return those of `ranks` that have not come to their end; not one that takes no part any more."""
         return [rank for rank in ranks if rank < len(self._tasks) and not self._tasks[rank].done]
+
+    def is_through(self, rank: int) -> bool:
+        """Return whether a rank has come to its end."""
+        return self._tasks[rank].done
 
     def ask_where(self) -> None:
         """Ask all ranks which of the user's lines they are at."""
@@ -232,6 +232,8 @@ class Execution:
                     event = parse(message)
                     if isinstance(event, RankStarted):
                         self._order_again(event.rank)
+                    elif isinstance(event, Homeward):
+                        self._homeward[event.rank] = time.monotonic() + event.seconds
                     self._on_event(event)
                 except ProtocolError as error:
                     self._say(str(error))
@@ -242,7 +244,7 @@ class Execution:
     def _order_again(self, rank: int) -> None:
         """Repeat to a rank that listens now what may have been said before."""
         for order in list(self._standing.values()):
-            self._group.channel.command([self._group.engine_ids[rank]], CONTROL_MESSAGE, order)
+            self._tell([self._group.engine_ids[rank]], order)
 
     def _say(self, text: str) -> None:
         self._inbox.put(lambda: self._output.say(text))
@@ -263,7 +265,7 @@ class Execution:
 
     def _show_rest(self) -> None:
         """Show output that is still on its way: it takes another road than the results."""
-        deadline = time.monotonic() + GRACE.total_seconds()
+        deadline = time.monotonic() + REST.total_seconds()
         for task in self._tasks:  # also of those whose output is not shown: their events come the same way
             task.on_output_done(lambda: self._inbox.put(None))
         while time.monotonic() < deadline and any(not task.output_done and self._is_alive(rank) for rank, task in enumerate(self._tasks)):
@@ -282,21 +284,21 @@ class Execution:
     def _is_alive(self, rank: int) -> bool:
         return rank not in self._group.cluster.dead_ranks()
 
-    def _means(self) -> Any:
-        """Yield ever stronger means to end the ranks that are still running."""
+    def _urge(self, means: Means) -> None:
+        """Let the ranks that are still at work leave."""
+        busy = [rank for rank, task in enumerate(self._tasks) if not task.done]
+        if means in (Means.END, Means.END_ALL):
+            if means is Means.END:
+                busy = [rank for rank in busy if self._homeward.get(rank, 0.0) < time.monotonic() or self._rescue_file(rank).exists()]
+            self._killed.update(busy)
+            self._group.cluster.send_signal(signal.SIGKILL, busy)
+            return
+        self._group.cluster.send_signal(signal.SIGINT, busy)
+        if means is Means.RESCUE and 0 in busy:
+            self._tell([self._group.engine_ids[rank] for rank in busy], {"name": "rescue"})
 
-        def send(number: int) -> Callable[[], None]:
-            def act() -> None:
-                busy = [rank for rank, task in enumerate(self._tasks) if not task.done]
-                self._killed.update(busy if number == signal.SIGKILL else ())
-                self._group.cluster.send_signal(number, busy)
-
-            return act
-
-        yield send(signal.SIGINT)
-        yield send(signal.SIGINT)
-        while True:
-            yield send(signal.SIGKILL)
+    def _rescue_file(self, rank: int) -> Path:
+        return rescue_file(self._task.snapshot_folder, rank)
 
     def _end(self, rank: int, task: channel.Task) -> RankEnd:
         if rank not in self._ends:
@@ -305,29 +307,13 @@ class Execution:
                     raise ClusterError("the controller of the engines has ended")
                 self._ends[rank] = RankEnd(rank, pickle.loads(task.result()))
             except ClusterError as error:
-                self._ends[rank] = RankEnd(rank, None, str(error), killed=rank in self._killed)
+                self._ends[rank] = self._gone(rank, str(error))
             except Exception as error:
                 gone = task.done and not self._is_alive(rank)
-                reason = "its process has ended" if gone else f"{type(error).__name__}: {error}"
-                self._ends[rank] = RankEnd(rank, None, reason, killed=rank in self._killed)
+                self._ends[rank] = self._gone(rank, "its process has ended" if gone else f"{type(error).__name__}: {error}")
         return self._ends[rank]
 
-
-def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster) -> ClusterError | None:
-    """Return the error to raise where an engine was lost, with the end of its log."""
-    lost = [end for end in ends if end.outcome is None]
-    if not lost:
-        return None
-    engines = {engine.rank: engine for engine in cluster.engines}
-    names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost)
-    first = ends[0].outcome
-    if first is not None and first.parcel is not None:
-        state = f"The notebook holds what rank 0 had at its last finished step ({first.steps})."
-    else:
-        state = "The notebook's objects are as they were before the cell."
-    tail = cluster.log_tail(lost[0].rank)
-    return ClusterError(
-        f"The engine of {names} was lost: {lost[0].reason}. {state} The next %%distribute cell starts a new cluster.\n"
-        "If it happens again, the engine may have run out of memory: try a smaller batch or fewer engines."
-        + (f"\nThe end of its log:\n{tail}" if tail else "")
-    )
+    def _gone(self, rank: int, reason: str) -> RankEnd:
+        file = self._rescue_file(rank)
+        outcome = pickle.loads(file.read_bytes()) if file.exists() else None
+        return RankEnd(rank, outcome, reason, killed=rank in self._killed)

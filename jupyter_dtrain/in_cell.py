@@ -13,7 +13,8 @@ from typing import Any, Protocol
 class Run(Protocol):
     """The run that a cell belongs to, as one rank sees it."""
 
-    rank: int
+    def is_main(self) -> bool:
+        """Return whether this is rank 0."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's `value` in rank order. A collective."""
@@ -58,7 +59,7 @@ def is_main() -> bool:
 
     Values over a batch are read before the branch: reading them (``loss.item()``) takes all ranks.
     """
-    return current is None or current.rank == 0
+    return current is None or current.is_main()
 
 
 def log(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:

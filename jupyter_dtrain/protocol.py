@@ -212,13 +212,21 @@ class Paused(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Standing(Message):
-    """Where a rank is: the user's `line` of `filename`, in `function`. `waiting`: for the other ranks."""
+    """Where a rank is: the user's `line` of `filename`, in `function`; 0 at the end of the cell. `waiting`: for the other ranks."""
 
     rank: int
     filename: str
     line: int
     function: str
     waiting: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Homeward(Message):
+    """A rank takes home what the cell has made, and is to be left in peace for `seconds` more. Told again and again meanwhile."""
+
+    rank: int
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,6 +453,7 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
     StateSize,
     Paused,
     Standing,
+    Homeward,
     Notice,
 )
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)

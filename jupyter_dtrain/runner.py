@@ -11,10 +11,11 @@ from .capture.pickling import Packed
 from .engine.task import Outcome, Resume, Task
 from .engines import Engines
 from .errors import CheckpointError, ClusterError, StoreError, UsageError
-from .execution import Output, RankEnd, lost_engines
+from .execution import Output
 from .group import Group
 from .options import ClusterOptions
 from .protocol import RUN_PHASES_ENDED, Message, RunPhase
+from .rank_end import RankEnd, lost_engines
 from .runs.hosts import address_of, forget_results
 from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
@@ -104,7 +105,7 @@ class Runner:
         """
         group = self._group(options, options.num_engines, output)
         if self._blobs is None or self._blobs.path != group.cluster.blob_dir:
-            self._blobs = BlobFolder(group.cluster.blob_dir, hashed=HASHED)
+            self._blobs = BlobFolder(group.cluster.blob_dir, hashed=HASHED, watched=True)
         blobs = self._blobs
         given = work(blobs)
         keys = given.parcel.keys
@@ -268,13 +269,15 @@ class Runner:
         first, cluster = ends[0].outcome, supervisor.cluster
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
-        lost = lost_engines(ends, cluster)
+        lost = lost_engines(ends, cluster, recorder.devices())
         left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
-        if lost is not None:
+        killed = [end.rank for end in ends if end.killed]
+        if lost is not None or not cluster.controller_alive:
             self._engines.stop()
-        elif left:
-            output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
-            self._engines.begin_restart(cluster, left)
+        elif left or killed:
+            if left:
+                output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
+            self._engines.begin_restart(cluster, sorted({*left, *killed}))
         return RunResult(ends, returned, lost, interrupted, task)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
@@ -315,7 +318,7 @@ class Runner:
 
 def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
     outcomes = [end.outcome for end in ends if end.outcome is not None]
-    if len(outcomes) < len(ends):
+    if any(end.lost for end in ends):
         return "failed", "an engine was lost"
     failures = [o.failure for o in outcomes if o.failure is not None]
     if failures:
@@ -323,7 +326,7 @@ def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
         if primary.name == "KeyboardInterrupt":
             return "stopped", None
         return "failed", f"{primary.name}: {primary.message}".partition("\n")[0]
-    return ("stopped" if any(o.stopped for o in outcomes) else "finished"), None
+    return ("stopped" if any(o.stopped for o in outcomes) or any(end.killed for end in ends) else "finished"), None
 
 
 def _engines_of(ranks: list[int]) -> str:

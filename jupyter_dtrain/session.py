@@ -254,7 +254,7 @@ class Session:
         elif not 0 <= rank < len(cluster.engines):
             raise UsageError(f"There is no rank {rank}.")
         else:
-            _in_background(lambda: self._engines.restart(cluster, rank))
+            _in_background(lambda: self._engines.restart(cluster, [rank]))
         return Reply(id=command.id, ok=True, message=f"The engine of rank {rank} is starting anew.")
 
     def _roll_back(self, command: Command) -> Reply:

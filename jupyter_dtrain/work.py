@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from .capture.bundle import Bundle, RandomState
+from .capture.loggers import Loggers
 from .capture.surroundings import Surroundings
 from .capture.texts import sources_of
 from .engine.task import Task
@@ -44,6 +45,7 @@ class Work:
     parcel: Parcel
     random_state: RandomState
     surroundings: Surroundings
+    loggers: Loggers
     options: RunOptions
     cell: str
     origin: CellOrigin
@@ -70,6 +72,7 @@ class Work:
             parcel=to_parcel(bundle.packed, blobs, on_progress),
             random_state=random_state,
             surroundings=Surroundings.now(),
+            loggers=Loggers.now(),
             options=options,
             cell=cell,
             origin=origin,
@@ -91,6 +94,7 @@ class Work:
             parcel=self.parcel,
             random_state=self.random_state,
             surroundings=self.surroundings,
+            loggers=self.loggers,
             blob_folder=blobs.path,
             device=device,
             numbers=options.numbers,

@@ -9,14 +9,12 @@ from __future__ import annotations
 import copyreg
 import importlib
 import io
-import os
 import pickle
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -30,6 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from .compiled import reduced_compiled
+from .open_files import reduced_file
 
 _Cached = type(lru_cache(lambda: None))
 
@@ -51,6 +50,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _without(obj, foreign_attributes(obj))
         case _ if is_event_writer(obj):
             return _without(obj, foreign_attributes(obj))
+        case torch.jit.ScriptModule():
+            return _scripted(obj)
         case nn.Module():
             return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
         case RemovableHandle():
@@ -69,12 +70,19 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
         case FunctionType() | type() if (value := stands_for(obj)) is not None:
             return itself, (value,)
-        case io.TextIOWrapper() | io.BufferedReader() | io.BufferedWriter() if obj.closed:
-            return _closed_file, (obj.name, getattr(obj, "mode", "rb"))
+        case MethodType() if isinstance(obj.__self__, type) and _is_found_by_name(obj):
+            return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
+        case _ if (file := reduced_file(obj)) is not NotImplemented:
+            return file
     return reduced_compiled(obj)
+
+
+def _is_found_by_name(method: MethodType) -> bool:
+    found = getattr(method.__self__, method.__name__, None)
+    return isinstance(found, MethodType) and found.__func__ in (method.__func__, stands_for(method.__func__))
 
 
 def stands_for(obj: object) -> Any:
@@ -102,13 +110,6 @@ def foreign_attributes(obj: object) -> frozenset[str]:
     return _NONE
 
 
-def _closed_file(name: Any, mode: str) -> Any:
-    file: Any = Path(os.devnull).open(mode.replace("x", "w"))  # noqa: SIM115 -- it is closed at once
-    file.close()
-    getattr(file, "buffer", file).raw.name = name
-    return file
-
-
 def is_progress_bar(obj: object) -> bool:
     """Return whether `obj` is a bar of tqdm's."""
     return str(type(obj).__module__).startswith("tqdm.")
@@ -124,7 +125,10 @@ def bar_at_rest(bar: Any) -> tuple[Any, ...]:
 
 
 def _bar(kind: Any, iterable: Any, total: Any, count: Any, leave: Any) -> Any:
-    return kind(() if iterable is None else iterable, total=total, initial=count, leave=leave, disable=True)
+    bar = kind((), total=total, initial=count, leave=leave, disable=True)
+    if iterable is not None:
+        bar.iterable = iterable  # tqdm.auto's class walks over what it is given at once, and a loader then draws a seed
+    return bar
 
 
 def is_event_writer(obj: object) -> bool:
@@ -217,6 +221,25 @@ def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
     module.__dict__.update(state)
     for name in module.parametrizations:  # type: ignore[union-attr]
         parametrize._inject_property(module, name)
+
+
+def _scripted(module: torch.jit.ScriptModule) -> tuple[Any, ...]:
+    """Return how a scripted or traced module reduces: as PyTorch saves it, but with the very tensors that an optimizer has."""
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return _load_scripted, (buffer.getvalue(),), tensors, None, None, _set_tensors
+
+
+def _load_scripted(saved: bytes) -> Any:
+    return torch.jit.load(io.BytesIO(saved), map_location="cpu")
+
+
+def _set_tensors(module: Any, tensors: dict[str, torch.Tensor]) -> None:
+    parts = dict(module.named_modules())
+    for name, tensor in tensors.items():
+        path, _, last = name.rpartition(".")
+        parts[path]._c.setattr(last, tensor)
 
 
 def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cached_property[Any]:

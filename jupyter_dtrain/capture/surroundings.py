@@ -1,12 +1,15 @@
-"""What a cell reads without naming it: settings of PyTorch that a notebook makes once, its folder and where it finds modules."""
+"""What a cell reads without naming it: settings that a notebook makes once, its folder and where it finds modules."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+
+from .settings import changes, make_settings, settings_now
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Surroundings:
         Whether gradients are on.
     deterministic, only_warn : bool
         Whether PyTorch uses deterministic algorithms, and only warns where it has none.
+    settings : dict
+        Other settings of libraries, by name.
     """
 
     folder: str
@@ -33,6 +38,7 @@ class Surroundings:
     gradients: bool
     deterministic: bool
     only_warn: bool
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def now(cls) -> Surroundings:
@@ -44,7 +50,12 @@ class Surroundings:
             gradients=torch.is_grad_enabled(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             only_warn=torch.is_deterministic_algorithms_warn_only_enabled(),
+            settings=settings_now(),
         )
+
+    def changed_from(self, before: Surroundings) -> Surroundings:
+        """Return them with only those of the `settings` that are other than `before`."""
+        return replace(self, settings=changes(before.settings, self.settings))
 
     def set(self) -> None:
         """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""
@@ -56,3 +67,4 @@ class Surroundings:
         torch.set_default_dtype(self.dtype)
         torch.set_grad_enabled(self.gradients)
         torch.use_deterministic_algorithms(self.deterministic, warn_only=self.only_warn)
+        make_settings(self.settings)

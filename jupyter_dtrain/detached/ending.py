@@ -20,8 +20,9 @@ from pathlib import Path
 from ..capture.pickling import Packed
 from ..engine.task import Task
 from ..errors import CheckpointError, ClusterError
-from ..execution import RankEnd
 from ..protocol import Snapshot
+from ..rank_end import RankEnd
+from ..room import check_disk
 from ..runner import RunResult
 from ..runs.hosts import MANIFEST, RESULTS, TAKEN
 from ..supervision.manifest import check_signature, read_manifest, write_manifest
@@ -29,8 +30,6 @@ from ..transport.blobs import BlobFolder, folder_made_whole, key_of, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 
 ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"
-ROOM = 1.1
-"""Free space that has to be there, as a multiple of what is written."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +143,5 @@ def _hash_of(path: Path) -> str | None:
 
 def _check_room(place: Path, ending: Ending, shown: Path | None) -> None:
     packed = [part for part in (ending.values, None if ending.result is None else ending.result.returned) if part is not None]
-    needed = ROOM * (sum(buffer.nbytes for part in packed for buffer in part.buffers) + (shown.stat().st_size if shown is not None else 0))
-    free = shutil.disk_usage(place).free
-    if needed > free:
-        raise CheckpointError(
-            f"There is no room for the results of the run in {place}: they take {needed / 2**30:.2f} GiB, "
-            f"and {free / 2**30:.2f} GiB are free."
-        )
+    num_bytes = sum(buffer.nbytes for part in packed for buffer in part.buffers)
+    check_disk(place, num_bytes + (shown.stat().st_size if shown is not None else 0), what="the results of the run")

@@ -53,10 +53,10 @@ class Before:
             child._buffers.update(buffers)
         with torch.no_grad():
             for buffer, version, value, counts in self._buffers:
-                if not counts:
-                    buffer.data.copy_(value)  # normalization writes without counting, and so does this
-                elif buffer._version != version:
+                if counts and buffer._version != version:
                     buffer.copy_(value)
+                elif not torch.equal(buffer, value):
+                    buffer.data.copy_(value)  # normalization writes without counting, in scripted modules too, and so does this
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
         self._cell_random.set()

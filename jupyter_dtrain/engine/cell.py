@@ -5,21 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-import sys
 import traceback
-import unittest
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from ..room import ON_DEVICE, advice_for, gibibytes
 from .event_loop import CellLoop
 from .loops import Loops
+from .whose import is_ours
 
 _BROKEN = ("gloo", "nccl", "connection closed by peer")
-_LIBRARIES = frozenset(("site-packages", "dist-packages", "lib-dynload", Path(unittest.__file__).parents[1].name))
-_OURS = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)
@@ -44,12 +40,21 @@ class Failure:
         From the cell's line down, without this project's own frames.
     secondary : bool
         It is no cause: another rank has left (a collective that broke, a store that closed), or the run was interrupted.
+    memory : str
+        Where the host's memory has run out, what there was of it.
     """
 
     name: str
     message: str
     frames: list[Frame]
     secondary: bool
+    memory: str = ""
+
+
+def keep_text(filename: str, text: str) -> None:
+    """Keep the `text` of a cell where tracebacks and ``inspect.getsource`` find it."""
+    # mtime None keeps it from being checked against a file
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
 def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops | None = None) -> Any:
@@ -58,8 +63,7 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops
     With `loops` its loops can be resumed, and it goes on where they are to jump to.
     """
     tree = ast.parse(source, filename)
-    # Tracebacks and inspect.getsource find the text here; mtime None keeps it from being checked against a file.
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    keep_text(filename, source)
     if loops is not None and not _awaits(tree, filename):
         return loops.run(tree, filename, namespace)
     last: ast.Expression | None = None
@@ -92,28 +96,24 @@ def describe(error: BaseException) -> Failure:
         for item in traceback.extract_tb(error.__traceback__)
         if not is_ours(item.filename)
     ]
-    return Failure(type(error).__name__, str(error), frames, secondary=_is_secondary(error))
+    name, message = type(error).__name__, str(error)
+    is_host = advice_for(name, message) not in (None, ON_DEVICE)
+    return Failure(name, message, frames, secondary=_is_secondary(error), memory=_memory() if is_host else "")
 
 
-def is_ours(filename: str) -> bool:
-    """Return whether a file is this project's, or the one by which it takes the places of others' functions."""
-    return filename.startswith(_OURS) or filename.endswith("unittest/mock.py")
+def _memory() -> str:
+    import psutil
+
+    used, host = psutil.Process().memory_info().rss, psutil.virtual_memory()
+    return f"The rank's process held {gibibytes(used)}; of the host's {gibibytes(host.total)}, {gibibytes(host.available)} were free."
 
 
-def users_line() -> tuple[str, int] | None:
-    """Return the file and line of the user's own code that is running: the innermost frame that is neither ours nor a library's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return None
-
-
-@cache
-def is_users(filename: str) -> bool:
-    """Return whether a file is the user's own: neither a library's nor this project's."""
-    return not filename.startswith((_OURS, "<frozen", "<string>")) and not _LIBRARIES.intersection(Path(filename).parts)
+def interrupted_at(frame: FrameType, filename: str) -> Failure:
+    """Return what the notebook is told of the cell in `filename` where it is given up while another thread is at `frame` of it."""
+    stack = traceback.extract_stack(frame)
+    begin = next((index for index, item in enumerate(stack) if item.filename == filename), len(stack))
+    frames = [Frame(item.filename, item.lineno or 0, item.name, item.line or None) for item in stack[begin:] if not is_ours(item.filename)]
+    return Failure(KeyboardInterrupt.__name__, "", frames, secondary=True)
 
 
 def _is_secondary(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..capture.bundle import RandomState
 from .copies import copy_of
+from .living import Living
 from .randomness import generators_in, set_state, state_of
 from .timing import DATA, Counted
 
@@ -72,6 +73,8 @@ class Cursor:
         There was no other batch.
     draws_in_workers : bool
         Workers draw random numbers for samples, so batches are loaded to be left out.
+    living : Living, optional
+        What is known of workers that were there when the iteration began.
     """
 
     loader: DataLoader[Any]
@@ -82,6 +85,7 @@ class Cursor:
     taken: int = 0
     finished: bool = False
     draws_in_workers: bool = False
+    living: Living | None = None
 
     @property
     def has_to_load(self) -> bool:
@@ -223,7 +227,7 @@ def skipping(cursor: Cursor, together: int) -> tuple[DataLoader[Any], Skipping |
         return loader, None
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = Skipping(getattr(loader, name), num)
-    return copy_of(loader, **{name: sampler}), sampler
+    return copy_of(loader, persistent_workers=False, **{name: sampler}), sampler
 
 
 Begin = Callable[[Callable[[], Any]], Any]

@@ -38,7 +38,7 @@ class DeviceNames:
     """
 
     def __init__(self, namespace: dict[str, Any], tracked: Iterable[object], device: torch.device) -> None:
-        self._tracked = list(tracked)
+        self._namespace, self._tracked = namespace, list(tracked)
         self._device = device
         holders: list[Any] = [obj for obj in self._tracked if obj is not namespace]
         values = [(namespace, key, value) for key, value in namespace.items()]
@@ -54,6 +54,11 @@ class DeviceNames:
         self._places = [(holder, key, value, self._instead(value)) for holder, key, value in places]
         self.from_cpu = means_gpu and bool(places)
         """Whether what the notebook has on the CPU is the rank's on its GPU."""
+
+    @property
+    def names(self) -> dict[str, object]:
+        """The cell's names that name the rank's device instead of the notebook's, as they do while the cell runs."""
+        return {key: instead for holder, key, _, instead in self._places if holder is self._namespace}
 
     def move_models(self) -> None:
         """Move what is trained to the rank's device, where the notebook has no other name for it than ``cpu``."""

@@ -133,11 +133,14 @@ class Watching(TorchFunctionMode):
     Attributes
     ----------
     drawn : list of Site
+    shuffles : bool
+        Whether it drew an order, of samples perhaps.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.drawn: list[Site] = []
+        self.shuffles = False
 
     def __torch_function__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Run `func`, noting what it draws."""
@@ -145,6 +148,7 @@ class Watching(TorchFunctionMode):
         if func in BODIES:
             with self:
                 return BODIES[func](*args, **kwargs)
+        self.shuffles |= func is torch.randperm
         kind = kind_of(func, args) if torch._C._functorch.maybe_current_level() is None else None
         shape = None if kind is None else kind.shape(args, kwargs)
         if kind is None or shape is None:
@@ -162,8 +166,10 @@ class Drawing(Watching):
 
     Parameters
     ----------
-    placement : Shard
-        Of the batch.
+    loaded : slice
+        The samples of the batch that the model is called on.
+    total : int
+        How many samples the batch has.
     stream : ModelStream
         Exchanges the rank's stream for the cell's, for a draw.
     sites : DrawSites, optional
@@ -177,10 +183,10 @@ class Drawing(Watching):
         Whether something in the model looked at random states: what it draws from then on is the rank's own.
     """
 
-    def __init__(self, placement: Shard, stream: ModelStream, sites: DrawSites | None) -> None:
+    def __init__(self, loaded: slice, total: int, stream: ModelStream, sites: DrawSites | None) -> None:
         super().__init__()
-        self._share, self._stream, self._sites = placement.share, stream, sites
-        self._num_samples = self._share.loaded.stop - self._share.loaded.start
+        self._loaded, self._total, self._stream, self._sites = loaded, total, stream, sites
+        self._num_samples = loaded.stop - loaded.start
         self.dims: list[int | None] = []
         self.per_rank = False
 
@@ -214,8 +220,8 @@ class Drawing(Watching):
         return dim
 
     def _rows(self, dim: int, shape: Shape) -> Rows:
-        unit, loaded = shape[dim] // self._num_samples, self._share.loaded
-        return Rows(dim, slice(loaded.start * unit, loaded.stop * unit), self._share.total * unit)
+        unit, loaded = shape[dim] // self._num_samples, self._loaded
+        return Rows(dim, slice(loaded.start * unit, loaded.stop * unit), self._total * unit)
 
 
 class ModelDraws:
@@ -257,16 +263,21 @@ class ModelDraws:
         """Return whether the draws of a model are known, in the mode (training or evaluation) that it is in."""
         return self._off or module.training in self._known.get(module, ())
 
+    def sites(self, module: nn.Module) -> DrawSites | None:
+        """Return the draws of a model in the mode that it is in; ``None`` where they are not known, or there are none."""
+        sites: DrawSites | None = self._known.get(module, {}).get(module.training)
+        return sites
+
     @contextmanager
     def drawing(self, module: nn.Module, placement: Shard) -> Iterator[Drawing | None]:
         """Let what `module` draws until the end of the ``with`` block be drawn for the whole batch; ``None``: it is the rank's own."""
         known = self.knows(module)
-        sites = self._known[module][module.training] if known and not self._off else None
+        sites = None if self._off else self.sites(module)
         if known and sites is None:
             yield None
             return
         self._used = True
-        self._current = Drawing(placement, self._stream, sites)
+        self._current = Drawing(placement.share.loaded, placement.share.total, self._stream, sites)
         try:
             with self._current as drawing:
                 yield drawing

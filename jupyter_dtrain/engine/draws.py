@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -16,8 +15,6 @@ import torch
 import torch.nn.functional as F
 
 from .rules.dispatch import at, blank_like
-
-warnings.filterwarnings("ignore", "Dropout mask should only be used for testing")  # in attention, where it is given
 
 Shape = tuple[int, ...]
 Draw = Callable[[Any, tuple[Any, ...], dict[str, Any], "Rows"], Any]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from .cell import users_line
+from .whose import users_line
 
 # What is drawn there belongs to a sample, which one engine loads, and to files, whose names are to differ.
 _APART = (str(Path(torch.utils.data.__file__).parent), tempfile.__file__)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .alone import all_ranks_come
 from .later import Later, later_of
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .timing import COMMUNICATION, Counted
@@ -127,6 +128,7 @@ class Exchange:
     @staticmethod
     def objects(value: Any) -> list[Any]:
         """Return every rank's `value`, in rank order."""
+        all_ranks_come()
         found: list[Any] = [None] * dist.get_world_size()
         with Counted(COMMUNICATION):
             dist.all_gather_object(found, value)
@@ -168,6 +170,7 @@ def weigh(part: torch.Tensor, weight: float) -> torch.Tensor:
 
 
 def _all_sum(part: torch.Tensor) -> torch.Tensor:
+    all_ranks_come()
     is_bool = part.dtype == torch.bool
     result = (part.long() if is_bool else part).detach().clone().contiguous()
     with Counted(COMMUNICATION):
@@ -176,6 +179,7 @@ def _all_sum(part: torch.Tensor) -> torch.Tensor:
 
 
 def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> torch.Tensor:
+    all_ranks_come()
     moved = part.detach().movedim(placement.dim, 0)
     rank = dist.get_rank()
     own = moved[: sizes[rank]].contiguous()

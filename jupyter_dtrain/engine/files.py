@@ -28,7 +28,7 @@ from unittest import mock
 import torch
 from IPython.core import interactiveshell
 
-from .cell import is_users
+from .whose import is_users
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock

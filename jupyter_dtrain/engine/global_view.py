@@ -7,7 +7,7 @@ model is placed again. Between them `rules` keep account. At the end everything 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -19,6 +19,7 @@ import torch._functorch.eager_transforms as eager_transforms
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from .backward_hooks import GradientHooks
 from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
@@ -54,14 +55,17 @@ class GlobalView:
     Parameters
     ----------
     rank, world_size : int
+    count_targets : bool
+        Whether losses count the targets that they do not ignore in every batch.
     on_whole : callable
         Told the name of an operation that was computed on whole tensors for want of a rule.
     """
 
-    def __init__(self, *, rank: int, world_size: int, on_whole: Callable[[str], None]) -> None:
+    def __init__(self, *, rank: int, world_size: int, count_targets: bool = False, on_whole: Callable[[str], None]) -> None:
         self._world_size = world_size
         self._exchange = Exchange()
-        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole)
+        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, count_targets=count_targets)
+        self._hooks = GradientHooks(self._rules)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -69,19 +73,34 @@ class GlobalView:
         with ExitStack() as stack:
             stack.enter_context(as_written())
             stack.enter_context(watched_constructors(self._rules.whole))
+            stack.enter_context(self._hooks.installed())
             stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
             for module, name in _TRANSFORMS:
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, self._of_wholes(getattr(module, name))))
-            stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(self._own_function)))
+            stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(self._own_functions())))
             yield
 
-    def _own_function(self, function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        """Run a function of the user's own, whose backward pass gets what PyTorch's engine hands it: plain tensors, so whole ones."""
-        if any(isinstance(arg, GlobalTensor) for arg in args):
-            self._rules.on_whole(function.__name__)
-            args = self._rules.whole(args)
-        return _apply(function, *args, **kwargs)
+    def state(self) -> dict[str, Any]:
+        """Return what the view has learned of the cell's batches."""
+        return {"without_ignored": dict(self._rules.without_ignored), "count_targets": self._rules.count_targets}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._rules.without_ignored = dict(state["without_ignored"])
+        self._rules.count_targets |= state["count_targets"]
+
+    def _own_functions(self) -> Callable[..., Any]:
+        """Return what runs functions of the user's own: their backward passes get what PyTorch's engine hands them, plain tensors."""
+
+        @wraps(_apply)
+        def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(arg, GlobalTensor) for arg in args):
+                self._rules.on_whole(function.__name__)
+                args = self._rules.whole(args)
+            return _apply(function, *args, **kwargs)
+
+        return apply
 
     def _of_wholes(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` (of functorch, below ``__torch_function__``) so that it gets whole tensors."""
@@ -242,6 +261,10 @@ class GlobalView:
             return self._rules.dispatch(original, args, kwargs)
         return original(*args, **kwargs)
 
+    def register_hook(self, original: Callable[..., Any], tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+        """Run `original` (``Tensor.register_hook``) for a hook that is to see, and may change, the gradient of the global batch."""
+        return self._hooks.register(original, tensor, hook)
+
     # -- at the end ----------------------------------------------------------------------------------------------------
 
     def settle(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
@@ -250,7 +273,11 @@ class GlobalView:
         Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it. Objects in `unchanged`
         hold nothing new: a data set of millions of items is not looked through.
         """
-        seen: dict[int, tuple[Any, Any]] = {id(obj): (obj, obj) for obj in unchanged}
+        seen: dict[int, tuple[Any, Any]] = {}
+        for obj in unchanged:
+            seen[id(obj)] = obj, obj
+            if isinstance(obj, torch.Tensor):
+                self._settle_gradient(obj)
         return [self._settled(value, seen) for value in values]
 
     def _settled(self, value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
@@ -260,7 +287,10 @@ class GlobalView:
             whole = self._rules.whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
             seen[id(value)] = value, whole
             return whole
-        if isinstance(value, torch.Tensor | type | str | bytes | int | float):
+        if isinstance(value, torch.Tensor):
+            self._settle_gradient(value)
+            return value
+        if isinstance(value, type | str | bytes | int | float):
             return value
         seen[id(value)] = value, value
         if isinstance(value, list | deque):
@@ -282,6 +312,10 @@ class GlobalView:
         elif _may_hold_tensors(value):
             self._settled(value.__dict__, seen)  # of a module, its buffers and the modules in it too
         return value
+
+    def _settle_gradient(self, tensor: torch.Tensor) -> None:
+        if tensor.is_leaf and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
+            tensor.grad = self._rules.whole(tensor.grad).detach()
 
 
 _NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins", "functools", "types", "IPython", "jupyter_dtrain"))

@@ -14,7 +14,6 @@ backward pass waits for nothing.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -24,11 +23,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from .alone import all_ranks_come
 from .modules import parameters_in
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .reducer import Reducer
-
-warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")  # a copy more, in a reducer that is ours
 
 MAX_REDUCERS = 8
 """Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
@@ -86,6 +84,7 @@ class GradientSync:
         **options: Any,
     ) -> None:
         """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
+        all_ranks_come()
         roots = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
         factors = [self._weight_of(root) * self._world_size for root in tensors]
         scaled = [_scaled(*both) for both in zip(tensors, roots, grad_tensors, factors, strict=True)]
@@ -108,7 +107,7 @@ class GradientSync:
         # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
-        with _Hooks(reached), _Computed(roots, self._on_computed):
+        with _Hooks(reached, original, create_graph=bool(options.get("create_graph"))), _Computed(roots, self._on_computed):
             original(roots, scaled, inputs=inputs, **options)
         for leaf in untouched:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
@@ -156,40 +155,54 @@ class GradientSync:
 
 
 class _Hooks:
-    """Runs hooks of leaves after the reduction: they are to see the gradient of the global batch, not the rank's part of it."""
+    """Runs hooks of leaves after the reduction: they are to see the gradient of the global batch, not the rank's part of it.
 
-    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+    A backward pass of their own, from the leaves' gradients, calls them as PyTorch does: each kind at its moment, those of several leaves
+    together, and in the order in which the leaves were reached.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool) -> None:
         self._hooked = [leaf for leaf in leaves if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
+        self._backward, self._create_graph = backward, create_graph
 
     def __enter__(self) -> None:
-        self._before: list[tuple[torch.Tensor, list[tuple[dict[Any, Any], dict[Any, Any]]], torch.Tensor | None]] = []
+        self._reached: list[torch.Tensor] = []
+        self._registered: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._before: list[torch.Tensor | None] = []
         for leaf in self._hooked:
-            both = (leaf._backward_hooks, leaf._post_accumulate_grad_hooks)
-            self._before.append((leaf, [(hooks, dict(hooks)) for hooks in both if hooks], leaf.grad))
+            both = [hooks for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]
+            self._registered += [(hooks, dict(hooks)) for hooks in both]
             for hooks in both:
-                if hooks:
-                    hooks.clear()
+                hooks.clear()
+            both[0][0] = partial(self._note, leaf)
+            self._before.append(None if leaf.grad is None else leaf.grad.clone())  # it may lie where the reducer writes
             leaf.grad = None
 
+    def _note(self, leaf: torch.Tensor, _: torch.Tensor) -> None:
+        self._reached.append(leaf)
+
     def __exit__(self, kind: object, *_: object) -> None:
-        for leaf, hooks, before in self._before:
-            for registered, copy in hooks:
-                registered.update(copy)
-            if kind is None:
-                self._add(leaf, before)
+        for hooks, copy in self._registered:
+            hooks.clear()
+            hooks.update(copy)
+        found = {id(leaf): leaf.grad for leaf in self._hooked}
+        for leaf, before in zip(self._hooked, self._before, strict=True):
+            leaf.grad = before
+        leaves = [leaf for leaf in reversed(self._reached) if found[id(leaf)] is not None]  # what is made last is gone through first
+        if kind is None and leaves:
+            with torch.enable_grad():
+                ends = [_Same.apply(leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
+            self._backward(ends, [found[id(leaf)] for leaf in leaves], create_graph=self._create_graph)
+
+
+class _Same(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.view_as(leaf)
 
     @staticmethod
-    def _add(leaf: torch.Tensor, before: torch.Tensor | None) -> None:
-        found = leaf.grad
-        leaf.grad = before
-        if found is None:
-            return
-        for hook in list((leaf._backward_hooks or {}).values()):
-            changed = hook(found)
-            found = found if changed is None else changed
-        leaf.grad = found if before is None else before + found
-        for hook in list((leaf._post_accumulate_grad_hooks or {}).values()):
-            hook(leaf)
+    def backward(_ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient
 
 
 class _Computed:

@@ -24,7 +24,38 @@ from .exchange import Exchange
 from .gradients import GradientSync
 from .loaders import SharedLoaders
 from .models import ModelCalls
+from .placements import GlobalTensor
+from .scripting import scripting
 from .timing import BACKWARD, DATA, FORWARD, OPTIMIZER, Timing
+
+_HOOKS_OF_MODULES = [f"register_{kind}_hook" for kind in ("forward", "forward_pre", "backward", "full_backward", "full_backward_pre")]
+
+
+@contextmanager
+def hooks_noticed(models: ModelCalls) -> Iterator[None]:
+    """Let `models` see where hooks of modules and of tensors are registered, until the end of the ``with`` block."""
+
+    def registering(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def register(*args: Any, **kwargs: Any) -> Any:
+            models.hooked()
+            return original(*args, **kwargs)
+
+        return register
+
+    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def watch(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return models.watch(original, self, *args, *kwargs.values())
+
+        return watch
+
+    with ExitStack() as stack:
+        for name in _HOOKS_OF_MODULES:
+            stack.enter_context(mock.patch.object(nn.Module, name, registering(getattr(nn.Module, name))))
+        for name in ("register_hook", "retain_grad"):
+            stack.enter_context(mock.patch.object(torch.Tensor, name, watching(getattr(torch.Tensor, name))))
+        yield
 
 
 @contextmanager
@@ -73,14 +104,6 @@ def instrumented(
     @wraps(set_attribute)
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         set_attribute(self, name, models.set_attribute(self, name, value))
-
-    def registering(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def register(*args: Any, **kwargs: Any) -> Any:
-            models.hooked()
-            return original(*args, **kwargs)
-
-        return register
 
     make_optimizer = torch.optim.Optimizer.__init__
 
@@ -133,12 +156,12 @@ def instrumented(
     def autograd_grad(*args: Any, **kwargs: Any) -> Any:
         return models.grad(grad, args, kwargs)
 
-    trace = torch.jit.trace
+    detach_ = torch.Tensor.detach_
 
-    @wraps(trace)
-    def jit_trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # What is recorded is what one process computes, without exchanges.
-        return trace(func, models.whole(example_inputs), *args, **kwargs)  # type: ignore[no-untyped-call]
+    @wraps(detach_)
+    def tensor_detach_(self: torch.Tensor) -> torch.Tensor:
+        # A gradient is a view of the reducer's bucket, which PyTorch refuses to detach in place even where there is nothing to detach.
+        return detach_(self) if isinstance(self, GlobalTensor) or self.requires_grad else self
 
     is_initialized = dist.is_initialized
 
@@ -158,19 +181,17 @@ def instrumented(
         timing.switch(before_step)
         on_optimizer_step(optimizer)
 
-    with ExitStack() as stack:
+    with hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
         for target, name, replacement in (
+            (torch.Tensor, "detach_", tensor_detach_),
             (nn.Module, "__init__", module_init),
             (nn.Module, "__call__", module_call),
             (nn.Module, "__setattr__", module_setattr),
-            (nn.Module, "register_forward_hook", registering(nn.Module.register_forward_hook)),
-            (nn.Module, "register_forward_pre_hook", registering(nn.Module.register_forward_pre_hook)),
             (DataLoader, "__iter__", loader_iter),
             (DataLoader, "__len__", loader_len),
             (torch.optim.Optimizer, "__init__", optimizer_init),
             (torch.autograd, "backward", autograd_backward),
             (torch.autograd, "grad", autograd_grad),
-            (torch.jit, "trace", jit_trace),
             (dist, "is_initialized", dist_is_initialized),
         ):
             stack.enter_context(mock.patch.object(target, name, replacement))

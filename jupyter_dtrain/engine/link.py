@@ -10,13 +10,18 @@ import io
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 from .emit import Publish
 from .shown import Shown
 
 CONTROL_MESSAGE = "dtrain_command"
+AGAIN = timedelta(milliseconds=10)  # between looks at what an interrupt is put off for
+PUT_OFF = timedelta(seconds=1)
 
 
 def publisher() -> Publish:
@@ -83,10 +88,17 @@ class Interrupts:
     """Keyboard interrupts break off the cell and nothing else: neither the way of its results home nor an engine's own work.
 
     To be made at the start of a task. IPython sets its own handler before each task and after it, so nothing is put back.
+
+    Parameters
+    ----------
+    not_here : callable
+        Says of a frame whether code is running that is not to be left half done. It is let finish, for a second at most.
     """
 
-    def __init__(self) -> None:
-        self._open = False
+    def __init__(self, not_here: Callable[[FrameType | None], bool]) -> None:
+        self._open, self._not_here = False, not_here
+        self._later: threading.Timer | None = None
+        self._since: float | None = None  # that an interrupt is put off
         if threading.current_thread() is threading.main_thread():  # no other gets them
             signal.signal(signal.SIGINT, self._handle)
 
@@ -98,10 +110,22 @@ class Interrupts:
             yield
         finally:
             self._open = False
+            if self._later is not None:
+                self._later.cancel()
 
-    def _handle(self, _number: int, _frame: object) -> None:
-        if self._open:
-            raise KeyboardInterrupt
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if not self._open:
+            return
+        if self._not_here(frame):
+            self._since = self._since or time.monotonic()
+            if time.monotonic() - self._since < PUT_OFF.total_seconds():
+                # To the main thread, which may sit in a call by then that only a signal of its own ends.
+                main = threading.main_thread().ident
+                self._later = threading.Timer(AGAIN.total_seconds(), signal.pthread_kill, [main, signal.SIGINT])
+                self._later.start()
+                return
+        self._since = None
+        raise KeyboardInterrupt
 
 
 def _show_figures() -> None:

@@ -22,6 +22,7 @@ from .batches import UnknownBatch, cut, length_of
 from .collation import Agree, Collation, CutAfterLoading, is_default
 from .cursors import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .index_batches import JoinedBatches, with_batches
+from .living import can_live, iterate, living, set_living
 from .randomness import LoadingStream
 from .rows import Make, taking_rows
 from .shares import Share
@@ -113,13 +114,14 @@ class SharedLoaders:
         split = training or self._split_evaluation()
         if split:
             self._on_order()
-        cursor = Cursor(loader, training, split, Moment(loader))
+        cursor = Cursor(loader, training, split, Moment(loader), living=living(loader))
         if self._cursors is not None:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, cursor))
 
     def go_on(self, original: Make, cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> SplitBatches | WatchedBatches:
         """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
+        set_living(cursor.loader, cursor.living)
         if cursor.draws_in_workers:
             self._drawing.add(self._with_joined_batches(loader))
         batches: SplitBatches | WatchedBatches = begin(lambda: self._batches(original, loader, cursor))
@@ -137,8 +139,17 @@ class SharedLoaders:
         batches.skip(to_load)
         return batches
 
-    def _batches(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> SplitBatches | WatchedBatches:
-        original, loader = taking_rows(original), self._with_joined_batches(loader)
+    def _batches(self, its_own: Make, loader: DataLoader[Any], cursor: Cursor) -> SplitBatches | WatchedBatches:
+        make, loader = taking_rows(its_own), self._with_joined_batches(loader)
+
+        def note_draws() -> None:
+            cursor.draws_in_workers = True
+
+        def original(used: DataLoader[Any]) -> Any:
+            if cursor.split and not can_live(cursor.loader):
+                return make(used)  # what is split is looked at anyway
+            return iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws)
+
         if not cursor.split:
             return WatchedBatches(original(loader), self._on_whole)
         whole = Source(original, loader, as_it_is)

@@ -3,7 +3,8 @@
 On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
 would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows. So the code of others is
 looked at for words of statistics, and where there is one, the first samples of a share, and then the last, are put through the model
-without the others: their results are to be the same. (The largest value of all can be among one of them only.)
+without the others: their results are to be the same. (The largest value of all can be among one of them only.) What the model draws at
+random is drawn for all samples of the share each time, from one state of the stream, and these samples get their rows.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..capture.originals import names_in
-from .drawing import Watching
+from .drawing import Drawing, DrawSites
 from .modules import modules_in
 from .placements import GlobalTensor
+from .randomness import ModelStream
 
 FEW = 2
 """Samples that are put through alone."""
@@ -69,17 +72,19 @@ def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
             layer.training = True
 
 
-def fewer_than(number: int) -> int:
-    """Return how many of a rank's samples are put through alone; all of them where there are too few."""
-    return FEW if number > FEW else 1
+def ends_of(number: int) -> tuple[slice, slice]:
+    """Return the first and the last of a rank's samples, which are put through alone."""
+    few = FEW if number > FEW else 1
+    return slice(0, few), slice(number - few, number)
 
 
 def mixes_samples(
     model: nn.Module,
-    run: Callable[..., Any],
-    samples: Any,
-    first: Any,
-    last: Any,
+    run: Callable[[Any, TorchFunctionMode], Any],
+    parts: Sequence[tuple[slice, Any]],
+    *,
+    stream: ModelStream,
+    sites: DrawSites | None,
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
 ) -> bool:
     """Return whether some samples come to something else without the others.
@@ -88,25 +93,31 @@ def mixes_samples(
     ----------
     model : nn.Module
     run : callable
-        Calls the model with these arguments, perhaps in a `TorchFunctionMode`, and undoes what that does.
-    samples, first, last : tuple
-        Arguments with the rank's samples, with the first and with the last of them.
+        Calls the model with arguments, in a mode, and undoes what that does, to random streams as well.
+    parts : sequence of (slice, tuple)
+        Which of the rank's samples are in which arguments: all of them first.
+    stream : ModelStream
+    sites : DrawSites, optional
+        Along which dims the model draws for its samples; ``None``: it is guessed by sizes.
     dims_of : callable
         Returns the dims of the samples in results with so many dims each.
     """
-    drawing = Watching()
+    number = parts[0][0].stop
+    results: list[list[torch.Tensor]] = []
     try:
         with _known_statistics_kept(model):
-            results = _tensors_in(run(samples, drawing))
-            if drawing.drawn:  # other numbers for other shapes
-                return False
-            ends = _tensors_in(run(first)), _tensors_in(run(last))
+            for samples, arguments in parts:
+                drawing = Drawing(samples, number, stream, sites)
+                results.append(_tensors_in(run(arguments, drawing)))
+                sites = sites or DrawSites(drawing.drawn, drawing.dims)
+                if drawing.per_rank:
+                    return False
     except Exception:  # it takes no other number of samples than it was made for
         return False
-    dims = dims_of(tuple(result.dim() for result in results))
-    if dims is None or any(len(end) != len(results) for end in ends):
+    dims = dims_of(tuple(result.dim() for result in results[0]))
+    if dims is None or any(len(end) != len(results[0]) for end in results):
         return False
-    return any(map(_differ, results, *ends, dims))
+    return any(map(_differ, *results, dims))
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor]:

@@ -4,9 +4,9 @@ Calls of modules that have parameters are noticed where they enter the outermost
 begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
 
 What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
-of the batch), keeps tensors in its attributes or buffers, or prints, is *open*: its ``forward`` is run like the cell's own code,
-on the global batch, and the modules that it calls are the models. This is found at its first call, which is then made again. Open
-is a model with forward hooks as well.
+of the batch), keeps tensors in its attributes or buffers, prints, or looks at gradients on their way, is *open*: its ``forward`` is
+run like the cell's own code, on the global batch, and the modules that it calls are the models. This is found at its first call, which
+is then made again. Open is a model with hooks as well.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
-from .mixing import fewer_than, may_mix, mixes_samples
-from .modules import has_forward_hooks, modules_in
+from .mixing import ends_of, may_mix, mixes_samples
+from .modules import has_hooks, modules_in
 from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard
 from .randomness import ModelStream
@@ -105,7 +105,7 @@ class ModelCalls:
             return self._enclosed(original, module, (args, kwargs), self._stream)
         if self._looked_at.get(module) != self._num_hooks:
             self._looked_at[module] = self._num_hooks
-            if has_forward_hooks(module):
+            if has_hooks(module):
                 self._open[module] = True
         if module in self._open:
             return original(module, *args, **kwargs)
@@ -157,7 +157,8 @@ class ModelCalls:
                 error, result = raised, None
             if before is not None:
                 # A module that refuses a part of a batch may take all of it. What one prints is of the batch.
-                refuses = error is not None or self._keeps or before.buffers_changed() or bool(said.getvalue())
+                shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
+                refuses = error is not None or self._keeps or before.buffers_changed() or bool(said.getvalue()) or shuffles
                 of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
                 if any(refused for refused, _ in of_ranks):
                     del error
@@ -174,13 +175,8 @@ class ModelCalls:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             placed = view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
-            if before is not None and may_mix(module):
-                number = placement.share.loaded.stop - placement.share.loaded.start
-                few = fewer_than(number)
-                ends = view.with_some(given, placement, 0, few), view.with_some(given, placement, number - few, number)
-                mixes = mixes_samples(module, to_learn, own, *ends, lambda kinds: known.get((placement, kinds)))
-                if any(Exchange.objects(mixes)):
-                    raise NotPerSample
+            if before is not None and self._mixes(module, to_learn, view, given, own, placement, known):
+                raise NotPerSample
             return placed
         except NotPerSample:
             self._open[module] = True
@@ -192,6 +188,32 @@ class ModelCalls:
             before.restore()
         del result
         return self.call(original, module, *given)
+
+    def _mixes(
+        self,
+        module: nn.Module,
+        run: Callable[..., Any],
+        view: GlobalView,
+        given: Any,
+        own: Any,
+        placement: Shard,
+        known: Mapping[Any, Any],
+    ) -> bool:
+        """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that."""
+        if self._stream is None or not may_mix(module):
+            return False
+        number = placement.share.loaded.stop - placement.share.loaded.start
+        ends = [(part, view.with_some(given, placement, part.start, part.stop)) for part in ends_of(number)]
+        sites = None if self._draws is None else self._draws.sites(module)
+        mixes = mixes_samples(
+            module,
+            run,
+            [(slice(0, number), own), *ends],
+            stream=self._stream,
+            sites=sites,
+            dims_of=lambda kinds: known.get((placement, kinds)),
+        )
+        return any(Exchange.objects(mixes))
 
     def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
         args, kwargs = given
@@ -230,8 +252,16 @@ class ModelCalls:
         return value
 
     def hooked(self) -> None:
-        """Note that a forward hook is registered."""
+        """Note that a hook of a module is registered."""
         self._num_hooks += 1
+
+    def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
+        """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), with which the user's code looks at gradients of `tensor`."""
+        self._keeps |= self._narrow and tensor.grad_fn is not None
+        if self._view is not None and not self._narrow and hook:
+            return self._view.register_hook(original, tensor, *hook)
+        with torch._C.DisableTorchFunctionSubclass():
+            return original(tensor, *hook)
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""

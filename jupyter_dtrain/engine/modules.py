@@ -35,9 +35,12 @@ def parameters_in(module: nn.Module) -> list[nn.Parameter]:
     return list(found.values())
 
 
-def has_forward_hooks(module: nn.Module) -> bool:
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def has_hooks(module: nn.Module) -> bool:
     """Return whether somebody looks at what goes through `module`. PyTorch's own hooks (those of ``prune``) make its parameters."""
-    hooks = (hook for part in modules_in(module) for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values()))
+    hooks = (hook for part in modules_in(module) for name in _HOOKS for hook in part.__dict__.get(name, {}).values())
     return not hasattr(module, "_orig_mod") and any(not _module_of(hook).startswith("torch.") for hook in hooks)
 
 

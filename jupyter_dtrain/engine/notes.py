@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..protocol import Message, Notice
-from .cell import users_line
+from .whose import users_line
 
 
 class Notes:

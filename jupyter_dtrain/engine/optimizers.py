@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import wraps
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 
@@ -33,3 +34,12 @@ def _track_steps(optimizer: Any) -> None:
 
     tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = MethodType(tracked, optimizer)
+
+
+def is_stepping(frame: FrameType | None) -> bool:
+    """Return whether an optimizer is in the middle of a step where a thread is at `frame`: weights and what belongs to them may not fit."""
+    while frame is not None:
+        if frame.f_code.co_name == "step" and isinstance(frame.f_locals.get("self"), Optimizer):
+            return True
+        frame = frame.f_back
+    return False

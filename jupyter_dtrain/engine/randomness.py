@@ -22,6 +22,7 @@ import torch
 
 from ..capture.bundle import RandomState
 from ..capture.originals import closed_over, names_in
+from .whose import is_users, is_users_module
 
 
 @dataclass
@@ -143,7 +144,7 @@ def set_state(generator: Any, state: Any) -> None:
 
 
 def generators_in(value: object) -> list[Any]:
-    """Return the generators that an object holds, itself or in what it is made of, or that the notebook's functions in it use.
+    """Return the generators that an object holds, itself or in what it is made of, or that the user's functions in it use.
 
     Not those deep inside of large containers.
     """
@@ -158,9 +159,9 @@ def generators_in(value: object) -> list[Any]:
     return found
 
 
-_DEPTH, _WIDTH, _MOST = 6, 64, 2000
+_DEPTH, _WIDTH, _MOST = 8, 64, 2000
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_PLAIN = (int, float, str, bytes, type(None), type, ModuleType, torch.Tensor, np.ndarray)
+_PLAIN = (int, float, str, bytes, type(None), ModuleType, torch.Tensor, np.ndarray)
 
 
 def _parts(value: object) -> Iterator[object]:
@@ -174,19 +175,36 @@ def _parts(value: object) -> Iterator[object]:
             parts = (value.__self__, value.__func__)
         case partial():
             parts = (value.func, *value.args, *value.keywords.values())
+        case type():
+            parts = _of_classes(value)
         case _:
-            classes = [kind for kind in type(value).__mro__ if kind.__module__ == "__main__"]
-            methods = (part for kind in classes for part in vars(kind).values() if isinstance(part, FunctionType))
-            parts = chain(getattr(value, "__dict__", {}).values(), methods)
+            parts = chain(getattr(value, "__dict__", {}).values(), _of_classes(type(value)))
     return (part for part in parts if not isinstance(part, _PLAIN))
 
 
+def _of_classes(kind: type) -> Iterator[object]:
+    """Yield the methods and generators in a class and in those that it inherits from, where they are the user's."""
+    for owner in kind.__mro__:
+        if is_users_module(str(owner.__module__)):
+            parts = (getattr(part, "__func__", part) for part in vars(owner).values())
+            yield from (part for part in parts if isinstance(part, (*_GENERATORS, FunctionType)))
+
+
 def _used_by(function: FunctionType) -> Iterator[object]:
-    """Yield what a function of the notebook uses: from around it, and of the notebook's names what is made of its classes and functions."""
-    if function.__module__ != "__main__":
+    """Yield what a function of the user's uses: from around it, and by its names what is made of the user's classes and functions."""
+    if not is_users(function.__code__.co_filename):
         return
     yield from closed_over(function)
-    for name in names_in(function.__code__):
+    names = names_in(function.__code__)
+    for name in names:
         value = function.__globals__.get(name)
-        if isinstance(value, (*_GENERATORS, FunctionType)) or type(value).__module__ == "__main__":
+        if isinstance(value, ModuleType):
+            of_module = vars(value) if is_users_module(value.__name__) else {}
+            yield from (part for part in map(of_module.get, names) if _is_followed(part))
+        elif _is_followed(value):
             yield value
+
+
+def _is_followed(value: object) -> bool:
+    kind = value if isinstance(value, type) else type(value)
+    return isinstance(value, (*_GENERATORS, FunctionType)) or is_users_module(str(kind.__module__))

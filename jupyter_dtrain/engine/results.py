@@ -20,6 +20,7 @@ from .placements import GlobalTensor
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_NOTHING: Mapping[str, object] = {}
 _HIDDEN = re.compile(r"__(builtins__|name__)\Z|__(builtins_dict__|compiled_fn|import|resume_at)_")  # torch.compile leaves the last four
 
 
@@ -93,12 +94,12 @@ class Home:
         ids = {id(obj) for obj in changed}
         return changed, [obj for obj in self._baseline.objects if id(obj) not in ids]
 
-    def pack(self, value: object) -> tuple[Packed, dict[str, str]]:
+    def pack(self, value: object, *, skip: Mapping[str, object] = _NOTHING) -> tuple[Packed, dict[str, str]]:
         """Return what goes home, and the names that cannot, with the reason of each.
 
-        `value` is that of the cell's last line.
+        `value` is that of the cell's last line. What is in `skip` does not go home as long as the name has this value.
         """
-        bound, changes = self._bound(), self._changes()
+        bound, changes = self._bound(skip), self._changes()
         try:
             return self._pickled(changes, Bound(bound, value)), {}
         except Exception:
@@ -128,9 +129,9 @@ class Home:
         Saved, optional
             ``None`` where the ranks do not hold the same.
         """
-        bound = {name: obj for name, obj in self._bound().items() if name not in skip or skip[name] is not obj}
+        bound = self._bound(skip)
         changes = self._changes()
-        everything = [bound, *map(dict, extra)]
+        everything: list[dict[str, Any]] = [bound, *map(dict, extra)]
         missing: list[frozenset[str]] = [frozenset()] * len(everything)
         spanning = _Spanning()
         try:
@@ -168,37 +169,41 @@ class Home:
         """
         unpacker = Unpacker(packed, namespace=self.namespace, known=self._baseline.objects, device_for=device_for)
         changes: Changes = unpacker.load()
-        bound, *extra = unpacker.load()
+        bound: Bound = unpacker.load()
+        extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()
         for index, new in changes.changed.items():
             restore(self._baseline.objects[index], new)
         for name in changes.deleted:
             self.namespace.pop(name, None)
-        self.namespace.update(bound)
+        self.namespace.update(bound.names)
         marked = [(obj, items_of(obj)) for obj in (*self._baseline.objects, *objects) if isinstance(obj, _EASILY_CHANGED)]
 
         def again() -> None:
             for obj, items in marked:
                 restore(obj, Contents(items))
-            self.namespace.update(bound)
+            self.namespace.update(bound.names)
 
         return extra, objects, again
 
     def _packed_for_later(self, changes: Changes, values: list[dict[str, Any]], whole: Callable[[Any], Any]) -> Packed:
         packer = self._packer(whole)
         packer.dump(changes)
-        packer.dump(values)
+        packer.dump(Bound(values[0], None))
+        packer.dump(values[1:])
         packer.dump(trackable(packer.seen))
         return packer.packed()
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
-    def _bound(self) -> dict[str, Any]:
+    def _bound(self, skip: Mapping[str, object]) -> dict[str, Any]:
         before = self._before
         return {
             name: obj
-            for name, obj in self.namespace.items()
-            if not _HIDDEN.match(name) and (name not in before or before[name] is not obj or _moves_on(obj))
+            for name, obj in list(self.namespace.items())
+            if not _HIDDEN.match(name)
+            and (name not in before or before[name] is not obj or _moves_on(obj))
+            and (name not in skip or skip[name] is not obj)
         }
 
     def _changes(self) -> Changes:
@@ -294,6 +299,8 @@ class _WholePacker(Packer):
         if self._whole is not None and isinstance(obj, GlobalTensor):
             tensor = self._whole(obj).detach().requires_grad_(obj.requires_grad and obj.dtype.is_floating_point)
             return itself, (tensor,)
+        if self._whole is None and isinstance(obj, GlobalTensor):  # where a cell has come to no end of its own
+            raise TypeError("of a batch that is shared out an engine has its part only")
         if self._whole is None and is_progress_bar(obj):  # in a snapshot it has to be made again
             return bar_at_rest(obj)
         return super().reducer_override(obj)

@@ -73,6 +73,8 @@ class Snapshot:
         Names without a saved value, of the cell and of each of the extra values.
     streams : object
         Random streams of the rank.
+    from_cpu : bool
+        As in an :class:`~.task.Outcome`.
     """
 
     step: int
@@ -84,6 +86,7 @@ class Snapshot:
     streams: Any
     surroundings: Surroundings
     shown: Count
+    from_cpu: bool = False
 
 
 def snapshot_file(folder: Path, number: int, rank: int) -> Path:
@@ -113,6 +116,8 @@ class Snapshots:
         Of the ranks, from 0.
     skip : dict
         Names that need no saving while they have these values.
+    from_cpu : bool
+        What the notebook has on the CPU is on the rank's GPU.
     emitter : Emitter
         Tells of each, after all that happened before it.
     """
@@ -130,13 +135,14 @@ class Snapshots:
         observer: Observer,
         shown: Shown,
         skip: Mapping[str, object],
+        from_cpu: bool,
         emitter: Emitter,
         notes: Notes,
     ) -> None:
         self._folder, self._rank, self._generation = folder, rank, generation
         self._home, self._loops, self._training = home, loops, training
         self._control, self._observer, self._shown = control, observer, shown
-        self._skip = skip
+        self._skip, self._from_cpu = skip, from_cpu
         self._emitter, self._notes = emitter, notes
         self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
@@ -270,6 +276,7 @@ class Snapshots:
             streams=self._training.streams(),
             surroundings=Surroundings.now(),
             shown=self._shown.count,
+            from_cpu=self._from_cpu,
         )
         return packed, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..capture.bundle import RandomState
+from ..capture.loggers import Loggers
 from ..capture.surroundings import Surroundings
 from ..options import Metric
 from ..transport.wire import Parcel
@@ -39,6 +40,8 @@ class Task:
     `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
     `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
+    `count_targets`: a loss has been given one that it ignores, so they are counted in every batch.
+    `loggers` are the notebook's.
     """
 
     run_id: str
@@ -70,6 +73,8 @@ class Task:
     best: Metric | None = None
     elastic: tuple[int, int] | None = None
     generation: int = 0
+    count_targets: bool = False
+    loggers: Loggers = field(default_factory=Loggers)
     emit_interval: timedelta = timedelta(milliseconds=200)
 
 
@@ -85,6 +90,8 @@ class Outcome:
         The run was stopped from outside.
     steps : int
         Steps finished.
+    count_targets : bool
+        The cell is to go on from its last snapshot with the task's `count_targets`.
     parcel : Parcel, optional
         From rank 0: packed :class:`~.results.Changes` and :class:`~.results.Bound`.
     not_returned : dict of str to str
@@ -97,15 +104,19 @@ class Outcome:
         Type of the rank's device.
     from_cpu : bool
         What the notebook has on the CPU was on the rank's GPU.
+    from_snapshot : bool
+        It is what a snapshot has of a rank that is gone: later steps are lost.
     """
 
     rank: int
     failure: Failure | None
     stopped: bool
     steps: int
+    count_targets: bool = False
     parcel: Parcel | None = None
     not_returned: dict[str, str] = field(default_factory=dict)
     random_state: RandomState | None = None
     surroundings: Surroundings | None = None
     device: str = "cpu"
     from_cpu: bool = False
+    from_snapshot: bool = False

@@ -13,6 +13,7 @@ import torch
 
 from .. import in_cell
 from . import cursors
+from .alone import Alone
 from .batches import placed
 from .control import Control
 from .cursors import CursorLog
@@ -23,6 +24,7 @@ from .files import OwnFiles
 from .global_view import GlobalView
 from .gradients import GradientSync
 from .instrument import instrumented
+from .living import workers_ended
 from .loaders import SharedLoaders
 from .models import ModelCalls, outermost
 from .normalization import GlobalNormalization
@@ -61,6 +63,8 @@ class Training:
         Told of iterations over loaders.
     run_id : str
         The same on all ranks, and another in each run.
+    sources : mapping of str to str, optional
+        Texts of other cells by the names of their files.
     """
 
     def __init__(
@@ -74,12 +78,14 @@ class Training:
         global_batchnorm: bool = False,
         per_rank_batches: bool = False,
         split_evaluation: bool = False,
+        count_targets: bool = False,
         control: Control,
         observer: Observer,
         timing: Timing,
         notes: Notes,
         cursor_log: CursorLog | None = None,
         run_id: str = "",
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
@@ -89,7 +95,11 @@ class Training:
         self._speeds = (1.0,) * world_size
         self._shares = cache(self._shares_of)
         shared = world_size > 1
-        self._view = GlobalView(rank=rank, world_size=world_size, on_whole=self._say_whole) if shared and global_numbers else None
+        self._view = (
+            GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._say_whole)
+            if shared and global_numbers
+            else None
+        )
         self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed) if shared else None
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
@@ -99,6 +109,7 @@ class Training:
             else None
         )
         self._entropy = CommonEntropy(run_id)
+        self._alone = Alone(sources or {})
         self._normalization = GlobalNormalization() if global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
@@ -138,11 +149,13 @@ class Training:
         self._timing.start()
         try:
             with (
+                workers_ended(),
                 self._view.installed() if self._view is not None else nullcontext(),
                 self._draws.installed() if self._draws is not None else nullcontext(),
                 self._normalization.installed() if self._normalization is not None else nullcontext(),
                 self._entropy.installed() if self._view is not None else nullcontext(),
                 self._files(),
+                self._alone.installed(),
                 instrumented(
                     models=self._models,
                     loaders=self._loaders,
@@ -204,12 +217,19 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
-        return {"models": self._models.state(), "speeds": self._speeds, "entropy": self._entropy.state()}
+        return {
+            "models": self._models.state(),
+            "speeds": self._speeds,
+            "entropy": self._entropy.state(),
+            "view": self._view.state() if self._view is not None else None,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._models.set_state(state["models"])
         self._entropy.set_state(state.get("entropy", {}))
+        if self._view is not None and state.get("view") is not None:
+            self._view.set_state(state["view"])
         if len(state["speeds"]) == self._world_size:  # on as many ranks as before
             self.share_by(state["speeds"])
 
@@ -226,6 +246,12 @@ class Training:
             self._loading_stream.set_state(states[1])
 
     # -- what the cell asks for by name -----------------------------------------------------------------------------
+
+    def is_main(self) -> bool:
+        """Return whether this is rank 0."""
+        if self.rank == 0 and self._world_size > 1:
+            self._alone.asked()
+        return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's `value` in rank order. A collective."""

@@ -1,26 +1,36 @@
-"""The lines that warnings name."""
+"""The lines that warnings name, and those that the cell has no part in."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import dropwhile
 from traceback import walk_stack
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch.overrides
 from torch.overrides import handle_torch_function
 
-from .cell import is_ours
+from .whose import is_ours
+
+_OURS = (
+    "Dropout mask should only be used for testing",  # in attention, where it is given
+    "Grad strides do not match bucket view strides",  # a copy more, in a reducer that is ours
+)
+"""What PyTorch warns of because of how a cell is run."""
 
 
 @contextmanager
 def warnings_of_callers() -> Iterator[None]:
-    """Let a warning that arises behind a function of this project name the line that called it, as it would without."""
+    """Let a warning that arises behind a function of this project name the line that called it, as it would without; show none of ours."""
+    for message in _OURS:
+        warnings.filterwarnings("ignore", message)
+    filters = cast("list[Any]", warnings.filters)
+    ours = filters[: len(_OURS)]
     show_as_it_is = warnings.showwarning
 
     def show(message: Any, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
@@ -41,8 +51,14 @@ def warnings_of_callers() -> Iterator[None]:
             registry=caller.f_globals.setdefault("__warningregistry__", {}),
         )
 
-    with mock.patch.object(warnings, "showwarning", show):
-        yield
+    try:
+        with mock.patch.object(warnings, "showwarning", show):
+            yield
+    finally:
+        filters = cast("list[Any]", warnings.filters)
+        for one in ours:
+            with suppress(ValueError):  # the cell has taken it away
+                filters.remove(one)
 
 
 def _is_between(filename: str) -> bool:

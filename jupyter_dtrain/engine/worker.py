@@ -9,7 +9,7 @@ import contextlib
 import os
 import pickle
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,25 +25,30 @@ from ..protocol import Paused, RankStarted
 from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import from_parcel, to_parcel
 from .best import Best
-from .cell import Failure, describe, forget_frames, run_cell
+from .cell import Failure, describe, forget_frames, keep_text, run_cell
 from .control import Control, StopRun
 from .device_names import DeviceNames
 from .devices import DeviceSampler
 from .emit import Emitter
 from .event_writers import event_writers
 from .extent import ExtentMeter
+from .idle import Idle
 from .link import Interrupts, commands_to, output_of, publisher, shell_in
 from .local_modules import LocalModules
+from .logged import logged_at_home
 from .loops import Loops
 from .notes import Notes
 from .observe import Observer
-from .optimizers import connect_schedulers
+from .optimizers import connect_schedulers, is_stepping
 from .process_group import ProcessGroup, Rendezvous
 from .program import Program
+from .rescue import Rescue, rescue_file
 from .results import Home
+from .rules.losses import CountTargets
 from .shown import Count, Shown
 from .snapshots import Snapshots
-from .stand_ins import known_by_names
+from .staging import bytes_of_state
+from .stand_ins import known_by_names, namespaces_of
 from .standing import standing
 from .task import Outcome, Task
 from .timing import OUTSIDE, Counted, Timing
@@ -52,6 +57,7 @@ from .warned import warnings_of_callers
 
 _group = ProcessGroup()
 _modules = LocalModules()
+_idle = Idle()
 
 
 def host_store(generation: str, address: str, timeout: timedelta) -> Rendezvous:
@@ -66,7 +72,8 @@ def leave() -> None:
 
 def run(encoded: bytes) -> bytes:
     """Run one task. The argument is a pickled :class:`Task`, the result a pickled :class:`Outcome`."""
-    interrupts = Interrupts()
+    _idle.ends()
+    interrupts = Interrupts(not_here=is_stepping)
     task: Task = pickle.loads(encoded)
     try:
         outcome = _run(task, interrupts)
@@ -78,6 +85,7 @@ def run(encoded: bytes) -> bytes:
     if outcome.failure is not None:
         # The others may wait for this rank in a collective: leaving frees them.
         _group.leave()
+    _idle.begins()
     return pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -111,12 +119,18 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         )
     )
 
+    rescue = Rescue(
+        rescue_file(task.snapshot_folder, task.rank), rank=task.rank, filename=task.filename, observer=observer, emitter=emitter
+    )
+
     def command(name: str, **options: Any) -> None:
         if name == "stand":
             found = standing(task.rank)
             if found is not None:
                 emitter.emit(found)
                 emitter.flush()
+        elif name == "rescue":
+            rescue.begin()
         else:
             control.command(name, **options)
 
@@ -133,11 +147,18 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
     commands_to(command)
     with contextlib.closing(emitter):
         emitter.start()
-        return _run_cell(task, device, control, observer, timing, emitter, interrupts)
+        return _run_cell(task, device, control, observer, timing, emitter, interrupts, rescue)
 
 
 def _run_cell(
-    task: Task, device: torch.device, control: Control, observer: Observer, timing: Timing, emitter: Emitter, interrupts: Interrupts
+    task: Task,
+    device: torch.device,
+    control: Control,
+    observer: Observer,
+    timing: Timing,
+    emitter: Emitter,
+    interrupts: Interrupts,
+    rescue: Rescue,
 ) -> Outcome:
     rank, world_size = task.rank, task.world_size
     notes = Notes(emitter.emit, rank=rank)
@@ -175,6 +196,8 @@ def _run_cell(
     if meter is not None:
         emitter.add_source(meter.drain)
     loops.adopt(tracked, task.sources)
+    for filename, text in task.sources.items():
+        keep_text(filename, text)
     training: Training | Program
     if task.program_port is not None:
         training = Program(rank=rank, world_size=world_size, address="127.0.0.1", port=task.program_port)
@@ -188,19 +211,41 @@ def _run_cell(
             global_batchnorm=task.global_batchnorm,
             per_rank_batches=task.per_rank_batches,
             split_evaluation=task.split_evaluation,
+            count_targets=task.count_targets,
             control=control,
             observer=observer,
             timing=timing,
             notes=notes,
             cursor_log=loops,
             run_id=task.run_id,
+            sources=task.sources,
         )
     failure: Failure | None = None
-    stopped = False
+    stopped = count_targets = False
     value: Any = None
     shared_out = training.share_out({name: namespace[name] for name in task.split})
     whole = {name: namespace[name] for name in task.split}
     namespace.update(shared_out)
+    skip = {**shared_out, **devices.names}
+
+    def home_with(outcome: Outcome, value: object = None, skip: Mapping[str, object] | None = None) -> Outcome:
+        result, not_returned = home.pack(value, skip=skip or {})
+        after = Surroundings.now()
+        return replace(
+            outcome,
+            parcel=to_parcel(result, blobs),
+            not_returned=not_returned,
+            random_state=RandomState.now(),
+            surroundings=after.changed_from(surroundings) if after != surroundings else None,
+            device=device.type,
+            from_cpu=devices.from_cpu,
+        )
+
+    if rank == 0 or isinstance(training, Training):  # what others have of a cell that distributes itself may be a part
+        rescue.stand_by(
+            lambda failure: home_with(Outcome(rank=rank, failure=failure, stopped=False, steps=observer.step), skip=skip),
+            num_bytes=lambda: bytes_of_state(home.objects()),
+        )
     if isinstance(training, Training):
         control.on_speeds = training.share_by
         snapshots = Snapshots(
@@ -213,7 +258,8 @@ def _run_cell(
             control=control,
             observer=observer,
             shown=shown,
-            skip=shared_out,
+            skip=skip,
+            from_cpu=devices.from_cpu,
             emitter=emitter,
             notes=notes,
         )
@@ -226,9 +272,10 @@ def _run_cell(
         training.installed(),
         event_writers(rank=rank, source=task.source) if isinstance(training, Training) else contextlib.nullcontext(),
         output_of(rank, shown if rank == 0 or task.output == "all" else None),
+        logged_at_home(task.loggers, rank=rank),
         shell_in(namespace),
         warnings_of_callers(),
-        known_by_names(namespace) if isinstance(training, Training) else contextlib.nullcontext(),
+        known_by_names([namespace, *namespaces_of(tracked)]) if isinstance(training, Training) else contextlib.nullcontext(),
         loops.installed(),
     ):
         try:
@@ -247,19 +294,9 @@ def _run_cell(
                 value, *_ = training.settle(value, namespace, *changed, unchanged=unchanged)
         except BaseException as error:
             failure = describe(error)
+            count_targets = isinstance(error, CountTargets)
             forget_frames(error)
+        rescue.stand_down()
     control.close()
-    outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step)
-    if rank != 0:
-        return outcome
-    result, not_returned = home.pack(value)
-    after = Surroundings.now()
-    return replace(
-        outcome,
-        parcel=to_parcel(result, blobs),
-        not_returned=not_returned,
-        random_state=RandomState.now(),
-        surroundings=after if after != surroundings else None,
-        device=device.type,
-        from_cpu=devices.from_cpu,
-    )
+    outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets)
+    return home_with(outcome, value) if rank == 0 else outcome

@@ -115,7 +115,7 @@ class DistributeMagics(Magics):
     def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
         """Do to the notebook what the cell did on the engines, and raise what it raised there."""
         from .results import apply_outcome
-        from .tracebacks import cell_error
+        from .tracebacks import cell_error, ended
 
         shell = self.shell
         assert shell is not None
@@ -126,16 +126,15 @@ class DistributeMagics(Magics):
             for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
         result.taken()
-        killed = all(end.killed for end in result.ends if end.outcome is None)
-        if result.lost is not None and not killed:
+        if result.lost is not None:
             raise result.lost
         error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=left_out)
         if result.interrupted:
-            raise CellInterrupted(error.lines if error is not None else [f"KeyboardInterrupt: {_stopped(result.first)}"])
+            raise CellInterrupted(
+                error.lines if error is not None else [f"KeyboardInterrupt: {_stopped(result.first)}", *ended(result.ends)]
+            )
         if error is not None:
             raise error
-        if result.lost is not None:
-            raise result.lost
         if result.first is not None and result.first.stopped:
             output.say(_stopped(result.first))
         return value
@@ -150,7 +149,11 @@ def _seems_to_train(cell: str, tracked: Iterable[object]) -> bool:
 
 def _stopped(first: Outcome | None) -> str:
     """Return where a run was stopped."""
-    if first is None or not first.steps:
+    if first is None:
+        return "Stopped. The notebook's objects are as they were before the cell."
+    if first.from_snapshot:
+        return f"Stopped. The notebook holds what there was at step {first.steps}, the last of which there was a snapshot."
+    if not first.steps:
         return "Stopped. No step was finished."
     return f"Stopped after step {first.steps}; the notebook holds what was trained so far."
 

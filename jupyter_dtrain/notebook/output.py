@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
+from ..capture import loggers, open_files
+
 if TYPE_CHECKING:
     from ..runs.viewed import ViewedRun
     from .run_view import RunView
+
+_FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle}
 
 
 class CellOutput:
@@ -32,7 +36,14 @@ class CellOutput:
         stream.flush()
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
-        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message."""
+        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message.
+
+        Some are no displays: what the cell has logged goes to handlers of the notebook, what it has written to its open files.
+        """
+        for kind, handle in _FOR_THE_NOTEBOOK.items():
+            if kind in content["data"]:
+                handle(content["data"][kind])
+                return
         publish_display_data(content["data"], content.get("metadata") or {}, transient=content.get("transient") or {}, update=update)
 
     def clear(self, *, wait: bool) -> None:

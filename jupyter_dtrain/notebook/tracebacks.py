@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from ..engine.cell import Failure, Frame
 from ..errors import CellError
-from ..execution import RankEnd
+from ..rank_end import RankEnd
+from ..room import advice_for
 
 _CONTEXT = 2  # lines shown before and after the line at fault, in the notebook's own code
-_ROOM = (
-    "(The device has no room for this step. A smaller batch_size takes less of it, and so do more engines, which share each batch; "
-    "`torch.autocast` in bfloat16 halves the activations.)"
-)
 _CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
@@ -44,15 +41,27 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
     missing = re.match(r"name '(\w+)' is not defined", shown.message)
     if shown.name == "NameError" and missing and missing[1] in left_out:
         lines.append(f"({missing[1]!r} exists in the notebook but could not be sent: {left_out[missing[1]]})")
-    if shown.name == "OutOfMemoryError":
-        lines.append(_ROOM)
+    if shown.name == "EOFError" and shown.message == "EOF when reading a line":
+        lines.append("(Engines have no keyboard: ask with input() in another cell, and use its answer in this one.)")
+    if (advice := advice_for(shown.name, shown.message)) is not None:
+        lines.append(f"({' '.join(part for part in (shown.memory, advice) if part)})")
     for other in others:
         failure = primary[other[0]]
-        lines.append(f"{_ranks(other)} raised {failure.name}: {failure.message}")
+        interrupted = failure.name == KeyboardInterrupt.__name__
+        lines.append(
+            f"{_ranks(other)} {_at(failure, cells)}" if interrupted else f"{_ranks(other)} raised {failure.name}: {failure.message}"
+        )
+    return CellError.of(shown.name, shown.message, lines=[*lines, *ended(ends)], ranks=ranks)
+
+
+def ended(ends: Sequence[RankEnd]) -> list[str]:
+    """Return what to say of ranks whose processes we have ended."""
     killed = [end.rank for end in ends if end.killed]
-    if killed:
-        lines.append(f"({_ranks(killed)} did not leave by itself and was ended; the next %%distribute cell starts a new cluster)")
-    return CellError.of(shown.name, shown.message, lines=lines, ranks=ranks)
+    if not killed:
+        return []
+    return [
+        f"({_ranks(killed)} did not leave by {'itself' if len(killed) == 1 else 'themselves'} and had to be ended: other engines take over)"
+    ]
 
 
 def _identity(failure: Failure) -> tuple[object, ...]:
@@ -70,6 +79,13 @@ def render(failure: Failure, ranks: Sequence[int], *, world_size: int, cells: Ma
         lines += _frame(frame, cells)
     lines.append(f"{failure.name}: {failure.message}" if failure.message else failure.name)
     return lines
+
+
+def _at(failure: Failure, cells: Mapping[str, str]) -> str:
+    """Return where a failure was, in the notebook's own code."""
+    frames = _kept(failure.frames, cells)
+    own = [frame for frame in frames if _name(frame.filename, cells) is not None] or frames
+    return f"was at {_name(own[-1].filename, cells) or own[-1].filename}, line {own[-1].line}" if own else "was at no line of the cell"
 
 
 def _kept(frames: Sequence[Frame], cells: Mapping[str, str]) -> list[Frame]:

@@ -32,6 +32,7 @@ from typing import Any
 from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
 from ..options import Metric
+from ..room import check_disk
 from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, folder_made_whole, is_hash, key_of, write_whole
 from .checkpoint import Checkpoint, Measured, best_of
 from .keeper import Whole
@@ -40,8 +41,6 @@ from .manifest import check_signature, read_manifest, write_manifest
 TASK = "task"
 MANIFEST = "manifest.json"
 PINNED = "pinned"
-ROOM = 1.1
-"""Free space that has to be there, as a multiple of what is written."""
 
 
 class CheckpointFolder:
@@ -142,13 +141,7 @@ class CheckpointFolder:
             own.write(key, blobs.open(key), durable=True)
 
     def _check_room(self, sizes: Iterable[int]) -> None:
-        needed = sum(sizes) * ROOM
-        free = self.free()
-        if needed > free:
-            raise CheckpointError(
-                f"There is no room for a checkpoint in {self._run_folder}: it takes {needed / 2**30:.2f} GiB, "
-                f"and {free / 2**30:.2f} GiB are free."
-            )
+        check_disk(self._run_folder, sum(sizes), what="a checkpoint")
 
     def keep(self, number: int) -> None:
         """Remove all but the newest `number` checkpoints, the best and those that are pinned, and what no other needs."""

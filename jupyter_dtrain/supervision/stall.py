@@ -1,11 +1,11 @@
-"""Ranks that wait for each other for ever: noticed when nothing comes any more, and told by the lines that they are at."""
+"""Ranks that wait for ever, for each other or for something else: noticed when nothing comes any more, and told by their lines."""
 
 from __future__ import annotations
 
 import linecache
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from ..protocol import Message, Progress, Scalars, SnapshotTaken, Standing, Steps
@@ -16,6 +16,10 @@ PATIENCE = 10
 """Multiple of the longest such time so far that is waited at least: some cells take long steps."""
 AGAIN = timedelta(seconds=2)
 """Time between asking twice: who has moved meanwhile does not wait for ever."""
+LONGER = 4
+"""Multiple of that time after which they are asked again if there was nothing to tell."""
+IDLE = 0.1
+"""Part of that time that a process computes at most which does nothing for its cell."""
 
 
 class Stall:
@@ -30,14 +34,27 @@ class Stall:
         Asks every rank where it is.
     say : callable
         Shows a line to the user.
+    computed : callable
+        Returns the seconds that each rank has computed so far, ``None`` where that cannot be said.
+    through : callable
+        Says whether a rank has come to the end of the cell.
     clock : callable
         Seconds; tests give their own.
     """
 
     def __init__(
-        self, world_size: int, *, ask: Callable[[], None], say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        world_size: int,
+        *,
+        ask: Callable[[], None],
+        say: Callable[[str], None],
+        computed: Callable[[], Sequence[float | None]],
+        through: Callable[[int], bool] = lambda _: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._world_size, self._ask, self._say, self._clock = world_size, ask, say, clock
+        self._world_size, self._ask, self._say, self._computed, self._clock = world_size, ask, say, computed, clock
+        self._through = through
+        self._computed_then: Sequence[float | None] = ()
         self._last = clock()
         self._began = False
         self._longest = 0.0
@@ -45,6 +62,7 @@ class Stall:
         self._first: dict[int, Standing] | None = None
         self._answers: dict[int, Standing] = {}
         self._told = False
+        self._longer = 1
 
     def note(self, event: Message | None) -> None:
         """Take what a rank reports; ``None``: it has printed something."""
@@ -55,12 +73,12 @@ class Stall:
             if self._began:  # what comes before the first sign of life is not the cell's pace
                 self._longest = max(self._longest, now - self._last)
             self._began, self._last = True, now
-            self._asked, self._first, self._told = None, None, False
+            self._asked, self._first, self._told, self._longer = None, None, False, 1
 
     def look(self) -> None:
         """Ask, or say what the answers were, where it is time."""
         now = self._clock()
-        if self._told or self._world_size == 1 or now - self._last < max(AFTER.total_seconds(), PATIENCE * self._longest):
+        if self._told or self._world_size == 1 or now - self._last < self._longer * max(AFTER.total_seconds(), PATIENCE * self._longest):
             return
         if self._asked is None:
             self._asked, self._answers = now, {}
@@ -69,32 +87,55 @@ class Stall:
             answers, first = dict(self._answers), self._first
             if first is None:
                 self._asked, self._first, self._answers = now, answers, {}
+                self._computed_then = self._computed()
                 self._ask()
                 return
-            self._told = True
-            if _waiting_places(answers) == _waiting_places(first) and _is_stuck(answers, self._world_size):
-                self._say(f"Nothing has happened for {now - self._last:.0f} s: {_described(answers, self._world_size)}. ■ ends the cell.")
+            self._told = self._is_for_ever(answers, first, now - self._asked)
+            if self._told:
+                self._say(f"Nothing has happened for {now - self._last:.0f} s: {self._described(answers)}. ■ ends the cell.")
+            else:
+                self._asked, self._first, self._longer = None, None, self._longer * LONGER
+
+    def _is_for_ever(self, answers: dict[int, Standing], first: dict[int, Standing], seconds: float) -> bool:
+        if _waiting_places(answers) == _waiting_places(first) and _is_stuck(answers, self._world_size):
+            return True
+        if not answers or _places(answers) != _places(first) or not self._is_idle(seconds):
+            return False
+        # Where none waits for another, the cell may mean to sleep.
+        return self._longer > 1 or any(answer.waiting for answer in answers.values())
+
+    def _is_idle(self, seconds: float) -> bool:
+        """Return whether no rank has computed for so long: all wait for what may never come (a lock, a process of a loader)."""
+        both = list(zip(self._computed_then, self._computed(), strict=False))
+        return bool(both) and all(then is not None and now is not None and now - then < IDLE * seconds for then, now in both)
+
+    def _described(self, answers: dict[int, Standing]) -> str:
+        parts = []
+        for rank in range(self._world_size):
+            answer = answers.get(rank)
+            if self._through(rank):
+                parts.append(f"rank {rank} has come to the end of the cell")
+            elif answer is None:
+                parts.append(f"rank {rank} does not answer")
+            elif not answer.line:
+                parts.append(f"rank {rank} waits for the others at the end of the cell")
+            else:
+                text = linecache.getline(answer.filename, answer.line).strip()
+                function = "" if answer.function == "<module>" else f" of {answer.function}()"
+                verb = "waits for the others at" if answer.waiting else "is at"
+                parts.append(f"rank {rank} {verb} line {answer.line}{function}" + (f" `{text}`" if text else ""))
+        return "; ".join(parts)
+
+
+def _places(answers: dict[int, Standing]) -> dict[int, tuple[str, int]]:
+    return {rank: (answer.filename, answer.line) for rank, answer in answers.items()}
 
 
 def _waiting_places(answers: dict[int, Standing]) -> dict[int, tuple[str, int]]:
-    return {rank: (answer.filename, answer.line) for rank, answer in answers.items() if answer.waiting}
+    return _places({rank: answer for rank, answer in answers.items() if answer.waiting})
 
 
 def _is_stuck(answers: dict[int, Standing], world_size: int) -> bool:
     """Return whether somebody waits for ranks that are somewhere else."""
-    waiting = [answer for answer in answers.values() if answer.waiting]
-    return bool(waiting) and (len(answers) < world_size or len({(answer.filename, answer.line) for answer in answers.values()}) > 1)
-
-
-def _described(answers: dict[int, Standing], world_size: int) -> str:
-    parts = []
-    for rank in range(world_size):
-        answer = answers.get(rank)
-        if answer is None:
-            parts.append(f"rank {rank} does not answer")
-            continue
-        text = linecache.getline(answer.filename, answer.line).strip()
-        function = "" if answer.function == "<module>" else f" of {answer.function}()"
-        verb = "waits for the others at" if answer.waiting else "is at"
-        parts.append(f"rank {rank} {verb} line {answer.line}{function}" + (f" `{text}`" if text else ""))
-    return "; ".join(parts)
+    is_apart = len({(answer.filename, answer.line) for answer in answers.values()}) > 1
+    return any(answer.waiting for answer in answers.values()) and (len(answers) < world_size or is_apart)

@@ -11,33 +11,32 @@ import shutil
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
 from ..engine.task import Resume, Task
-from ..errors import CheckpointError, ClusterError, UsageError
-from ..execution import Execution, Output, RankEnd
+from ..errors import CheckpointError, UsageError
+from ..execution import Execution, Output
 from ..group import Group
-from ..protocol import Message, Notice, Paused, SnapshotTaken, Standing, StateSize
+from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
+from ..rank_end import RankEnd
 from ..transport.blobs import BlobFolder
 from .balance import Balance
 from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
 from .pauses import Pauses
 from .restarts import Restarts
+from .salvage import salvaged
 from .stall import Stall
+from .succession import Succession, place_of
 from .writer import CheckpointWriter
 
-MAX_ATTEMPTS = 3
-"""Generations that may be lost at the same place."""
 SPARE_AFTER = timedelta(seconds=2)
 """Training that is worth an engine in reserve."""
 SILENCE = timedelta(seconds=5)
 """Time in which a living engine tells something."""
-REPLACE_LIMIT = timedelta(seconds=60)
 
 
 class Supervisor:
@@ -78,20 +77,16 @@ class Supervisor:
         on_back: Callable[[int], None],
         renew: Callable[[Group], Group],
     ) -> None:
-        self._group = group
         self._keeper = keeper
         self._writer = writer
         self._output = output
         self._on_event = on_event
-        self._on_replaced = on_replaced
         self._on_back = on_back
-        self._renew = renew
         self._execution: Execution | None = None
         self._stall: Stall | None = None
         self._balance: Balance | None = None
         self._stopping = False
         self._is_program = False
-        self._elastic: tuple[int, int] | None = None
         self._growing = False  # the ranks are to stop, because there is an engine for one more,
         self._grow_after: Whole | None = None  # behind a snapshot that is newer than this
         self._back: Whole | None = None  # where the run is to go on instead
@@ -100,13 +95,19 @@ class Supervisor:
         self._on_paused = on_paused
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
-        self._attempts: Counter[int | None] = Counter()
         self.restarts = Restarts()
+        self._succession = Succession(
+            group, restarts=self.restarts, renew=renew, on_replaced=on_replaced, tell=self._tell, on_progress=output.progress
+        )
+
+    @property
+    def _group(self) -> Group:
+        return self._succession.group
 
     @property
     def cluster(self) -> EngineCluster:
         """The cluster that the task runs on now."""
-        return self._group.cluster
+        return self._succession.cluster
 
     def stop(self) -> None:
         """Ask all ranks to stop at the end of a step."""
@@ -181,7 +182,7 @@ class Supervisor:
 
         ends: list[RankEnd] = []
         self._is_program = task.program_port is not None
-        self._elastic = task.elastic
+        self._succession.elastic = task.elastic
         self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
         try:
             while True:
@@ -189,7 +190,9 @@ class Supervisor:
                 self._execution = execution = Execution(
                     self._group, task, on_event=self._take, on_output=self._note_output, output=self._output
                 )
-                self._stall = Stall(task.world_size, ask=execution.ask_where, say=self._tell)
+                self._stall = Stall(
+                    task.world_size, ask=execution.ask_where, say=self._tell, computed=self._computed, through=execution.is_through
+                )
                 if self._stopping:
                     execution.stop()
                 if paused := self._pauses.again(task.world_size):
@@ -197,11 +200,12 @@ class Supervisor:
                 elif task.pause:  # it has ended meanwhile
                     execution.resume(task.pause)
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
-                lost = [end for end in ends if end.outcome is None and not end.killed]
+                lost = [end for end in ends if end.lost]
                 stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
                 back, more = self._back if lost or stopped else None, self._growing and stopped
                 self._growing = False
-                if not (lost or back or more) or execution.interrupted or self._stopping or self._is_program:
+                count = any(end.outcome is not None and end.outcome.count_targets for end in ends)
+                if not (lost or back or more or count) or execution.interrupted or self._stopping or self._is_program:
                     return ends
                 self._keeper.settle()
                 if back is not None:
@@ -210,13 +214,19 @@ class Supervisor:
                     self._group.disband()
                     self._on_back(back.step)
                     self._tell(f"Going back to step {back.step}.")
-                if lost and not self._mend(lost):
+                if count:
+                    task = replace(task, count_targets=True)
+                    newest = self._keeper.newest
+                    self._on_back(newest.step if newest is not None else 0)
+                    self._tell(f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch.")
+                if lost and not self._succession.mend(lost, self._keeper.newest):
                     return ends
                 if more and not lost:
-                    self._take_back()
+                    self._succession.take_back(self._keeper.newest)
                 task = self._task_of_next(task, execution)
         finally:
             self._execution = None
+            self._salvage(ends, task)
             if self._writer is not None:
                 self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and all(map(_is_through, ends)))
                 self._tell_all(self._writer.news())
@@ -229,7 +239,7 @@ class Supervisor:
             self._balance.note(event)
         if self._stall is not None:
             self._stall.note(event)
-        if not isinstance(event, SnapshotTaken | StateSize | Standing | Paused):
+        if not isinstance(event, SnapshotTaken | StateSize | Standing | Homeward | Paused):
             self._on_event(event)
 
     def _note_paused(self) -> None:
@@ -258,7 +268,7 @@ class Supervisor:
         if self._writer is not None:
             self._writer.offer(keeper, BlobFolder(self.cluster.blob_dir))
             self._tell_all(self._writer.news())
-        if self._elastic is not None and self._group.num_ranks < self._elastic[1]:
+        if self._succession.may_grow:
             self._grow(execution)
         elif keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
@@ -296,59 +306,14 @@ class Supervisor:
         if stuck:
             self.cluster.send_signal(signal.SIGKILL, stuck)
 
-    # -- from one generation to the next -----------------------------------------------------------------------------
+    def _computed(self) -> list[float | None]:
+        return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]
 
-    def _mend(self, lost: list[RankEnd]) -> bool:
-        """Put other engines in the place of those that were lost; return whether to go on."""
-        snapshot, cluster = self._keeper.newest, self.cluster
-        place = snapshot.number if snapshot is not None else None
-        ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
-        if self.restarts.take([end.rank for end in lost]):
-            what = f"Restarting {ranks}"
-        else:
-            self._attempts[place] += 1
-            what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
-        if self._attempts[place] >= MAX_ATTEMPTS:
-            self._tell(f"{what}, for the third time at the same place: giving up.")
-            return False
-        self._tell(f"{what}: going on from {_begin(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
-        for attempt in range(MAX_ATTEMPTS):
-            try:
-                if cluster.controller_alive:
-                    self._replace(cluster)
-                else:
-                    self._group = self._renew(self._group)
-                self._group.rendezvous()
-            except ClusterError as error:
-                cluster = self.cluster
-                if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # not because one more has died meanwhile
-                    self._tell(str(error))
-                    return False
-            else:
-                break
-        self._on_replaced(self._group.num_ranks)
-        return True
-
-    def _replace(self, cluster: EngineCluster) -> None:
-        """Start other engines in the place of the dead ones; a run that may goes on without those that do not come up."""
-        try:
-            cluster.replace(cluster.dead_ranks(), limit=REPLACE_LIMIT, on_progress=self._output.progress)
-        except ClusterError:
-            missing = cluster.missing_ranks()
-            left = len(cluster.engine_ids) - len(missing)
-            if self._elastic is None or not cluster.controller_alive or not missing or left < self._elastic[0]:
-                raise
-            cluster.let_go(missing)
-            self.restarts.let_go(missing)
-            self._group = Group(cluster, min(left, self._group.num_ranks))
-            self._tell(f"No new engine has come up: going on with {_engines(left)}, and with more as soon as one does.")
-
-    def _take_back(self) -> None:
-        self._group.disband()  # its store knows of the stop
-        if self.cluster.take_back():
-            self._group = Group(self.cluster, self._group.num_ranks + 1)
-            self._on_replaced(self._group.num_ranks)
-            self._tell(f"An engine has come up: going on from {_begin(self._keeper.newest)} with {_engines(self._group.num_ranks)}.")
+    def _salvage(self, ends: list[RankEnd], task: Task) -> None:
+        """Let rank 0 that is gone have come home with its part of the newest snapshot."""
+        if ends and ends[0].outcome is None:
+            self._keeper.settle()
+            ends[0].outcome = salvaged(self._keeper, task)
 
     def _task_of_next(self, task: Task, execution: Execution) -> Task:
         snapshot, folder = self._keeper.newest, self.cluster.blob_dir
@@ -371,12 +336,4 @@ class Supervisor:
 
 def _is_through(end: RankEnd) -> bool:
     """Return whether a rank has come to an end of its own: what it had reached is in the notebook."""
-    return end.outcome is not None
-
-
-def _engines(number: int) -> str:
-    return "1 engine" if number == 1 else f"{number} engines"
-
-
-def _begin(snapshot: Whole | None) -> str:
-    return "the cell's beginning" if snapshot is None else f"step {snapshot.step}"
+    return not end.reason

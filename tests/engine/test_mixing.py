@@ -51,6 +51,10 @@ MIXING = {
     "centred": "return x - x.mean(0, keepdim=True)",
     "behind BatchNorm": "x = self.norm(x)\n        return x / x.pow(2).sum()",
     "a softmax over samples": "return x * F.softmax(x.sum(1), dim=0)[:, None]",
+    "behind dropout": "x = F.dropout(x, 0.3)\n        return x / x.abs().max()",
+    "noise by the spread of the batch": "return x + torch.randn_like(x) * x.std(0)",
+    "behind attention with dropout": "h = x[None]\n        return x - F.scaled_dot_product_attention(h, h, h, dropout_p=0.2)[0].mean(0)",
+    "samples shuffled": "return x + 0.1 * x[torch.randperm(len(x))]",
     "attention between samples": "return torch.softmax(x @ x.T, 1) @ x",
 }
 APART = {
@@ -58,6 +62,9 @@ APART = {
     "the largest of each sample": "return F.relu(x) * x.max(dim=1).values[:, None]",
     "BatchNorm": "return self.norm(x) + x.mean(1, keepdim=True)",
     "dropout": "return F.dropout(x, 0.5) + x.mean(1, keepdim=True)",
+    "dropout of channels": "return F.dropout1d(x, 0.5) + F.normalize(x, dim=1)",
+    "noise and its size": "noise = torch.randn(len(x), 6) * torch.randn(6)\n        return x + noise / noise.norm(dim=1, keepdim=True)",
+    "noise on weights": "return x @ torch.randn(6, 6) + x.max(1, keepdim=True).values",
     "no word of it": "return F.gelu(x)",
 }
 
@@ -77,11 +84,11 @@ def test_results_are_those_of_one_process(ranks, name, world_size):
         assert not apart(found["compared"], expected)
 
 
-def opened(run: Run, inside: str) -> list[str]:
+def opened(run: Run, inside: str, global_draws: bool = True) -> list[str]:
     """Return the classes of the models whose code ran on the global batch."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell(SETUP.replace("{inside}", inside), "setup", namespace)
-    training = run.training(namespace["model"], global_draws=True, global_batchnorm=True)
+    training = run.training(namespace["model"], global_draws=global_draws, global_batchnorm=True)
     with training.installed():
         run_cell(CELL, "cell", namespace)
     return sorted(type(model).__name__ for model in training._models._open)
@@ -92,3 +99,10 @@ def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):
         assert ranks.call(2, opened, inside) == [["Net", "Sequential"]] * 2, name
     for name, inside in APART.items():
         assert ranks.call(2, opened, inside) == [[]] * 2, name
+
+
+def test_so_it_is_where_each_rank_draws_for_itself(ranks):
+    for name in ("behind dropout", "noise by the spread of the batch"):
+        assert ranks.call(2, opened, MIXING[name], False) == [["Net", "Sequential"]] * 2, name
+    for name in ("dropout", "dropout of channels", "noise and its size"):
+        assert ranks.call(2, opened, APART[name], False) == [[]] * 2, name

@@ -132,6 +132,14 @@ def test_with_workers(loop):
     check(f"{SETUP}loader = {LOADERS['with workers']}\n", LOOPS[loop], step=4)
 
 
+@pytest.mark.parametrize(
+    ("data", "more"), [("Augmented(7)", ""), ("Data(7)", ", persistent_workers=True"), ("Augmented(7)", ", persistent_workers=True")]
+)
+def test_what_workers_draw_where_nothing_is_split(data, more):
+    loader = f"DataLoader({data}, batch_size=2, shuffle=True, num_workers=2, multiprocessing_context='fork'{more})"
+    check(f"{SETUP}loader = {loader}\n", "for e in range(3):\n    for x in loader: show(x)", step=4)
+
+
 @pytest.mark.parametrize("loop", ["for i, x in enumerate(loader): show(x)", "for x in Bar(loader): show(x)"])
 def test_no_sample_is_loaded_twice(loop):
     setup = f"{SETUP}loader = DataLoader(Data(20_000), batch_size=2, shuffle=True)\nshow = lambda x: None\n"
@@ -224,6 +232,7 @@ def test_augmented_samples(more):
     [
         "",
         ", num_workers=2, multiprocessing_context='fork'",
+        ", num_workers=2, multiprocessing_context='fork', persistent_workers=True",
         ", collate_fn=lambda items: torch.stack(items)",
         ", collate_fn=lambda items: torch.stack(items), num_workers=1, multiprocessing_context='fork'",
     ],

@@ -3,21 +3,21 @@
 import pytest
 
 from tests.faults.disturbed import Disturbed
-from tests.notebook.conftest import new_notebook
+from tests.notebook.conftest import module_notebook, new_notebook, package_notebook
 
-__all__ = ["new_notebook"]
-
-
-@pytest.fixture(scope="package")
-def two(new_notebook):
-    return Disturbed(new_notebook(), 2)
+__all__ = ["module_notebook", "new_notebook", "package_notebook"]
 
 
 @pytest.fixture(scope="package")
-def three(new_notebook):
-    return Disturbed(new_notebook(), 3)
+def two(package_notebook):
+    return Disturbed(package_notebook(), 2)
 
 
 @pytest.fixture(scope="package")
-def four(new_notebook):
-    return Disturbed(new_notebook(), 4)
+def three(package_notebook):
+    return Disturbed(package_notebook(), 3)
+
+
+@pytest.fixture(scope="package")
+def four(package_notebook):
+    return Disturbed(package_notebook(), 4)

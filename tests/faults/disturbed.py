@@ -6,8 +6,10 @@ what is compared: each is used once in the history that counts.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -84,6 +86,16 @@ STATE = (
     " scheduler.state_dict()['last_epoch'], history, used, torch.rand(2).tolist(), random.random(), np.random.rand(), epoch, loss)"
 )
 
+SLOW_UNTIL_ALL = """
+fast = pace
+def pace():
+    import os, time
+    fast()
+    if not os.path.exists("all"):
+        time.sleep(0.3)  # so that the engines come back before the end
+"""
+ROUNDED = "([p.detach() for p in model.state_dict().values()], history, used, torch.rand(2), epoch, loss)"
+
 
 class Disturbed:
     """A notebook whose cell is disturbed, on `engines` engines."""
@@ -135,6 +147,29 @@ class Disturbed:
         said = [line for line in cell.stdout.splitlines() if not line.startswith("epoch")]
         assert [line for line in cell.stdout.splitlines() if line.startswith("epoch")] == self.printed.splitlines(), "each line once"
         return "\n".join([*said, cell.stderr])
+
+
+class NoNewEngines:
+    """Kills every engine that the process `guard` starts, but `known` pids, until it is told to stop."""
+
+    def __init__(self, guard: int, known: Iterable[int]) -> None:
+        self._guard, self._known = psutil.Process(guard), set(known)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._kill)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _kill(self) -> None:
+        while not self._over.wait(0.005):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just been collected, or the guard has gone with all of them
+                for child in self._guard.children():
+                    if child.pid not in self._known:
+                        child.kill()
 
 
 def wait_closely(condition: Callable[[], object], what: str) -> None:

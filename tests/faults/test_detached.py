@@ -15,9 +15,9 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_dtrain.runs.hosts import HOST, going, waiting
 from jupyter_dtrain.runs.record import RunRecord
 from jupyter_dtrain.runs.store import RunStore
-from tests.faults.disturbed import CELL, SETUP, STATE, STEPS, wait_closely
+from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, STEPS, NoNewEngines, wait_closely
 from tests.notebook.conftest import IMPORTS
-from tests.notebook.kernel import SESSION, Notebook
+from tests.notebook.kernel import SESSION, Notebook, difference
 
 AFTERWARDS = "import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)"
 LINE = f"%%distribute --engines 2 --device cpu --name digits --detach{CELL}"
@@ -34,6 +34,12 @@ while True:
     loss = train_one_epoch(model, loader, pace)
     rounds += 1
     print("epoch", rounds)
+"""
+DEAF = """    while rounds == 1:
+        try:
+            __import__("time").sleep(600)
+        except:
+            pass
 """
 
 
@@ -77,11 +83,11 @@ class Detached:
         kernel.kill()
         kernel.wait()
 
-    def kill_an_engine(self) -> None:
+    def kill_an_engine(self, number: int = signal.SIGKILL) -> None:
         forked = [p for p in self.host.children(recursive=True) if "jupyter_dtrain.cluster.template" in p.cmdline()]
         _, *engines = sorted(forked, key=lambda process: process.create_time())
         self.processes += engines
-        engines[0].kill()
+        engines[0].send_signal(number)
 
     def wait_for_end(self) -> None:
         """Wait until it has ended, with nothing left running."""
@@ -181,15 +187,70 @@ def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     run.wait_for_end()
 
 
+@pytest.mark.slow
+def test_an_engine_that_hangs_while_no_kernel_is_there(two, new_notebook):
+    run = Detached(new_notebook())
+    run.wait_for_step(40)
+    run.kill_kernel()
+    run.kill_an_engine(signal.SIGSTOP)
+    run.wait_for_end()
+    assert (run.record.phase, run.record.error) == ("finished", None)
+    second, _ = opened(new_notebook, run.notebook.folder)
+    cell = second.run("%distribute attach")
+    assert "Lost rank 0" in cell.stderr
+    second.run(AFTERWARDS)
+    assert second.value(STATE) == two.expected
+
+
+@pytest.mark.slow
+def test_fewer_engines_and_then_as_many_again_while_no_kernel_is_there(two, new_notebook):
+    two.go()
+    expected = two.notebook.value(ROUNDED)
+    run = Detached(new_notebook(), LINE.replace("--engines 2", "--elastic 1:2"), pace=SLOW_UNTIL_ALL)
+    (guard,) = (process for process in run.processes if any(part.endswith("cluster/guard.py") for part in process.cmdline()))
+    with NoNewEngines(guard.pid, [process.pid for process in run.processes]):
+        run.wait_for_step(20)
+        run.kill_kernel()
+        run.kill_an_engine()
+        run.wait_for_step(STEPS // 2)
+    second, _ = opened(new_notebook, run.notebook.folder)
+    cell = second.start("%distribute attach")
+    second.wait(lambda: "with 2 engines." in cell.stderr or not cell.running, "all engines again", cell)
+    (run.notebook.folder / "all").touch()
+    second.finish(cell)
+    assert cell.ok, cell
+    assert cell.stderr.index("going on with 1 engine, and") < cell.stderr.index("An engine has come up: going on from step ")
+    second.run(AFTERWARDS)
+    assert difference(second.value(ROUNDED), expected) is None
+    run.wait_for_end()
+
+
+def attached_and_interrupted(notebook, shown):
+    """Follow the run until it has shown this, and interrupt it; return the cell that followed it."""
+    cell = notebook.start("%distribute attach digits")
+    notebook.wait_for_stdout(cell, shown)
+    notebook.interrupt()
+    return notebook.finish(cell)
+
+
+def test_one_whose_cell_hears_no_interrupt_is_stopped_with_all_of_its_steps(new_notebook):
+    run = Detached(new_notebook(), ENDLESS + DEAF)
+    run.kill_kernel()
+    second, _ = opened(new_notebook, run.notebook.folder)
+    cell = attached_and_interrupted(second, "epoch 1\n")
+    assert cell.error[0] == "KeyboardInterrupt"
+    assert "had to be ended" in cell.traceback
+    assert second.value("rounds, len(used)") == (1, 25)
+    run.wait_for_end()
+    assert run.record.phase == "stopped"
+
+
 def test_stopped_from_another_kernel(new_notebook):
     run = Detached(new_notebook(), ENDLESS)
     run.wait_for_step(30)
     run.kill_kernel()
     second, _ = opened(new_notebook, run.notebook.folder)
-    cell = second.start("%distribute attach digits")
-    second.wait_for_stdout(cell, "epoch 2\n")
-    second.interrupt()
-    second.finish(cell)
+    cell = attached_and_interrupted(second, "epoch 2\n")
     assert cell.error[0] in ("KeyboardInterrupt", "CellInterrupted")
     assert second.value("rounds") >= 2
     assert second.value("model[0].weight.shape") == (32, 12)

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 
-import psutil
 import pytest
 
-from tests.faults.disturbed import Disturbed
+from tests.faults.disturbed import ROUNDED, SLOW_UNTIL_ALL, Disturbed, NoNewEngines
 from tests.notebook.kernel import SESSION, difference
 
 
-class NoNewEngines:
-    """Kills every engine that is started, until it is told to stop."""
-
-    def __init__(self, run: Disturbed) -> None:
-        self._guard = psutil.Process(run.processes["guard"])
-        # One that is in reserve since an earlier cell counts as new.
-        self._known = {*run.pids, *(run.processes[name] for name in ("template", "controller"))}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._kill)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _kill(self) -> None:
-        while not self._over.wait(0.005):
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has just been collected, or the guard has gone with all of them
-                for child in self._guard.children():
-                    if child.pid not in self._known:
-                        child.kill()
-
-
-SLOW = """
-fast = pace
-def pace():
-    import os, time
-    fast()
-    if not os.path.exists("all"):
-        time.sleep(0.3)  # so that the engines come back before the end
-"""
-STATE = "([p.detach() for p in model.state_dict().values()], history, used, torch.rand(2), epoch, loss)"
+def no_new_engines(run: Disturbed) -> NoNewEngines:
+    """Also one that is in reserve since an earlier cell counts as new."""
+    return NoNewEngines(run.processes["guard"], [*run.pids, *(run.processes[name] for name in ("template", "controller"))])
 
 
 @pytest.mark.parametrize(
@@ -58,11 +24,11 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed):
     run = request.getfixturevalue(engines)
     notebook, number, left = run.notebook, run.engines, run.engines - len(killed)
     run.go()
-    expected = notebook.value(STATE)
-    notebook.run(SLOW)
+    expected = notebook.value(ROUNDED)
+    notebook.run(SLOW_UNTIL_ALL)
     (notebook.folder / "all").unlink(missing_ok=True)
     cell = run.start(f"--elastic 1:{number}")
-    with NoNewEngines(run):
+    with no_new_engines(run):
         run.wait_for_snapshot(cell)
         for rank in killed:
             os.kill(run.pids[rank], signal.SIGKILL)
@@ -77,14 +43,14 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed):
     notebook.run("pace = fast")
     assert cell.ok, cell
     assert cell.stderr.count("An engine has come up: going on from step ") == len(killed)
-    assert difference(notebook.value(STATE), expected) is None
+    assert difference(notebook.value(ROUNDED), expected) is None
     assert len(notebook.engines()) == notebook.value(f"{SESSION}.snapshot().run.world_size") == number
     assert [line.split()[:2] for line in cell.stdout.splitlines()] == [["epoch", f"{epoch}:"] for epoch in range(6)]
 
 
 def test_below_the_fewest_the_cell_ends_and_says_why(two):
     cell = two.start("--elastic 2:2")
-    with NoNewEngines(two):
+    with no_new_engines(two):
         two.wait_for_snapshot(cell)
         os.kill(two.pids[1], signal.SIGKILL)
         two.notebook.finish(cell)

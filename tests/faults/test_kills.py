@@ -103,9 +103,9 @@ loader, losses, used = DataLoader(Digits(396), batch_size=16, shuffle=True), [],
 
 
 @pytest.fixture(scope="module")
-def stopped(new_notebook):
+def stopped(module_notebook):
     """A notebook with the folder of a run of two engines that was stopped behind a checkpoint, and what it would have come to."""
-    notebook = new_notebook()
+    notebook = module_notebook()
     notebook.run(IMPORTS + SETUP + OTHERS)
     notebook.run("pace = lambda: None\n" + ELSEWHERE)
     expected = notebook.value("([p.detach() for p in net.parameters()], losses, used)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.notebook.conftest import IMPORTS
@@ -40,3 +42,45 @@ def test_ranks_that_are_busy_are_left_alone(new_notebook, monkeypatch, line):
     notebook = new_notebook()
     notebook.run(IMPORTS)
     assert notebook.run(f"%%distribute --engines 2\n{line}").stderr == ""
+
+
+LOADER = """
+class Waits(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        if index == 7:
+            import threading
+            threading.Event().wait()  # a lock that another thread held when the worker was forked
+        return torch.ones(1)
+loader, model = DataLoader(Waits(), batch_size=8, num_workers=1), nn.Linear(1, 1)
+"""
+OUT_EARLY = """
+import torch.distributed as dist
+rank = dist.get_rank()
+for step in range(5):
+    dist.barrier()
+    if rank == 1:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("for x in loader:\n    model(x).sum().backward()", r"rank \d (waits for the others|is) at line 2 `for x in loader:`"),
+        (OUT_EARLY, r"rank 0 waits for the others at line 5 `dist.barrier\(\)`; rank 1 has come to the end of the cell"),
+        ("import threading\nthreading.Event().wait()", r"rank 0 is at line 3 `threading.Event\(\).wait\(\)`; rank 1 is at line 3 "),
+    ],
+    ids=["a worker of a loader", "one is out of the loop early", "all in a lock"],
+)
+def test_unusual_ways_to_wait_are_told_by_their_lines(new_notebook, monkeypatch, cell, told):
+    monkeypatch.setenv("JUPYTER_DTRAIN_STALL_AFTER", "1")
+    notebook = new_notebook()
+    notebook.run(IMPORTS + LOADER)
+    running = notebook.start(f"%%distribute --engines 2\n{cell}")
+    notebook.wait(lambda: "Nothing has happened for " in running.stderr or not running.running, "the lines", running)
+    assert re.search(told, running.stderr), running.stderr
+    notebook.interrupt()
+    notebook.finish(running)
+    assert running.error[0] in ("KeyboardInterrupt", "CellInterrupted")

@@ -18,9 +18,29 @@ torch.set_default_dtype(torch.float64)
 """
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture
 def new_notebook(tmp_path_factory, request):
-    """Return a function that opens a notebook in a folder, an empty one by default; all are closed at the end."""
+    """Return a function that opens a notebook in a folder, an empty one by default; it is closed at the end of the test.
+
+    There is no room for the kernels and engines of dozens of tests beside each other.
+    """
+    yield from opening(tmp_path_factory, request)
+
+
+@pytest.fixture(scope="module")
+def module_notebook(tmp_path_factory, request):
+    """Return a function that opens one for the tests of a file."""
+    yield from opening(tmp_path_factory, request)
+
+
+@pytest.fixture(scope="package")
+def package_notebook(tmp_path_factory, request):
+    """Return a function that opens one for the tests of a folder."""
+    yield from opening(tmp_path_factory, request)
+
+
+def opening(tmp_path_factory, request):
+    """Yield what opens notebooks, and close them."""
     opened = []
 
     def open_one(folder: Path | None = None) -> Notebook:
@@ -39,9 +59,9 @@ def new_notebook(tmp_path_factory, request):
 
 
 @pytest.fixture(scope="package")
-def shared_notebook(new_notebook):
+def shared_notebook(package_notebook):
     """A notebook with PyTorch imported and three engines running."""
-    notebook = new_notebook()
+    notebook = package_notebook()
     notebook.run(IMPORTS)
     notebook.run("%distribute start -n 3 --device cpu")
     return notebook

@@ -21,8 +21,8 @@ RANDOM = "(_torch.rand(3), _numpy.random.rand(3).tolist(), _random.random())"
 
 
 @pytest.fixture(scope="module")
-def notebook(new_notebook):
-    opened = new_notebook()
+def notebook(module_notebook):
+    opened = module_notebook()
     opened.run("%load_ext jupyter_dtrain\n%distribute start -n 4 --device cpu")
     return opened
 

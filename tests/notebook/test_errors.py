@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.notebook.kernel import SESSION
@@ -47,7 +49,7 @@ def _still_usable(notebook):
     [
         ("import threading\nlock = threading.Lock()", "with lock: pass", "'lock' (a lock), which cannot be sent to the engines: TypeError"),
         ("lines = (line for line in 'abc')", "next(lines)", "'lines' (a generator), which cannot be sent"),
-        ("config = {'name': 'x', 'log': [open('log.txt', 'w')]}", "config", "its ['log'][0] is a TextIOWrapper"),
+        ("config = {'name': 'x', 'log': [open('log.txt', 'w+')]}", "config", "its ['log'][0] is a TextIOWrapper"),
         (
             "import socket\nmodel.cache = {'line': socket.socket()}",
             "model(inputs)",
@@ -227,6 +229,32 @@ def test_an_error_on_one_rank_frees_the_others_and_names_the_rank(notebook, rank
     assert "jupyter_dtrain" not in cell.traceback
 
 
+def test_a_value_that_rank_0_alone_reads_is_an_error_at_once(notebook):
+    notebook.run(
+        """from jupyter_dtrain import is_main
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(inputs), batch_size=4)
+def told(value):
+    if is_main():
+        return value.item()"""
+    )
+    ran = notebook.fail(
+        """%%distribute --engines 2
+for epoch in range(3):
+    for x, in loader:
+        loss = model(x).square().mean()
+        if is_main():
+            print(loss.item())
+        loss.backward()"""
+    )
+    assert ran.error[0] == "RuntimeError"
+    assert "Line 6 needs all engines" in ran.error[1]
+    assert "as in `value = loss.item()`" in ran.error[1]
+    assert "on rank 0" in ran.traceback
+    ran = notebook.fail("%%distribute --engines 2\nfor x, in loader:\n    told(model(x).square().mean())")
+    assert "Line 6 needs all engines" in ran.error[1]
+
+
 def test_different_errors_of_two_ranks_are_both_told(notebook):
     cell = notebook.fail("""%%distribute --engines 3
 import torch.distributed as dist
@@ -264,3 +292,16 @@ def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):
     assert cell.result == "5"
     assert "'own_lock' stays on the engines, it cannot be sent back: TypeError: cannot pickle '_thread.lock' object" in cell.stderr
     assert notebook.value("number, 'own_lock' in globals()") == (5, False)
+
+
+def test_memory_that_runs_out_on_one_rank(notebook):
+    cell = notebook.fail("""%%distribute --engines 2
+import torch.distributed as dist
+if dist.get_rank() == 1:
+    large = torch.empty(10**15)
+""")
+    assert re.search(r"RuntimeError +on rank 1\n", cell.traceback)
+    told = cell.traceback.splitlines()[-1]
+    assert re.match(r"\(The rank's process held \S+ GiB; of the host's \S+ GiB, \S+ GiB were free\. ", told)
+    assert re.search(r"free\. [\d,]+ GiB were asked for at once\. A smaller batch_size ", told)
+    assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"

@@ -10,8 +10,8 @@ HEAVY = "[name for name in ('torch', 'numpy', 'ipyparallel', 'sqlite3', 'jupyter
 
 
 @pytest.fixture(scope="module")
-def fresh(new_notebook):
-    notebook = new_notebook()
+def fresh(module_notebook):
+    notebook = module_notebook()
     notebook.run("import sys\nbefore = set(sys.modules)")
     return notebook
 

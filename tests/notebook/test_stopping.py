@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 import time
+from textwrap import indent
 
 import pytest
 
@@ -206,3 +207,71 @@ class Late:
 """)
     assert notebook.run("%%distribute --engines 2\nfound = 'packed'\nLate()").result == "'arrived'"
     assert notebook.value("found") == "packed"
+
+
+# -- ranks that do not leave ---------------------------------------------------------------------------------------------
+
+PROMPT = 5.0
+"""Seconds after an interrupt in which the prompt is back, whatever the cell does."""
+BUSY = 1.5
+"""What may be added where other tests run beside this one."""
+SNAPSHOT = "the last of which there was a snapshot"
+HERE = "(places / 'stuck').touch()"
+DEAF_LOOP = f"while True:\n    try:\n        {HERE}\n        time.sleep(600)\n    except:\n        pass"
+NO_THREADS = f"{HERE}\nsum(range(10**13))"
+DEAF = {
+    "it ignores the signal": f"signal.signal(signal.SIGINT, signal.SIG_IGN)\n{HERE}\ntime.sleep(600)",
+    "it catches every interrupt": DEAF_LOOP,
+    "one does, another waits for it": f"{DEAF_LOOP.replace('True', 'rank == 1')}\ndist.barrier()",
+    "rank 0 lets no other thread run": f"if rank == 0:\n{indent(NO_THREADS, '    ')}\ndist.barrier()",
+}
+
+
+def stuck_at(step: int, code: str) -> str:
+    """Return the training cell that does not go on after a step."""
+    stuck = f"time.sleep(0.01)\nif step == {step}:\n" + indent(f"{code}\n", "    ")
+    return "import signal\n" + TRAIN.replace("        if step == 3:\n", indent(stuck, " " * 8) + "        if step == 3:\n")
+
+
+def interrupt_and_wait(notebook, cell: str):
+    """Run a cell until it is stuck, interrupt it once, and see that the prompt comes in time."""
+    stuck = pathlib.Path(f"{notebook.folder}-steps", "stuck")
+    stuck.unlink(missing_ok=True)
+    running = notebook.start("%%distribute --engines 2\n" + cell)
+    notebook.wait(lambda: stuck.exists() or not running.running, "the place where it is stuck", running)
+    begun = time.monotonic()
+    notebook.interrupt()
+    notebook.finish(running)
+    assert time.monotonic() - begun < PROMPT * BUSY
+    assert running.error[0] == "KeyboardInterrupt"
+    return running
+
+
+def assert_others_took_over(notebook, before):
+    """Other engines run the next cell, beside the third, which had no part in it."""
+    assert notebook.run("%%distribute --engines 2\nlimit = 3\nlimit").result == "3"
+    after = notebook.engines()
+    assert after[2] == before[2]
+    assert after[:2] != before[:2]
+
+
+@pytest.mark.parametrize("why", DEAF)
+def test_ranks_that_do_not_hear_an_interrupt_lose_no_step(notebook, why):
+    notebook.run(SETUP + "\n%distribute start -n 3 --device cpu")
+    before = notebook.engines()
+    running = interrupt_and_wait(notebook, stuck_at(20, DEAF[why]))
+    assert "had to be ended: other engines take over" in running.traceback
+    assert "jupyter_dtrain" not in running.traceback
+    assert SNAPSHOT not in running.traceback
+    assert assert_same_as_that_many_steps(notebook, TRAIN) == 20
+    assert_others_took_over(notebook, before)
+
+
+def test_a_rank_whose_cell_lets_no_other_thread_run_leaves_its_last_snapshot(notebook):
+    notebook.run(SETUP + "\n%distribute start -n 3 --device cpu")
+    before = notebook.engines()
+    running = interrupt_and_wait(notebook, stuck_at(250, NO_THREADS))
+    told = re.search(r"step (\d+), " + SNAPSHOT, running.traceback)
+    assert told is not None, running.traceback
+    assert assert_same_as_that_many_steps(notebook, TRAIN) == int(told[1]) > 20
+    assert_others_took_over(notebook, before)

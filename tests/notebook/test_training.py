@@ -332,6 +332,38 @@ def test_a_module_beside_the_notebook_and_its_later_version(notebook):
     assert notebook.run("%%distribute --engines 2\nbeside.scale(4)").result == "120"
 
 
+def test_workers_that_live_on_draw_on_in_the_next_cell(notebook):
+    setup = """
+torch.manual_seed(0)
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        return torch.rand(6) + index, torch.rand(1)
+loader = torch.utils.data.DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+seen = []
+"""
+    cell = """
+for x, y in loader:
+    loss = nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    seen.append((x.sum().item(), loss.item()))
+"""
+    found = []
+    for magic in ("", "%%distribute --engines 2\n"):
+        notebook.run(setup)
+        notebook.run(magic + cell)
+        notebook.run(magic + cell)
+        found.append(notebook.value("(seen, torch.rand(1).item())"))
+    (plain, drawn), (here, drawn_here) = found
+    assert here == [pytest.approx(pair, rel=1e-9) for pair in plain]
+    assert drawn == drawn_here
+
+
 def test_settings_of_the_notebook_hold_on_the_engines_and_those_of_the_cell_hold_here(notebook, tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "elsewhere.py").write_text("value = 5\n")

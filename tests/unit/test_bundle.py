@@ -23,7 +23,7 @@ from tests.unit.other_side import CellFailed
 CULPRITS = {
     "lock": ("import threading; x = threading.Lock()", "x.locked()", "line 1 uses 'x' (a lock), which cannot be sent to the engines: TypeError"),
     "generator": ("x = (i for i in 'ab')", "list(x)", "'x' (a generator)"),
-    "file": ("x = open('f.txt', 'w')", "\n\nx.write('a')", "line 3 uses 'x' (a TextIOWrapper)"),
+    "file": ("x = open('f.txt', 'w+')", "\n\nx.write('a')", "line 3 uses 'x' (a TextIOWrapper)"),
     "attribute": ("import threading\nclass A: pass\nx = A(); x.a = A(); x.a.b = [1, {'k': threading.Lock()}]", "x", "its .a.b[1]['k'] is a lock (TypeError: cannot pickle '_thread.lock'"),
     "list": ("import threading; x = [1, (2, threading.Lock())]", "x[0]", "its [1][1] is a lock"),
     "slot": ("import threading\nclass A: __slots__ = ('gate',)\nx = A(); x.gate = threading.Lock()", "x", "its .gate is a lock"),

@@ -38,7 +38,7 @@ def on_a_part(model: Callable[[Any], Any], x: torch.Tensor, dim: int, rank: int,
     part = x[(slice(None),) * dim + (placement.loaded,)]
     stream.switch()
     try:
-        with Drawing(placement, stream, sites) as drawing:
+        with Drawing(placement.share.loaded, placement.share.total, stream, sites) as drawing:
             return model(part), drawing
     finally:
         stream.switch()

@@ -89,6 +89,7 @@ class Rank:
             observer=self.observer,
             shown=Shown(),
             skip={},
+            from_cpu=False,
             emitter=self.emitter,  # type: ignore[arg-type]
             notes=Notes(self.emitter.emit, rank=0),
         )
@@ -106,7 +107,7 @@ class Rank:
         packed = from_parcel(read_snapshot(self.folder, number, 0).parcel, BlobFolder(snapshot_blobs(self.folder, number)))
         unpacker = Unpacker(packed, namespace={})
         unpacker.load()
-        names: dict[str, Any] = unpacker.load()[0]
+        names: dict[str, Any] = unpacker.load().names
         return names
 
 

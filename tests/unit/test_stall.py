@@ -7,7 +7,7 @@ import linecache
 import pytest
 
 from jupyter_dtrain.protocol import Progress, Standing
-from jupyter_dtrain.supervision.stall import AFTER, Stall
+from jupyter_dtrain.supervision.stall import AFTER, LONGER, Stall
 
 CELL = "\nimport torch.distributed as dist\nif rank == 0:\n    dist.barrier()\nwhile True:\n    pass\n"
 
@@ -19,7 +19,16 @@ class Cell:
         self.now = 0.0
         self.asked = 0
         self.said: list[str] = []
-        self.stall = Stall(2, ask=self._ask, say=self.said.append, clock=lambda: self.now)
+        self.through: set[int] = set()
+        self.computing = 1.0  # of each second
+        self.stall = Stall(
+            2,
+            ask=self._ask,
+            say=self.said.append,
+            computed=lambda: [self.now * self.computing] * 2,
+            through=lambda rank: rank in self.through,
+            clock=lambda: self.now,
+        )
 
     def _ask(self) -> None:
         self.asked += 1
@@ -106,3 +115,48 @@ def test_after_progress_it_is_told_again(cell):
         cell.stall._longest = 0.0
         cell.stall.note(None)
         cell.stall._longest = 0.0
+
+
+def test_one_at_the_end_of_the_cell(cell):
+    for _ in range(2):
+        cell.after(LONG)
+        cell.at(0, 4, waiting=True)
+        cell.stall.note(Standing(rank=1, filename="", line=0, function="", waiting=True))
+    cell.after(LONG)
+    assert "rank 0 waits for the others at line 4 `dist.barrier()`; rank 1 waits for the others at the end of the cell." in cell.said[0]
+
+
+def test_who_waits_for_one_at_the_same_line_that_computes_nothing(cell):
+    cell.computing = 0.01
+    for _ in range(2):
+        cell.after(LONG)
+        cell.at(0, 4, waiting=True)
+        cell.at(1, 4, waiting=False)
+    cell.after(LONG)
+    assert "rank 0 waits for the others at line 4 `dist.barrier()`; rank 1 is at line 4 `dist.barrier()`." in cell.said[0]
+
+
+@pytest.mark.parametrize("computing", [0.01, 1.0])
+def test_all_at_one_line_with_nothing_to_do_are_given_time_to_sleep(cell, computing):
+    cell.computing = computing
+    for again in (0, 1):
+        cell.now += again * LONGER * LONG
+        for _ in range(2):
+            cell.after(LONG)
+            for rank in (0, 1):
+                cell.at(rank, 5, waiting=False)
+        assert cell.said == []
+        cell.after(LONG)
+        assert again or cell.said == []
+    assert [text.partition(": ")[2] for text in cell.said] == (
+        ["rank 0 is at line 5 `while True:`; rank 1 is at line 5 `while True:`. ■ ends the cell."] if computing < 1 else []
+    )
+
+
+def test_one_that_has_ended_while_another_waits_for_it(cell):
+    cell.through = {1}
+    for _ in range(2):
+        cell.after(LONG)
+        cell.at(0, 4, waiting=True)
+    cell.after(LONG)
+    assert "rank 0 waits for the others at line 4 `dist.barrier()`; rank 1 has come to the end of the cell." in cell.said[0]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import linecache
+import re
 import weakref
 
+import numpy
 import pytest
+import torch
 
 from jupyter_dtrain.engine.cell import Failure, Frame, describe, forget_frames, run_cell
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.errors import CellError
-from jupyter_dtrain.execution import RankEnd
 from jupyter_dtrain.notebook.tracebacks import cell_error
+from jupyter_dtrain.rank_end import RankEnd
 
 CELL = "/tmp/ipykernel_1/5.py"
 SOURCE = "\nfor x in loader:\n    loss = f(x)\n    loss.backward()\n\nprint(loss)\n"  # the first line is the magic's
@@ -203,3 +206,30 @@ def test_what_an_error_holds_is_let_go():
     forget_frames(kept)
     assert seen[0]() is None
     assert isinstance(kept.__cause__, KeyError)
+
+
+def test_no_room_on_a_device_says_what_can_be_done(cells):
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.20 GiB is free."
+    lines = lines_of([end(0, None), end(1, failure(3, name="OutOfMemoryError", message=message))], cells)
+    assert lines[1].endswith("on rank 1")
+    assert lines[-2] == f"OutOfMemoryError: {message}"
+    assert all(thing in lines[-1] for thing in ("batch_size", "more engines", "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [("torch.empty(10**15)", "GiB were asked for at once. "), ("bytearray(10**18)", ""), ("numpy.empty(10**15)", "7.11 PiB")],
+)
+def test_no_room_on_the_host_says_how_much_there_was(cells, code, asked):
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        eval(code, {"torch": torch, "numpy": numpy})
+    lines = lines_of([end(0, describe(caught.value)), end(1, None)], cells)
+    assert lines[1].endswith("on rank 0")
+    assert asked in "\n".join(lines)
+    assert re.match(r"\(The rank's process held \S+ GiB; of the host's \S+ GiB, \S+ GiB were free\. ", lines[-1])
+    assert all(thing in lines[-1] for thing in ("batch_size", "fewer engines", "mmap_mode"))
+
+
+def test_how_much_was_asked_for_is_told_as_people_read_it(cells):
+    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12 (Cannot allocate memory)"
+    assert lines_of([end(0, failure(3, name="RuntimeError", message=message))], cells)[-1].startswith("(8.00 GiB were asked for at once. ")

@@ -42,7 +42,12 @@ class Rules:
     rank: int
     world_size: int
     on_whole: Callable[[str], None]
+    gradient_scale: float = field(init=False)  # of the ranks' parts of gradients that are on their way
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
+    count_targets: bool = False  # in every batch: one has come that is ignored
+
+    def __post_init__(self) -> None:
+        self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`; the entry for ``__torch_function__``."""
@@ -87,6 +92,7 @@ class Rules:
             return result
         result = self.exchange.whole(tensor)
         if version is not None and not result.is_inference():
+            result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
             tensor.__dict__["_whole"] = (version, result, result._version)
         return result
 

@@ -83,6 +83,8 @@ def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
     new_args = tuple(fit(arg) for arg in args)
     new_kwargs = {key: fit(value) for key, value in kwargs.items()}
+    if not args:
+        raise NeedsWhole  # all by keyword
     if changes_in_place(func) and not isinstance(args[0], GlobalTensor):
         raise NeedsWhole  # a whole tensor cannot become a part in place
     result = rules.local(func, new_args, new_kwargs)
@@ -180,7 +182,7 @@ _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations that change neither values nor shape: the placement stays, whichever it is."""
-    first = args[0]
+    first = args[0] if args else None
     if not isinstance(first, GlobalTensor):
         raise NeedsWhole
     # Another tensor as argument lends its type or device only (`type_as`, `to(other)`).

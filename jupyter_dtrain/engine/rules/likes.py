@@ -38,6 +38,17 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return result.requires_grad_() if wants_gradient else result
 
 
+def bernoulli(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``bernoulli`` of a shard of probabilities: each entry takes one number of the stream, whatever its probability."""
+    tensor, placement = the_shard(args, kwargs)
+    if len(args) > 1 or kwargs:
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        whole, rows = blank_like(tensor, placement.dim, placement.total).fill_(0.5), at(placement.dim, placement.loaded)
+        whole[rows] = tensor
+        return place(func(whole)[rows].contiguous(), placement)
+
+
 def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Dropout in the cell's own code: the mask is drawn whole, as one process would draw it, and cut."""
     tensor, placement = the_shard(args, kwargs)
@@ -61,15 +72,45 @@ def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """``.grad`` of a batch that requires gradients: roots are scaled by the world size (`gradients`), which is undone here."""
+    """``.grad`` of a batch that requires gradients, or of what was computed from it: backward passes scale it, which is undone here."""
     tensor = args[0]
     with torch._C.DisableTorchFunctionSubclass():
         found = tensor.grad
         if found is None or isinstance(found, GlobalTensor):
             return found
         # The cell may go on with it in place, so it takes the place of the raw one.
-        tensor.grad = place(part_of(found) / rules.world_size, tensor.placement)
+        tensor.grad = gradient_of(rules, found, tensor.placement)
         return tensor.grad
+
+
+def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) -> GlobalTensor:
+    """Return the gradient of a tensor, of which `found` is what the rank has.
+
+    Parameters
+    ----------
+    placement : Placement, optional
+        Of the tensor; ``None``: all ranks have it, each for its own part of what follows.
+    """
+    part = part_of(found) / rules.gradient_scale
+    if isinstance(placement, Shard):
+        return place(part, placement)
+    if isinstance(placement, Partial) and placement.weight is None:
+        return place(part, Partial(1.0 / rules.world_size))  # each rank has all of it
+    return place(part, Partial())
+
+
+def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
+    """Return what the rank has of the gradient of a tensor: the reverse of :func:`gradient_of`."""
+    if isinstance(placement, Shard):
+        if isinstance(gradient, GlobalTensor) and gradient.placement == placement:
+            part = part_of(gradient)
+        else:
+            part = rules.whole(gradient)[at(placement.dim, placement.loaded)]
+        return part * (rules.gradient_scale if placement.counts else 0.0)
+    whole: torch.Tensor = rules.whole(gradient)
+    if placement is None:
+        return whole * (rules.gradient_scale / rules.world_size)
+    return whole * (rules.gradient_scale * (1.0 if placement.weight is None else placement.weight))
 
 
 def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,7 +159,11 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     starts = [None] * len(outputs) if starts is None else _sequence(starts)
     with torch._C.DisableTorchFunctionSubclass():
         local_starts = [_start(rules, output, start) for output, start in zip(outputs, starts, strict=True)]
-        found = func(outputs, inputs, local_starts, **given)
+        before, rules.gradient_scale = rules.gradient_scale, 1.0
+        try:
+            found = func(outputs, inputs, local_starts, **given)
+        finally:
+            rules.gradient_scale = before
     return tuple(None if g is None else place(g, _placement(i)) for g, i in zip(found, inputs, strict=True))
 
 

@@ -14,10 +14,23 @@ from .dispatch import (
     Rules,
     globals_in,
     ndim_of,
+    tensors_in,
 )
 
 _OF_NUMBERED_CLASSES = frozenset((F.cross_entropy, F.nll_loss))
 _OF_CLASSES = frozenset((F.cross_entropy, F.nll_loss, F.multi_margin_loss))
+_TARGET_PER_ROW = _OF_CLASSES | {F.cosine_embedding_loss}  # one number for each row of the input; elsewhere operands are broadcast
+_OF_VECTORS = frozenset(  # an input with one dim is a single sample
+    (*_TARGET_PER_ROW, F.multilabel_margin_loss, F.multilabel_soft_margin_loss, F.triplet_margin_loss, F.triplet_margin_with_distance_loss)
+)
+_WEIGHTED_MEAN = frozenset((F.mse_loss, F.l1_loss, F.huber_loss))
+
+
+class CountTargets(BaseException):
+    """Ends the cell on a rank with the first target that is ignored: the run goes on from its last snapshot and counts them in all batches.
+
+    Not an ``Exception``: the cell's own handlers must not catch it.
+    """
 
 
 def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -25,7 +38,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None:
         raise NeedsWhole  # the old spelling
     reduction = kwargs.get("reduction", "mean")
-    if (rows := _rows_of_both(args, kwargs)) is not None:  # nothing has to be cut: this is nearly all
+    if (rows := _rows_of_both(func, args, kwargs)) is not None:  # nothing has to be cut: this is nearly all
         return _reduced(rules, func, args, kwargs, reduction, rows)
     globals_here = globals_in([*args, *kwargs.values()])
     if any(not isinstance(t.placement, Shard) or t.placement.dim != 0 for t in globals_here):
@@ -33,16 +46,23 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     placement = globals_here[0].placement
     assert isinstance(placement, Shard)
 
-    ndim = min(ndim_of(t) for t in globals_here) if func in _OF_CLASSES else ndim_of(globals_here[0])
+    if func in _WEIGHTED_MEAN and reduction == "mean" and kwargs.get("weight") is not None:
+        raise NeedsWhole  # the divisor is the sum of the weights
+    ndims = {ndim_of(t) for t in (tensors_in(args) if func is F.gaussian_nll_loss else globals_here)}  # its variance may be per row
+    if func not in _TARGET_PER_ROW and len(ndims) > 1:
+        raise NeedsWhole  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
+    ndim = min(ndims)
+    if func in _OF_VECTORS and args and isinstance(args[0], torch.Tensor) and ndim_of(args[0]) < 2:
+        raise NeedsWhole
 
     def fit(value: Any) -> Any:
         if isinstance(value, GlobalTensor):
             if value.placement is not placement and value.placement != placement:
                 raise NeedsWhole
         elif isinstance(value, torch.Tensor) and value.dim():
-            if value.shape[0] == placement.total and (value.dim() == ndim or func in _OF_CLASSES):
+            if value.shape[0] == placement.total and (value.dim() == ndim or func in _TARGET_PER_ROW):
                 return value[placement.loaded]
-            if (value.dim() >= ndim or func in _OF_CLASSES) and value.shape[0] != 1:
+            if (value.dim() >= ndim or func in _TARGET_PER_ROW) and value.shape[0] != 1:
                 raise NeedsWhole
         return value
 
@@ -52,9 +72,12 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return _reduced(rules, func, new_args, new_kwargs, reduction, placement)
 
 
-def _rows_of_both(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shard | None:
+def _rows_of_both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shard | None:
     """Return the placement of input and target where both are the rank's rows of one batch and nothing else is a tensor."""
     if len(args) != 2 or type(args[0]) is not GlobalTensor or type(args[1]) is not GlobalTensor:
+        return None
+    ndim = ndim_of(args[0])
+    if (func not in _TARGET_PER_ROW and ndim_of(args[1]) != ndim) or (func in _OF_VECTORS and ndim < 2):
         return None
     placement = args[0].placement
     if not isinstance(placement, Shard) or placement.dim or args[1].placement != placement:
@@ -85,12 +108,11 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
             return place(func(*args, **kwargs), Partial.mean(placement.share))
         keep = target != ignored
         # Nearly never is a target of a plain classification ignored. Ranks ask each other only a few times whether one is.
-        asks = weights is not None or target.dim() > 1 or placement.unit > 1
+        asks = rules.count_targets or weights is not None or target.dim() > 1 or placement.unit > 1
         if not asks and rules.without_ignored.get(ignored, 0) >= _ASK:
             if placement.counts and not keep.all():
-                raise RuntimeError(
-                    f"a target is {ignored}, the class that the loss ignores, for the first time after {_ASK} batches without one. "
-                    "Give the loss class weights (`weight=torch.ones(num_classes)`) to have the others counted in every batch."
+                raise CountTargets(
+                    f"a target is {ignored}, the class that the loss ignores, for the first time after {_ASK} batches without"
                 )
             return place(func(*args, **kwargs), Partial.mean(placement.share))
         divisor = keep.sum() if weights is None else (weights[target.clamp(0, len(weights) - 1)] * keep).sum()

@@ -35,10 +35,14 @@ def along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return map_result(result, wrap)
 
 
-_DIM_POSITION = dict.fromkeys(("topk", "kthvalue", "norm", "chunk", "split", "tensor_split", "normalize"), 2)
+_DIM_POSITION = dict.fromkeys(
+    ("topk", "kthvalue", "norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm", "chunk", "split", "tensor_split", "normalize"),
+    2,
+)
 _DEFAULT_DIM: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("topk", "sort", "argsort", "kthvalue", "msort", "glu"), (-1,)),
     **dict.fromkeys(("chunk", "split", "tensor_split"), (0,)),
+    "linalg_matrix_norm": (-2, -1),
     "normalize": (1,),
 }
 
@@ -55,6 +59,22 @@ def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if not isinstance(placement, Shard) or other.placement != placement or dim % ndim_of(source) == placement.dim:
         raise NeedsWhole
     return place(rules.local(func, args, {}), placement)
+
+
+def scatter(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``scatter`` and its kin along another dim than the batch, into a shard, by an index that is cut in the same way."""
+    target, placement = the_shard(args[:1], {})
+    if len(args) != 4 or any(isinstance(value, torch.Tensor) for value in kwargs.values()):
+        raise NeedsWhole
+    _, dim, index, source = args
+    if not isinstance(index, GlobalTensor) or index.placement != placement or dim % ndim_of(target) == placement.dim:
+        raise NeedsWhole
+    if isinstance(source, GlobalTensor) and source.placement != placement:
+        raise NeedsWhole
+    if isinstance(source, torch.Tensor) and not isinstance(source, GlobalTensor) and source.dim():
+        raise NeedsWhole
+    result = rules.local(func, args, kwargs)
+    return result if result is target else place(result, placement)
 
 
 def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

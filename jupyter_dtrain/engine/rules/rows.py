@@ -12,6 +12,7 @@ from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import (
     NeedsWhole,
     Rules,
+    changes_in_place,
     globals_in,
     map_result,
     ndim_of,
@@ -90,6 +91,54 @@ def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if letter in result:
         return place(found, Shard(result.index(letter), placement.share))
     return place(found if placement.counts else nothing_of(found), Partial())
+
+
+def matrices(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run linear algebra on a batch of matrices, one by one."""
+    first = args[0] if args else None
+    if func is torch.linalg.solve_triangular and len(args) == 2 and not isinstance(first, GlobalTensor):
+        return _solved_by_one(rules, first, args[1], kwargs)
+    operands = tensors_in((*args, *kwargs.values()))
+    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim or "out" in kwargs:
+        raise NeedsWhole
+    for tensor in operands:
+        if not isinstance(tensor, GlobalTensor) or tensor.placement != first.placement or ndim_of(tensor) < 3:
+            raise NeedsWhole
+    if len({ndim_of(tensor) for tensor in operands}) > 1:
+        raise NeedsWhole
+    placement = first.placement
+    return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
+
+
+def _solved_by_one(rules: Rules, matrix: Any, sides: Any, kwargs: dict[str, Any]) -> Any:
+    """Solve with one triangular matrix for all (of a ``MultivariateNormal``, say): right sides are columns, or matrices."""
+    placement, ndim = sides.placement, ndim_of(sides)
+    if not isinstance(placement, Shard) or matrix.shape[:-2].numel() != 1 or ndim < max(matrix.dim(), 2) or not kwargs.get("left", True):
+        raise NeedsWhole
+    if placement.dim == ndim - 2 or "out" in kwargs:
+        raise NeedsWhole
+    return place(rules.local(torch.linalg.solve_triangular, (matrix, sides), kwargs), placement)
+
+
+def addmm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Add the product of rows of a shard and a whole matrix to rows of the same batch, or to a vector for all of them."""
+    if len(args) != 3:
+        raise NeedsWhole
+    first, rows, matrix = args
+    if (
+        not isinstance(rows, GlobalTensor)
+        or not isinstance(rows.placement, Shard)
+        or rows.placement.dim
+        or isinstance(matrix, GlobalTensor)
+    ):
+        raise NeedsWhole
+    if isinstance(first, GlobalTensor):
+        if first.placement != rows.placement or ndim_of(first) != 2:
+            raise NeedsWhole
+    elif first.dim() > 1 or changes_in_place(func):
+        raise NeedsWhole
+    result = rules.local(func, args, kwargs)
+    return result if result is first else place(result, rows.placement)
 
 
 def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -136,6 +136,33 @@ def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         return place(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
 
 
+def repeat(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``repeat`` and ``tile`` along other dims than the batch."""
+    tensor, placement = the_shard(args[:1], {})
+    given = kwargs.get("repeats", kwargs.get("dims", args[1:]))
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]
+    more = len(given) - ndim_of(tensor)
+    if placement.dim + more >= 0 and given[placement.dim + more] != 1:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), Shard(placement.dim + max(more, 0), placement.share, placement.unit))
+
+
+def repeat_interleave(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``repeat_interleave`` by a number: along another dim, or so that a sample has as many more rows."""
+    tensor, placement = the_shard(args[:1], {})
+    times = kwargs.get("repeats", args[1] if len(args) > 1 else None)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
+    ndim = ndim_of(tensor)
+    if not isinstance(times, int) or times < 1 or (dim is None and ndim != 1):
+        raise NeedsWhole
+    if (0 if dim is None else dim % ndim) != placement.dim:
+        return place(rules.local(func, args, kwargs), placement)
+    if placement.dim != 0:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), Shard(0, placement.share, placement.unit * times))
+
+
 def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``broadcast_tensors`` and ``broadcast_to``."""
     if func is torch.broadcast_to or func is torch.Tensor.broadcast_to:

@@ -10,11 +10,27 @@ import torch.nn.functional as F
 
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
-from .likes import backward, constant_like, deepcopy, dropout, grad, gradient, local_value, new_like, random_like, set_property
+from .likes import backward, bernoulli, constant_like, deepcopy, dropout, grad, gradient, local_value, new_like, random_like, set_property
 from .losses import loss
-from .reductions import along, extreme, gather, mean, pairwise, total, unpack
-from .rows import einsum, lookup, product, rowwise
-from .shapes import as_other, broadcast, count, expand, flatten, index, join, part_along, permute, reshape, shape, squeeze, unsqueeze
+from .reductions import along, extreme, gather, mean, pairwise, scatter, total, unpack
+from .rows import addmm, einsum, lookup, matrices, product, rowwise
+from .shapes import (
+    as_other,
+    broadcast,
+    count,
+    expand,
+    flatten,
+    index,
+    join,
+    part_along,
+    permute,
+    repeat,
+    repeat_interleave,
+    reshape,
+    shape,
+    squeeze,
+    unsqueeze,
+)
 
 _UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
 fix floor frac isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num
@@ -41,14 +57,18 @@ multi_margin_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss 
 _ALONG = """softmax log_softmax softmin argmax argmin cumsum cumprod logsumexp sort argsort topk kthvalue median mode
 prod std var norm amax amin
 all any flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
-_KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda retain_grad pin_memory share_memory_ alias zero_"""
+_KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda pin_memory share_memory_ alias zero_"""
 _CONVERTS = "to type double float half bfloat16 long int short char byte bool type_as"
+_MATRICES = """cholesky inv inverse det slogdet logdet solve solve_triangular cholesky_solve eigh eigvalsh svd svdvals qr pinv pinverse
+matrix_exp matrix_power"""
+_SCATTER = "scatter scatter_add scatter_reduce scatter_ scatter_add_ scatter_reduce_"
 _LIKE = "zeros_like ones_like empty_like full_like"
 _RANDOM_LIKE = "rand_like randn_like randint_like"
 _NEW = "new_zeros new_ones new_empty new_full new_tensor"
 _VALUES = """dtype device is_cuda requires_grad is_leaf grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
 output_nr itemsize is_nested is_xpu is_mkldnn"""
-_METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference register_hook
+_METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference
+register_post_accumulate_grad_hook
 is_pinned is_same_size stride storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
 _NUMBERS = "item tolist __float__ __int__ __bool__ __index__ __complex__ __format__"
 _READ_METHODS = """numpy __array__ __contains__ __iter__ __reversed__ unique is_nonzero equal allclose nonzero bincount histc
@@ -86,8 +106,11 @@ def _table() -> dict[Any, Rule]:
     add(rowwise, _named(_ROWS, F, torch))
     add(lookup, [F.embedding, F.one_hot])
     add(product, [torch.matmul, torch.mm, torch.bmm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.__matmul__])
+    add(addmm, _named("addmm addmm_", torch, torch.Tensor))
+    add(matrices, _named(_MATRICES, torch.linalg, torch, torch.Tensor))
     add(loss, _named(_LOSSES, F))
     add(along, _named(_ALONG, *everywhere))
+    add(along, _named("norm vector_norm matrix_norm", torch.linalg))
     add(mean, [torch.mean, torch.Tensor.mean])
     add(total, [torch.sum, torch.Tensor.sum])
     add(extreme, [torch.max, torch.Tensor.max, torch.min, torch.Tensor.min])
@@ -102,6 +125,8 @@ def _table() -> dict[Any, Rule]:
     add(expand, [torch.Tensor.expand])
     add(as_other, [torch.Tensor.expand_as, torch.Tensor.view_as, torch.Tensor.reshape_as])
     add(broadcast, [torch.broadcast_tensors, torch.broadcast_to, torch.Tensor.broadcast_to])
+    add(repeat, [torch.Tensor.repeat, torch.tile, torch.Tensor.tile])
+    add(repeat_interleave, [torch.repeat_interleave, torch.Tensor.repeat_interleave])
     add(einsum, [torch.einsum])
     add(part_along, _named("select narrow index_select", torch, torch.Tensor))
     add(index, [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
@@ -112,11 +137,13 @@ def _table() -> dict[Any, Rule]:
     add(to_dtype, _named(_CONVERTS, torch.Tensor))
     add(pairwise, [F.pairwise_distance, F.cosine_similarity])
     add(deepcopy, [torch.Tensor.__deepcopy__])
+    add(scatter, _named(_SCATTER, torch, torch.Tensor))
     add(gather, [torch.gather, torch.Tensor.gather, torch.take_along_dim, torch.Tensor.take_along_dim])
     add(constant_like, _named(_LIKE, torch))
     add(set_property, _setters("requires_grad grad data"))
     add(random_like, _named(_RANDOM_LIKE, torch, torch.Tensor))
     add(random_like, _RANDOM_IN_PLACE)
+    add(bernoulli, [torch.bernoulli, torch.Tensor.bernoulli])
     add(dropout, _named("dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout", F))
     add(new_like, _named(_NEW, torch.Tensor))
     add(local_value, _properties(_VALUES))

@@ -57,5 +57,6 @@ for epoch in range(n_epoch):
         i += 1
         history.append((err_s_label.item(), err_s_domain.data.cpu().numpy().item(), err.item()))
     print("epoch: %d, [iter: %d / all %d], err: %f" % (epoch, i, len_dataloader, err.item()))
+reverse = ReverseLayerF.apply
 # %% compare
-model.module.state_dict(), optimizer.state_dict(), history
+model.module.state_dict(), optimizer.state_dict(), history, reverse == ReverseLayerF.apply

@@ -1,0 +1,33 @@
+"""What is left of rank 0 when it is gone: its part of the last snapshot, as if it had come home with that."""
+
+from __future__ import annotations
+
+import torch
+
+from ..engine.snapshots import read_snapshot
+from ..engine.task import Outcome, Task
+from ..transport.blobs import BlobFolder
+from .keeper import SnapshotKeeper
+
+
+def salvaged(keeper: SnapshotKeeper, task: Task) -> Outcome | None:
+    """Return what the newest snapshot has of rank 0, its buffers where those of results are; ``None`` where there is none."""
+    newest = keeper.newest
+    if newest is None or not task.blob_folder.exists():
+        return None
+    snapshot = read_snapshot(keeper.folder, newest.number, 0)
+    held = keeper.blobs(newest)
+    blobs = BlobFolder(task.blob_folder, held.path)
+    for key in snapshot.parcel.keys:
+        blobs.write(key, held.open(key))
+    return Outcome(
+        rank=0,
+        failure=None,
+        stopped=True,
+        steps=snapshot.step,
+        parcel=snapshot.parcel,
+        random_state=snapshot.random_state,
+        device=torch.device(task.device).type,
+        from_cpu=snapshot.from_cpu,
+        from_snapshot=True,
+    )

@@ -1,0 +1,65 @@
+"""Records that one process makes and another one's handlers get."""
+
+import json
+import logging
+
+import pytest
+
+from jupyter_dtrain.capture.loggers import Loggers, LoggerSettings, handle, written
+
+
+class Kept(logging.Handler):
+    def __init__(self, level=logging.NOTSET):
+        super().__init__(level)
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+
+@pytest.fixture
+def logger():
+    logger = logging.getLogger("dtrain.test")
+    yield logger
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate, logger.disabled = True, False
+
+
+def test_settings_hold_within_the_block_and_not_after_it(logger):
+    logger.setLevel(logging.ERROR)
+    there = Loggers({"dtrain.test": LoggerSettings(logging.DEBUG, propagate=False, disabled=False, handled=True)}, disabled=5)
+    with there.installed() as handled:
+        assert handled == ["dtrain.test"]
+        assert (logger.level, logger.propagate, logging.root.manager.disable) == (logging.DEBUG, False, 5)
+    assert (logger.level, logger.propagate, logging.root.manager.disable) == (logging.ERROR, True, 0)
+
+
+def test_only_what_is_set_is_told(logger):
+    assert "dtrain.test" not in Loggers.now().settings
+    logger.addHandler(Kept())
+    logger.setLevel(logging.INFO)
+    assert Loggers.now().settings["dtrain.test"] == LoggerSettings(logging.INFO, propagate=True, disabled=False, handled=True)
+
+
+def test_a_record_arrives_as_it_was(logger):
+    handler, strict = Kept(), Kept(logging.ERROR)
+    logger.addHandler(handler)
+    logger.addHandler(strict)
+    try:
+        raise ValueError("seen")
+    except ValueError as error:
+        made = logger.makeRecord("dtrain.test", logging.WARNING, "f.py", 3, "%s at %d", (object, 7), (ValueError, error, None), "here")
+    made.step, made.model = 12, object()
+    handle(json.loads(json.dumps(written(made, "dtrain.test"))))
+    (record,) = handler.records
+    assert (record.getMessage(), record.lineno, record.funcName, record.step) == ("<class 'object'> at 7", 3, "here", 12)
+    assert "ValueError: seen" in logging.Formatter().format(record)
+    assert not hasattr(record, "model")
+    assert strict.records == []
+
+
+def test_a_warning_that_nobody_handles_is_shown(logger, capsys):
+    for level in (logging.INFO, logging.WARNING):
+        handle(written(logger.makeRecord("dtrain.test", level, "f.py", 1, "level %s", (level,), None), "dtrain.test"))
+    assert capsys.readouterr().err == "level 30\n"

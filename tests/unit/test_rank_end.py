@@ -1,0 +1,31 @@
+"""What is said of engines that were lost."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from jupyter_dtrain.protocol import DeviceUse
+from jupyter_dtrain.rank_end import RankEnd, lost_engines
+
+GIB = 1 << 30
+
+
+def cluster(*devices: str) -> Any:
+    engines = [SimpleNamespace(rank=rank, pid=100 + rank, device=device) for rank, device in enumerate(devices)]
+    return SimpleNamespace(engines=engines, log_tail=lambda rank: f"the log of {rank}")
+
+
+def test_none_was_lost():
+    assert lost_engines([RankEnd(0, None), RankEnd(1, None, "it did not leave", killed=True)], cluster("cpu", "cpu"), []) is None
+
+
+def test_what_an_engine_held_is_told_where_it_has_told_it():
+    ends = [RankEnd(0, None), RankEnd(1, None, "its process has ended")]
+    uses = [DeviceUse(rank=rank, time=0.0, utilization=50.0, memory_used=(rank + 2) * GIB, memory_total=64 * GIB) for rank in (0, 1)]
+    for device, where in (("cpu", "the host's"), ("cuda:0", "its device's")):
+        said = str(lost_engines(ends, cluster("cpu", device), uses))
+        assert f"because memory ran out (rank 1 held 3.00 GiB of {where} 64 GiB when it told last). " in said
+        assert said.startswith(
+            "The engine of rank 1 (process 101) was lost: its process has ended. The notebook's objects are as they were"
+        )
+        assert said.endswith("The end of its log:\nthe log of 1")
+    assert "because memory ran out. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))

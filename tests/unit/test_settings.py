@@ -1,0 +1,74 @@
+"""Settings of libraries, as they are read in one process and made in another."""
+
+import os
+import pickle
+import warnings
+
+import matplotlib
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from jupyter_dtrain.capture.settings import changes, make_settings, settings_now
+
+
+@pytest.fixture(autouse=True)
+def made_again(monkeypatch):
+    """Make the settings of this process again at the end."""
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # it is set anew for each part of a test
+    found = settings_now()
+    yield
+    make_settings(found)
+
+
+def test_all_are_known_and_can_be_sent():
+    before = settings_now()
+    assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
+    assert len(before) == 13
+    assert pickle.loads(pickle.dumps(before)) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_printoptions(precision=2, sci_mode=True),
+        lambda: np.set_printoptions(precision=3, suppress=True),
+        lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
+        lambda: np.seterr(divide="raise"),
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        lambda: pandas.set_option("display.precision", 2),
+        lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
+        lambda: warnings.filterwarnings("ignore", "of this kind", UserWarning),
+    ],
+)
+def test_a_setting_is_made_elsewhere_and_taken_back(change):
+    before = settings_now()
+    change()
+    there = settings_now()
+    (name,) = changes(before, there)
+    make_settings(before)
+    assert changes(before, settings_now()) == {}
+    make_settings({name: there[name]})
+    assert changes(there, settings_now()) == {}
+
+
+def test_a_filter_whose_warning_is_not_known_is_left_out():
+    make_settings({"warnings.filters": [("ignore", "", ("nowhere", "Kind"), "", 0), ("error", "told", ("builtins", "UserWarning"), "", 0)]})
+    with pytest.raises(UserWarning):
+        warnings.warn("told", stacklevel=1)
+    assert len(warnings.filters) == 1
+
+
+def test_of_the_environment_only_what_is_new_comes_home(monkeypatch):
+    monkeypatch.setenv("GOES", "1")
+    before = settings_now()
+    monkeypatch.setenv("FOUND", "1")
+    monkeypatch.delenv("GOES")
+    monkeypatch.setenv("RANK", "3")
+    new = changes(before, settings_now())
+    assert list(new.values()) == [{"FOUND": "1", "GOES": None}]
+    make_settings(before)
+    assert (os.environ.get("FOUND"), os.environ["GOES"], os.environ["RANK"]) == (None, "1", "3")
+    make_settings(new)
+    assert (os.environ["FOUND"], os.environ.get("GOES"), os.environ["RANK"]) == ("1", None, "3")
