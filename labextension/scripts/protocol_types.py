@@ -1,4 +1,4 @@
-"""Writes ``labextension/src/protocol.ts`` from ``jupyter_dtrain/protocol.py``, so that the wire is defined once.
+"""Writes ``labextension/src/protocol.ts`` from ``jupyter_dtrain/protocol``, so that the wire is defined once.
 
 ``python labextension/scripts/protocol_types.py`` writes the file; with ``--check`` it writes nothing and fails when
 the file is out of date. The dataclasses are read as they are (fields, types, docstrings): there is no second
@@ -27,7 +27,7 @@ if str(ROOT) not in sys.path:
 from jupyter_dtrain import protocol  # noqa: E402
 
 HEADER = """\
-// Generated from jupyter_dtrain/protocol.py by labextension/scripts/protocol_types.py: do not edit.
+// Generated from jupyter_dtrain/protocol by labextension/scripts/protocol_types.py: do not edit.
 // To write it again: python labextension/scripts/protocol_types.py
 """
 CONSTANTS = ("PROTOCOL_VERSION", "TELEMETRY_TARGET", "COMMAND_TARGET", "RECORD_TARGET")
@@ -93,9 +93,10 @@ def interface(cls: type[protocol.Message]) -> str:
 
 
 def message_classes() -> list[type[protocol.Message]]:
-    """Return every message of the wire, in the order in which ``protocol.py`` defines them."""
-    found = (value for value in vars(protocol).values() if inspect.isclass(value))
-    return [cls for cls in found if issubclass(cls, protocol.Message) and cls is not protocol.Message]
+    """Return every message of the wire, in the order in which the modules of ``protocol`` define them."""
+    modules = (protocol.events, protocol.updates, protocol.commands)
+    found = (value for module in modules for value in vars(module).values() if inspect.isclass(value))
+    return list(dict.fromkeys(cls for cls in found if issubclass(cls, protocol.Message) and cls is not protocol.Message))
 
 
 def generate() -> str:
@@ -134,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.check:
         if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text:
             print(
-                f"{TARGET.relative_to(ROOT)} does not say what jupyter_dtrain/protocol.py says; "
+                f"{TARGET.relative_to(ROOT)} does not say what jupyter_dtrain/protocol says; "
                 "write it again with: python labextension/scripts/protocol_types.py",
                 file=sys.stderr,
             )

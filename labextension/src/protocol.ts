@@ -1,4 +1,4 @@
-// Generated from jupyter_dtrain/protocol.py by labextension/scripts/protocol_types.py: do not edit.
+// Generated from jupyter_dtrain/protocol by labextension/scripts/protocol_types.py: do not edit.
 // To write it again: python labextension/scripts/protocol_types.py
 
 /**
@@ -10,8 +10,8 @@
  * JupyterLab (over the telemetry comm) and gets *commands* back (over the
  * command comm). Each message is a frozen dataclass; on the wire it is a JSON
  * object whose `type` names the class in snake case.
- * `labextension/src/protocol.ts` is generated from this file, and a test fails
- * when they differ.
+ * `labextension/src/protocol.ts` is generated from this package, and a test
+ * fails when they differ.
  *
  * Columns (lists of equal length) rather than rows carry what comes many times
  * a second: one step is then a few numbers and not a few objects.
@@ -356,6 +356,34 @@ export interface ISnapshot {
 }
 
 /**
+ * A control that was used, or a question about past runs.
+ *
+ * `num_engines` belongs to `start_cluster` (`null`: as many as there are
+ * devices), `rank` to `restart_engine`. `run_id` names the run that a command
+ * is about, `other_run_id` the later one of `compare_runs`. `get_curves`
+ * returns all curves, or the one called `curve`, from step `first` to step
+ * `last`, of at most `limit` points each. `text` is the new name, or the tags
+ * with commas between them. `step` names a checkpoint of the run, which
+ * `pin_checkpoint` keeps if `pinned` is true.
+ */
+export interface ICommand {
+  type: 'command';
+  id: string;
+  name: CommandName;
+  num_engines?: number | null;
+  rank?: number | null;
+  run_id?: string | null;
+  other_run_id?: string | null;
+  curve?: string | null;
+  first?: number | null;
+  last?: number | null;
+  limit?: number | null;
+  text?: string | null;
+  step?: number | null;
+  pinned?: boolean | null;
+}
+
+/**
  * One run of the folder's record. `loss` is the last one recorded; times in
  * seconds since the epoch.
  */
@@ -459,34 +487,6 @@ export interface IReply {
   checkpoints: Nested<ICheckpointInfo>[];
   free_bytes: number | null;
   paths: string[];
-}
-
-/**
- * A control that was used, or a question about past runs.
- *
- * `num_engines` belongs to `start_cluster` (`null`: as many as there are
- * devices), `rank` to `restart_engine`. `run_id` names the run that a command
- * is about, `other_run_id` the later one of `compare_runs`. `get_curves`
- * returns all curves, or the one called `curve`, from step `first` to step
- * `last`, of at most `limit` points each. `text` is the new name, or the tags
- * with commas between them. `step` names a checkpoint of the run, which
- * `pin_checkpoint` keeps if `pinned` is true.
- */
-export interface ICommand {
-  type: 'command';
-  id: string;
-  name: CommandName;
-  num_engines?: number | null;
-  rank?: number | null;
-  run_id?: string | null;
-  other_run_id?: string | null;
-  curve?: string | null;
-  first?: number | null;
-  last?: number | null;
-  limit?: number | null;
-  text?: string | null;
-  step?: number | null;
-  pinned?: boolean | null;
 }
 
 /**

@@ -49,7 +49,7 @@ def test_check_fails_when_the_types_differ(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(generator, "ROOT", tmp_path)
     monkeypatch.setattr(generator, "TARGET", stale)
     assert generator.main(["--check"]) == 1
-    assert "protocol.ts does not say what jupyter_dtrain/protocol.py says" in capsys.readouterr().err
+    assert "protocol.ts does not say what jupyter_dtrain/protocol says" in capsys.readouterr().err
 
 
 def test_an_annotation_without_translation_is_named() -> None:

@@ -1,0 +1,100 @@
+"""Events and commands: everything that crosses a process boundary while a run goes on, defined once.
+
+Three roads use these types. Engines send *events* to the notebook kernel (over ipyparallel's IOPub channel, in
+batches); the kernel sends *updates* to JupyterLab (over the telemetry comm) and gets *commands* back (over the
+command comm). Each message is a frozen dataclass; on the wire it is a JSON object whose ``type`` names the
+class in snake case. ``labextension/src/protocol.ts`` is generated from this package, and a test fails when they differ.
+
+Columns (lists of equal length) rather than rows carry what comes many times a second: one step is then a few
+numbers and not a few objects.
+"""
+
+from __future__ import annotations
+
+from .commands import (
+    Change,
+    CheckpointInfo,
+    Command,
+    CommandName,
+    Comparison,
+    PastRun,
+    Reply,
+    RunCell,
+)
+from .events import (
+    ENGINE_EVENTS,
+    DeviceUse,
+    Extent,
+    Homeward,
+    Notice,
+    Paused,
+    Progress,
+    RankStarted,
+    Scalars,
+    SnapshotTaken,
+    Standing,
+    StateSize,
+    Steps,
+    TimeSplit,
+)
+from .message import (
+    COMMAND_TARGET,
+    PROTOCOL_VERSION,
+    RECORD_TARGET,
+    RUN_PHASES_ENDED,
+    TELEMETRY_TARGET,
+    ClusterPhase,
+    Message,
+    RunPhase,
+)
+from .parsing import (
+    parse,
+)
+from .updates import (
+    UPDATES,
+    ClusterUpdate,
+    EngineInfo,
+    Points,
+    RunUpdate,
+    Snapshot,
+)
+
+__all__ = [
+    "COMMAND_TARGET",
+    "ENGINE_EVENTS",
+    "PROTOCOL_VERSION",
+    "RECORD_TARGET",
+    "RUN_PHASES_ENDED",
+    "TELEMETRY_TARGET",
+    "UPDATES",
+    "Change",
+    "CheckpointInfo",
+    "ClusterPhase",
+    "ClusterUpdate",
+    "Command",
+    "CommandName",
+    "Comparison",
+    "DeviceUse",
+    "EngineInfo",
+    "Extent",
+    "Homeward",
+    "Message",
+    "Notice",
+    "PastRun",
+    "Paused",
+    "Points",
+    "Progress",
+    "RankStarted",
+    "Reply",
+    "RunCell",
+    "RunPhase",
+    "RunUpdate",
+    "Scalars",
+    "Snapshot",
+    "SnapshotTaken",
+    "Standing",
+    "StateSize",
+    "Steps",
+    "TimeSplit",
+    "parse",
+]

@@ -1,0 +1,30 @@
+"""What all messages have in common, and the words that several of them use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+PROTOCOL_VERSION = 2
+TELEMETRY_TARGET = "jupyter_dtrain:telemetry"
+COMMAND_TARGET = "jupyter_dtrain:commands"
+RECORD_TARGET = "jupyter_dtrain:record"  # for commands about past runs: a long answer keeps no other command waiting
+
+ClusterPhase = Literal["stopped", "starting", "running", "stopping"]
+RunPhase = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "failed"]
+RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """Base of everything on the wire."""
+
+    type: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.type = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message as a JSON object with its ``type``."""
+        return {"type": self.type, **asdict(self)}

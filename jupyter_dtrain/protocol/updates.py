@@ -1,0 +1,90 @@
+"""Updates: what the kernel tells JupyterLab about its cluster and the current run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .events import DeviceUse, Notice, TimeSplit
+from .message import ClusterPhase, Message, RunPhase
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineInfo(Message):
+    """One engine as the sidebar lists it. `rank` is its place in the cluster."""
+
+    rank: int
+    host: str
+    pid: int
+    device: str
+    device_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterUpdate(Message):
+    """The cluster as it is now. `detail` is a short sentence while something is under way or went wrong."""
+
+    phase: ClusterPhase
+    engines: list[EngineInfo] = field(default_factory=list)
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunUpdate(Message):
+    """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet).
+
+    `loss` is the last step's, ``None`` too where it was not finite. `samples_per_second` counts all ranks: over the last few seconds, and
+    over all steps once the run has ended. `fraction` of the loops around its steps is done, and the rest takes the `remaining` seconds at
+    the speed of late: an estimate, which knows of no ``break``. `checkpoint` is the step of the last one that was written to disk: what a
+    run goes on from whose kernel has ended. A `detached` run goes on without the kernel.
+    """
+
+    run_id: str
+    name: str
+    phase: RunPhase
+    world_size: int
+    started: float
+    elapsed: float
+    step: int = 0
+    epoch: int | None = None
+    batch: int | None = None
+    batches: int | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    samples_per_second: float | None = None
+    fraction: float | None = None
+    remaining: float | None = None
+    checkpoint: int | None = None
+    detached: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Message):
+    """New points of one curve of a run: columns of equal length. `time` in seconds since the epoch.
+
+    `value` is ``None`` where it was not finite (nan, inf), which JSON cannot say: a gap in the curve. `thinned` says that points were left
+    out between those of the curve so far: ``get_curves`` has them.
+    """
+
+    run_id: str
+    name: str
+    step: list[int]
+    time: list[float]
+    value: list[float | None]
+    thinned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Message):
+    """Everything a view needs when it opens or reloads: the state so far, then updates follow."""
+
+    version: int
+    cluster: ClusterUpdate
+    run: RunUpdate | None
+    points: list[Points] = field(default_factory=list)
+    devices: list[DeviceUse] = field(default_factory=list)
+    times: list[TimeSplit] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+
+UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
