@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ import psutil
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
+from .arrival import NEXT_STEP, STEP, Arrival, PortTaken, Progress
 from .commands import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, id_of, template_command
 from .devices import DevicePlan, plan_devices
 from .environment import process_environment
@@ -39,11 +39,7 @@ from .spare import Spare
 if TYPE_CHECKING:
     from ..options import ClusterOptions
 
-STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
-TELL = 1.0  # seconds between sentences about a start that is under way
 WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
-NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
-Progress = Callable[[str], None]
 
 
 class EngineCluster:
@@ -114,16 +110,15 @@ class EngineCluster:
         """
         if sys.platform == "win32":
             raise ClusterError("Local engines need Linux or macOS. On Windows, run Jupyter inside WSL.")
-        tell = on_progress or (lambda _sentence: None)
         plans = plan_devices(options)
         folder_files.sweep()
         deadline = time.monotonic() + options.start_timeout.total_seconds()
         for attempt in (1, 2):
             cluster = cls(plans)
             try:
-                cluster._start(tell, deadline)
+                cluster._start(cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
                 return cluster
-            except _PortTaken as error:
+            except PortTaken as error:
                 # The controller picks free ports and binds them a moment later: once in a while someone is quicker.
                 cluster.stop()
                 if attempt == 2:
@@ -209,24 +204,19 @@ class EngineCluster:
         ClusterError
             They did not come up.
         """
-        tell = on_progress or (lambda _sentence: None)
-        deadline = time.monotonic() + limit.total_seconds()
+        arrival = self._arrival(on_progress, limit)
         for rank in ranks:
             self._processes.forget(self._names[rank])
             self._names[rank] = self._spare.take() or self._start_engine(self.device_plans[rank])
             self.engine_ids[rank] = id_of(self._names[rank])
-        self._wait_for_engines(self.engine_ids, tell, deadline)
+        arrival.of_engines(self.engine_ids)
         from .warm import take_place
 
         tasks = [self._warm_up([self.engine_ids[rank] for rank in ranks])]
         for rank in ranks:
             self.engines[rank] = self._engine_info(self.device_plans[rank])
             tasks.append(self.client[self.engine_ids[rank]].apply_async(take_place, self.device_plans[rank].environment()))
-        while not all(task.ready() for task in tasks):
-            if time.monotonic() > deadline - limit.total_seconds() + TELL:
-                tell("the new engine imports torch")
-            self._check(deadline)
-            self._processes.wait_change(STEP)
+        arrival.of(lambda: all(task.ready() for task in tasks), lambda: "the new engine imports torch")
 
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
         """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
@@ -290,9 +280,9 @@ class EngineCluster:
 
     # -- how it starts ----------------------------------------------------------------------------------------------
 
-    def _start(self, tell: Progress, deadline: float) -> None:
+    def _start(self, arrival: Arrival) -> None:
         num_engines = len(self.device_plans)
-        tell(f"starting {num_engines} engine{'s' if num_engines > 1 else ''}")
+        arrival.tell(f"starting {num_engines} engine{'s' if num_engines > 1 else ''}")
         folders = self._folders
         security = folders.profile / "security"
         files = [security / f"ipcontroller-{kind}.json" for kind in ("client", "engine")]
@@ -314,18 +304,29 @@ class EngineCluster:
             self._start_engine(plan)
         import ipyparallel  # while the processes import it too
 
-        connection = self._wait_for_file(files[0], tell, deadline)
+        connection = arrival.of_file(files[0])
         folder = str(folders.profile)
         while self.client is None:
-            self._check(deadline)
+            arrival.check()
             with contextlib.suppress(TimeoutError):
-                self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, _left(deadline)))
+                self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, arrival.seconds_left))
         ids = [plan.rank for plan in self.device_plans]  # an engine asks for its rank as its id
-        self._wait_for_engines(ids, tell, deadline)
+        arrival.of_engines(ids)
         self.engine_ids = ids
         self.engines = [self._engine_info(plan) for plan in self.device_plans]
         self._warm = self._warm_up(ids)
-        tell(f"{num_engines} of {num_engines} engines up")
+        arrival.tell(f"{num_engines} of {num_engines} engines up")
+
+    def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
+        """Return what waits, until `limit` from now, for processes to come up, and tells how far that is."""
+        return Arrival(
+            self._processes,
+            log_tail=self._folders.log_tail,
+            names=self._names,
+            registered=lambda: self.client.ids if self.client is not None else None,
+            tell=tell,
+            limit=limit,
+        )
 
     def _start_engine(self, plan: DevicePlan) -> str:
         engine_id, self._next_id = self._next_id, self._next_id + 1
@@ -356,52 +357,6 @@ class EngineCluster:
         view.block = False
         return view.apply_async(warm_up, WARM_MODULES)
 
-    def _wait_for_file(self, path: Path, tell: Progress, deadline: float) -> dict[str, Any]:
-        told = time.monotonic()
-        while True:
-            with contextlib.suppress(OSError, ValueError):  # not there yet, or half-written
-                content: dict[str, Any] = json.loads(path.read_text())
-                return content
-            self._check(deadline)
-            if time.monotonic() - told > TELL:
-                told = time.monotonic()
-                tell("waiting for the controller")
-            self._processes.wait_change(STEP)
-
-    def _wait_for_engines(self, engine_ids: Sequence[int], tell: Progress, deadline: float) -> None:
-        told, told_up = time.monotonic(), 0
-        while (up := len(set(engine_ids).intersection(self.client.ids))) < len(engine_ids):
-            self._check(deadline)
-            if up != told_up or time.monotonic() - told > TELL:
-                told, told_up = time.monotonic(), up
-                tell(f"{up} of {len(engine_ids)} engines up")
-            self._processes.wait_change(STEP)
-
-    def _check(self, deadline: float) -> None:
-        """Raise what keeps the cluster from coming up."""
-        for name in (CONTROLLER, *self._names):
-            status = self._processes.statuses.get(name)
-            if status is None:
-                continue
-            tail = self._folders.log_tail(name)
-            if name == CONTROLLER and "Address already in use" in tail:
-                raise _PortTaken("The controller's port was taken by another process.")
-            raise ClusterError(f"The {name} {_ended(status)} while the cluster was starting.{_logged(tail)}{NEXT_STEP}")
-        if not self._processes.guard_alive:
-            tail = self._folders.log_tail("guard")
-            raise ClusterError(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
-        if time.monotonic() > deadline:
-            raise self._late()
-
-    def _late(self) -> ClusterError:
-        up = self.client.ids if self.client is not None else []
-        missing = [name for name in self._names if id_of(name) not in up]
-        tail = self._folders.log_tail(missing[0] if self.client is not None and missing else CONTROLLER)
-        return ClusterError(
-            f"Only {len(up)} of {len(self.device_plans)} engines came up in time.{_logged(tail)}\n"
-            "Is the machine overloaded? Try fewer engines, or a longer start timeout."
-        )
-
     # -- what happens meanwhile -------------------------------------------------------------------------------------
 
     def _on_exit(self, name: str, _status: int) -> None:
@@ -410,19 +365,3 @@ class EngineCluster:
             return
         with contextlib.suppress(Exception):
             unregister(self.client, id_of(name))
-
-
-class _PortTaken(ClusterError):
-    """Worth a second attempt."""
-
-
-def _left(deadline: float) -> float:
-    return max(1.0, deadline - time.monotonic())
-
-
-def _ended(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-
-
-def _logged(tail: str) -> str:
-    return f" The end of its log:\n{tail}" if tail else ""

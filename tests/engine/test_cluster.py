@@ -24,6 +24,7 @@ import pytest
 
 from jupyter_dtrain.cluster import cluster as cluster_module
 from jupyter_dtrain.cluster import commands, folders
+from jupyter_dtrain.cluster.arrival import PortTaken
 from jupyter_dtrain.cluster.cluster import EngineCluster
 from jupyter_dtrain.cluster.commands import template_command
 from jupyter_dtrain.errors import ClusterError
@@ -306,11 +307,11 @@ def test_a_taken_port_is_tried_again(mark, monkeypatch):
     attempts = []
     real_start = EngineCluster._start
 
-    def start(self, tell, deadline):
+    def start(self, arrival):
         attempts.append(self)
         if len(attempts) == 1:
-            raise cluster_module._PortTaken("taken")
-        real_start(self, tell, deadline)
+            raise PortTaken("taken")
+        real_start(self, arrival)
 
     monkeypatch.setattr(EngineCluster, "_start", start)
     cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
