@@ -16,7 +16,7 @@ from ..protocol import Points
 
 WIDTH, HEIGHT = 340, 150  # of one chart, in pixels
 MAX_CHARTS = 4
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 8, 22, 18
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 8, 22, 18
 _GREY = "#808080"
 _COLORS = {"train": "#1f77d0", "val": "#d9730d", "test": "#2e9e4f"}
 _PART = r"(?P<part>train|training|val|valid|validation|eval|test)"
@@ -76,8 +76,8 @@ def _chart(lines: Sequence[_Line]) -> str:
     frame = f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="{_GREY}" stroke-opacity="0.5"/>'
     parts += [
         frame,
-        f'<text x="{_LEFT - 4}" y="{_TOP + 4}" text-anchor="end">{high:.3g}</text>',
-        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">{low:.3g}</text>' if high > low else "",
+        f'<text x="{_LEFT - 4}" y="{_TOP + 4}" text-anchor="end">{_number(high)}</text>',
+        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">{_number(low)}</text>' if high > low else "",
         f'<text x="{_LEFT}" y="{HEIGHT - 4}">step {first:,}</text>',
         f'<text x="{right}" y="{HEIGHT - 4}" text-anchor="end">{last:,}</text>',
     ]
@@ -91,6 +91,13 @@ def _chart(lines: Sequence[_Line]) -> str:
                 pen = "L"
         parts.append(f'<path d="{"".join(path)}" fill="none" stroke="{_COLORS[line.part]}" stroke-width="1.5"/>')
     return "".join(parts)
+
+
+def _number(value: float) -> str:
+    """Return `value` to three digits, in so few characters that it has room beside the axis."""
+    text = f"{value:.3g}"
+    mantissa, _, exponent = (text if len(text) <= 7 else f"{value:.2e}").partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else text
 
 
 def _split(name: str) -> tuple[str, str]:

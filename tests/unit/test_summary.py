@@ -111,6 +111,14 @@ def test_gaps_constants_and_extremes_can_be_drawn():
     assert picture([curve("loss", 1.0), curve("none", None, None)]) == ""
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [(1.2e-5, 0.000123, ["1.23e-4", "1.2e-5"]), (-1.234e-15, 123456.0, ["1.23e5", "-1.23e-15"]), (-0.0123, 2.3026, ["2.3", "-0.0123"])],
+)
+def test_numbers_beside_the_axis_have_room_there(low, high, shown):
+    assert texts(drawing(picture([curve("loss", high, low)])))[1:3] == shown
+
+
 def test_a_spark_of_a_long_curve_is_short_and_of_a_wild_one_is_flat():
     spark = Summary(run(), [curve("loss", *(math.cos(i / 400) for i in range(1000)))]).text().split()[-1]
     assert len(spark) == 24 and spark[0] == "█" and spark[-1] == "▁"
