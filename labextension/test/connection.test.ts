@@ -140,6 +140,24 @@ describe('a kernel without the extension', () => {
     assert.equal(connection.status, 'connected');
   });
 
+  it('is asked again where it answered before such a cell was through', async () => {
+    const [kernel, connection] = await absent();
+    connection.eager = true;
+    kernel.execute('1 + 1');
+    const end = kernel.begin('%load_ext jupyter_dtrain');
+    mock.timers.tick(300);
+    await settle();
+    assert.equal(kernel.comms.length, 2);
+    kernel.comm(TELEMETRY_TARGET).closedByKernel();
+    kernel.answerOnSubshell();
+    end();
+    mock.timers.tick(300);
+    await settle();
+    assert.equal(kernel.comms.length, 3);
+    kernel.comm(TELEMETRY_TARGET).receive(SNAPSHOT);
+    assert.equal(connection.status, 'connected');
+  });
+
   it('is asked once for many cells', async () => {
     const [kernel] = await absent();
     kernel.execute('import jupyter_dtrain');
@@ -170,10 +188,7 @@ describe('a kernel without the extension', () => {
 
   it('is asked ever more seldom while a cell runs that may load it', async () => {
     const [kernel, connection] = await absent();
-    const execute = { header: { msg_type: 'execute_input' } };
-    const code = '%load_ext jupyter_dtrain\n%distribute attach';
-    kernel.become('busy');
-    kernel.iopubMessage.emit({ ...execute, content: { code } });
+    const end = kernel.begin('%load_ext jupyter_dtrain\n%distribute attach');
     const asked: number[] = [];
     for (let second = 1; second <= 16; second++) {
       const before = kernel.comms.length;
@@ -182,10 +197,11 @@ describe('a kernel without the extension', () => {
       if (kernel.comms.length > before) {
         asked.push(second);
         kernel.comm(TELEMETRY_TARGET).closedByKernel();
+        kernel.answerOnSubshell();
       }
     }
     assert.deepEqual(asked, [1, 3, 7, 15]);
-    kernel.become('idle');
+    end();
     mock.timers.tick(300);
     await settle();
     assert.equal(kernel.comms.length, 1 + asked.length + 1);

@@ -150,13 +150,38 @@ export class FakeKernel {
 
   /** A cell runs from start to end. */
   execute(code: string): void {
-    this.become('busy');
+    this.begin(code)();
+  }
+
+  /** A cell begins; returns what ends it. */
+  begin(code: string): () => void {
+    const cell = { msg_id: `cell ${++this._numCells}` };
+    this._tell('busy', cell);
     this.iopubMessage.emit({
       header: { msg_type: 'execute_input' },
+      parent_header: cell,
       content: { code }
     });
-    this.become('idle');
+    return () => {
+      this._tell('idle', cell);
+    };
   }
+
+  /** The kernel has answered on a subshell, where it is idle then. */
+  answerOnSubshell(): void {
+    this._tell('idle', { msg_id: 'a comm' });
+  }
+
+  private _tell(status: 'busy' | 'idle', parent: { msg_id: string }): void {
+    this.become(status);
+    this.iopubMessage.emit({
+      header: { msg_type: 'status' },
+      parent_header: parent,
+      content: { execution_state: status }
+    });
+  }
+
+  private _numCells = 0;
 
   /** Whether subshells start at once. */
   subshells = true;

@@ -12,7 +12,6 @@
 
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
-import type { KernelMessage } from '@jupyterlab/services';
 import {
   COMMAND_TARGET,
   PROTOCOL_VERSION,
@@ -27,6 +26,7 @@ import {
 import { Attempt } from './attempt';
 import { GONE, openComm, type KernelLink } from './comm';
 import { CommandError, CommandSender } from './commands';
+import { LoadingCells } from './loadingCells';
 import { TrainingState } from './state';
 
 /**
@@ -37,12 +37,8 @@ import { TrainingState } from './state';
 export type ConnectionStatus =
   'waiting' | 'connected' | 'absent' | 'mismatch' | 'gone';
 
-/** Code that may load the extension, or start a run. */
-const MAY_LOAD = /dtrain|distribute|%run\b/;
 /** Several cells in a row ask once: this long after the end of the first. */
 const SOON_MS = 300;
-/** A cell may load it and train for hours: asked then, ever more seldom. */
-const BUSY_MS = 1000;
 /** A kernel that comes back is connected to anew; else it is asked by then. */
 const BACK_MS = 2000;
 /** How long an answer about runs may take: there may be millions of points. */
@@ -52,7 +48,17 @@ export class Connection implements IDisposable {
   constructor(readonly kernel: KernelLink) {
     kernel.statusChanged.connect(this._onStatus, this);
     kernel.connectionStatusChanged.connect(this._onConnectionStatus, this);
-    kernel.iopubMessage.connect(this._onIOPub, this);
+    this._cells = new LoadingCells(kernel, {
+      onRunning: () => {
+        if (this._status === 'absent') {
+          this._open();
+        }
+      },
+      onEnded: () => {
+        this._executed = true;
+        this._retrySoon();
+      }
+    });
     kernel.disposed.connect(this.dispose, this);
     this._open();
   }
@@ -88,14 +94,14 @@ export class Connection implements IDisposable {
    * that it executes, whatever it was.
    */
   get eager(): boolean {
-    return this._eager;
+    return this._cells.eager;
   }
 
   set eager(value: boolean) {
-    if (value && !this._eager && this._executed) {
+    if (value && !this._cells.eager && this._executed) {
       this._retrySoon();
     }
-    this._eager = value;
+    this._cells.eager = value;
   }
 
   get isDisposed(): boolean {
@@ -131,7 +137,7 @@ export class Connection implements IDisposable {
       return;
     }
     this._isDisposed = true;
-    clearTimeout(this._busyTimer);
+    this._cells.dispose();
     this._close();
     this._setStatus('gone');
     Signal.clearData(this);
@@ -250,7 +256,7 @@ export class Connection implements IDisposable {
     }
     this._close();
     this._setStatus('absent');
-    if (this._executed && !this.busy) {
+    if (this._executed) {
       this._retrySoon();
     }
   }
@@ -273,8 +279,6 @@ export class Connection implements IDisposable {
       this._setStatus('gone');
     } else if (this._status === 'gone' || this._status === 'waiting') {
       this._openIn(BACK_MS);
-    } else if (status === 'idle' && this._executed) {
-      this._retrySoon();
     }
     // Whether a cell runs is shown with the controls.
     this._changed.emit();
@@ -292,37 +296,10 @@ export class Connection implements IDisposable {
     }
   }
 
-  private _onIOPub(_: unknown, message: KernelMessage.IIOPubMessage): void {
-    if (message.header.msg_type === 'execute_input') {
-      const { code } = message.content as { code: string };
-      if (this._eager || MAY_LOAD.test(code)) {
-        this._executed = true;
-      }
-      if (MAY_LOAD.test(code) && this.kernel.supportsSubshells) {
-        this._retryWhileBusy(BUSY_MS);
-      }
-    }
-  }
-
   private _retrySoon(): void {
     if (this._status === 'absent') {
       this._openIn(SOON_MS);
     }
-  }
-
-  /** Ask while a cell runs, which may have loaded the extension by now. */
-  private _retryWhileBusy(ms: number): void {
-    clearTimeout(this._busyTimer);
-    this._busyTimer = setTimeout(() => {
-      if (!this.busy || this._isDisposed || this._status === 'connected') {
-        return;
-      }
-      if (this._status === 'absent') {
-        this._open();
-        this._executed = true; // and at its end once more
-      }
-      this._retryWhileBusy(2 * ms);
-    }, ms);
   }
 
   private _openIn(ms: number): void {
@@ -337,14 +314,14 @@ export class Connection implements IDisposable {
     this._changed.emit();
   }
 
+  private readonly _cells: LoadingCells;
   private readonly _changed = new Signal<this, void>(this);
   private _status: ConnectionStatus = 'waiting';
   private _attempt: Attempt | null = null;
   private _sender: CommandSender | null = null;
   private _kernelVersion: number | null = null;
   private _timer: ReturnType<typeof setTimeout> | undefined;
-  private _busyTimer: ReturnType<typeof setTimeout> | undefined;
-  private _eager = false;
+  /** A cell has ended since the kernel was asked. */
   private _executed = false;
   private _isDisposed = false;
 }
