@@ -22,10 +22,10 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 from .draws import BODIES, DROPS, Kind, Rows, Shape, kind_of
 from .exchange import Exchange
+from .identity import IdentityMap
 from .placements import Shard
 from .randomness import ModelStream, TorchState
 
@@ -236,7 +236,7 @@ class ModelDraws:
 
     def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None]) -> None:
         self._stream, self._on_apart = stream, on_apart
-        self._known = WeakIdKeyDictionary()  # per model, what it draws in training and in evaluation
+        self._known: IdentityMap[dict[bool, DrawSites | None]] = IdentityMap()  # per model, in training and in evaluation
         self._current: Drawing | None = None
         self._used = False  # since the ranks' streams were compared
         self._off = False
@@ -261,12 +261,11 @@ class ModelDraws:
 
     def knows(self, module: nn.Module) -> bool:
         """Return whether the draws of a model are known, in the mode (training or evaluation) that it is in."""
-        return self._off or module.training in self._known.get(module, ())
+        return self._off or module.training in (self._known.get(module) or ())
 
     def sites(self, module: nn.Module) -> DrawSites | None:
         """Return the draws of a model in the mode that it is in; ``None`` where they are not known, or there are none."""
-        sites: DrawSites | None = self._known.get(module, {}).get(module.training)
-        return sites
+        return (self._known.get(module) or {}).get(module.training)
 
     @contextmanager
     def drawing(self, module: nn.Module, placement: Shard) -> Iterator[Drawing | None]:
@@ -311,7 +310,8 @@ class ModelDraws:
                 watching = Watching()
                 one_more(watching)
                 dims = dims_of(sites, Exchange.objects(watching.drawn), sizes)
-        self._known.setdefault(module, {})[module.training] = DrawSites(drew[0].sites, dims) if dims else None
+        known = self._known.get(module) or self._known.set(module, {})
+        known[module.training] = DrawSites(drew[0].sites, dims) if dims else None
         return dims is not None and all(drawn.dims == dims for drawn in drew)
 
     def agree(self) -> None:
@@ -332,4 +332,4 @@ class ModelDraws:
     def set_state(self, state: Iterable[tuple[nn.Module, dict[bool, DrawSites | None]]]) -> None:
         """Go on from what :meth:`state` returned."""
         for module, sites in state:
-            self._known[module] = sites
+            self._known.set(module, sites)

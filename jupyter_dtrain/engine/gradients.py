@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from .alone import all_ranks_come
+from .identity import IdentityMap
 from .modules import parameters_in
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .reducer import Reducer
@@ -50,8 +51,7 @@ class GradientSync:
         self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[object, ...], Reducer] = OrderedDict()
         self._models: list[weakref.ref[nn.Module]] = []
-        # By the parameter's id: weak references to it and to its model. PyTorch's dictionary for this takes ten times as long to look into.
-        self._model_of: dict[int, tuple[weakref.ref[nn.Parameter], weakref.ref[nn.Module]]] = {}
+        self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
 
     def know(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
@@ -59,16 +59,11 @@ class GradientSync:
         self._models.append(reference)
         for parameter in module.parameters():
             if self._model(parameter) is None:
-                key = id(parameter)
-                self._model_of[key] = weakref.ref(parameter, partial(self._forget, key)), reference
+                self._model_of.set(parameter, reference)
 
     def _model(self, leaf: torch.Tensor) -> nn.Module | None:
-        entry = self._model_of.get(id(leaf))
-        return entry[1]() if entry is not None and entry[0]() is leaf else None
-
-    def _forget(self, key: int, dead: object) -> None:
-        if key in self._model_of and self._model_of[key][0] is dead:
-            del self._model_of[key]
+        reference = self._model_of.get(leaf)
+        return reference() if reference is not None else None
 
     def close(self) -> None:
         """Drop the reducers. To be called before the process group is left."""

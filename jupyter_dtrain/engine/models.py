@@ -14,19 +14,20 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
-from torch.utils.weak import WeakIdKeyDictionary
 
 from .before import Before
 from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
+from .identity import IdentityMap
 from .mixing import ends_of, may_mix, mixes_samples
 from .modules import has_hooks, modules_in
 from .normalization import GlobalNormalization
@@ -34,6 +35,30 @@ from .placements import GlobalTensor, Shard
 from .randomness import ModelStream
 
 _FEWEST = 2  # samples of a share that statistics can be taken of
+
+
+@dataclass(slots=True)
+class _Called:
+    """What is known of a module that the cell calls.
+
+    Attributes
+    ----------
+    is_model : bool, optional
+        Whether it has parameters; ``None``: nobody has asked.
+    is_open : bool
+    num_hooks : int
+        That had been registered when it was looked through for hooks.
+    normalizes : bool
+        It may have changed its statistics since these were taken.
+    results : dict
+        The dims of the batch in what it returns.
+    """
+
+    is_model: bool | None = None
+    is_open: bool = False
+    num_hooks: int = -1
+    normalizes: bool = False
+    results: dict[Any, Any] = field(default_factory=dict)
 
 
 class ModelCalls:
@@ -65,16 +90,11 @@ class ModelCalls:
         self._on_first_call = on_first_call
         self._view = view
         self._stream, self._draws, self._normalization = stream, draws, normalization
-        # By identity: a user's module may define a hash of its own, which fails before it is made and changes with it.
-        self._is_model = WeakIdKeyDictionary()
-        self._made = WeakIdKeyDictionary()
-        self._normalizing = WeakIdKeyDictionary()  # models that may have changed their statistics since these were taken
+        self._called: IdentityMap[_Called] = IdentityMap()
+        self._made: IdentityMap[None] = IdentityMap()
         self.inside = False  # the call of a model is under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
-        self._open = WeakIdKeyDictionary()
         self._num_hooks = 0  # that were registered since the run began
-        self._looked_at = WeakIdKeyDictionary()  # that number when a model was looked through for hooks
-        self._results = WeakIdKeyDictionary()  # per model, the dims of the batch in each result
         # During a call on the rank's part:
         self._narrow = False
         self._keeps = False  # a module has kept a tensor
@@ -82,7 +102,7 @@ class ModelCalls:
 
     def know(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
-        self._is_model[module] = True
+        self._of(module).is_model = True
         self._on_first_call(module)
 
     def whole(self, values: Any) -> Any:
@@ -96,18 +116,21 @@ class ModelCalls:
             if self._narrow and isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
             return result
-        if not self._models(module):
+        called = self._of(module)
+        if called.is_model is None:
+            called.is_model = next(module.parameters(), None) is not None
+            if called.is_model:
+                self.know(module)
+        if not called.is_model:
             return original(module, *args, **kwargs)
-        if module.training:
-            self._normalizing[module] = True
+        called.normalizes |= module.training
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
             return self._enclosed(original, module, (args, kwargs), self._stream)
-        if self._looked_at.get(module) != self._num_hooks:
-            self._looked_at[module] = self._num_hooks
-            if has_hooks(module):
-                self._open[module] = True
-        if module in self._open:
+        if called.num_hooks != self._num_hooks:
+            called.num_hooks = self._num_hooks
+            called.is_open |= has_hooks(module)
+        if called.is_open:
             return original(module, *args, **kwargs)
         view = self._view
         own, placement = view.enter((args, kwargs))
@@ -117,11 +140,13 @@ class ModelCalls:
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
-        return self._on_part(view, original, module, (args, kwargs), own, placement)
+        return self._on_part(view, original, module, called, (args, kwargs), own, placement)
 
-    def _on_part(self, view: GlobalView, original: Callable[..., Any], module: nn.Module, given: Any, own: Any, placement: Shard) -> Any:
+    def _on_part(
+        self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: _Called, given: Any, own: Any, placement: Shard
+    ) -> Any:
         """Run a model on the rank's part of the batch, `own`, and place what comes out; `given` is what the cell has called it with."""
-        known = self._results.setdefault(module, {})
+        known = called.results
         is_first = not known or (self._draws is not None and not self._draws.knows(module))
         before = Before(module, self._stream) if is_first else None
         self._narrow, self._keeps, self._batch_dims = True, False, {}
@@ -179,7 +204,7 @@ class ModelCalls:
                 raise NotPerSample
             return placed
         except NotPerSample:
-            self._open[module] = True
+            called.is_open = True
         finally:
             self._narrow, self._batch_dims = False, {}
             if self._normalization is not None:
@@ -265,7 +290,7 @@ class ModelCalls:
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""
-        self._made[module] = True
+        self._made.set(module, None)
 
     @property
     def statistics_per_rank(self) -> bool:
@@ -280,48 +305,42 @@ class ModelCalls:
         """Return whether a module with trainable parameters is in training mode."""
         return any(
             module.training and any(p.requires_grad for p in module.parameters())
-            for module in (*(m for m, is_model in self._is_model.items() if is_model), *self._made)
+            for module in (*(m for m, called in self._called.items() if called.is_model), *(m for m, _ in self._made.items()))
         )
 
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
-        layers = {
-            id(layer): layer
-            for module in self._normalizing
-            for layer in modules_in(module)
-            if isinstance(layer, _NormBase) and layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
-        }
-        self._normalizing.clear()
+        layers: dict[int, _NormBase] = {}
+        for module, called in self._called.items():
+            if called.normalizes:
+                called.normalizes = False
+                layers.update((id(layer), layer) for layer in modules_in(module) if isinstance(layer, _NormBase) and self._is_own(layer))
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+    def _is_own(self, layer: _NormBase) -> bool:
+        """Return whether a layer takes statistics now, and of the rank's part alone."""
+        return layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
 
     def _takes_statistics(self, module: nn.Module) -> bool:
         """Return whether layers in `module` take statistics of the rank's part alone."""
-        return (
-            self._normalization is None
-            and module.training
-            and any(isinstance(layer, _BatchNorm) and layer.training for layer in modules_in(module))
-        )
+        if self._normalization is not None or not module.training:
+            return False
+        return any(isinstance(layer, _BatchNorm) and layer.training for layer in modules_in(module))
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
-        return {"normalizing": list(self._normalizing), "draws": None if self._draws is None else self._draws.state()}
+        normalizing = [module for module, called in self._called.items() if called.normalizes]
+        return {"normalizing": normalizing, "draws": None if self._draws is None else self._draws.state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         for module in state["normalizing"]:
-            self._normalizing[module] = True
+            self._of(module).normalizes = True
         if self._draws is not None and state["draws"] is not None:
             self._draws.set_state(state["draws"])
 
-    def _models(self, module: nn.Module) -> bool:
-        known: bool | None = self._is_model.get(module)
-        if known is None:
-            known = next(module.parameters(), None) is not None
-            if known:
-                self.know(module)
-            else:
-                self._is_model[module] = False
-        return known
+    def _of(self, module: nn.Module) -> _Called:
+        return self._called.get(module) or self._called.set(module, _Called())
 
 
 def outermost(objects: Iterable[object]) -> list[nn.Module]:

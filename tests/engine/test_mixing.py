@@ -91,7 +91,7 @@ def opened(run: Run, inside: str, global_draws: bool = True) -> list[str]:
     training = run.training(namespace["model"], global_draws=global_draws, global_batchnorm=True)
     with training.installed():
         run_cell(CELL, "cell", namespace)
-    return sorted(type(model).__name__ for model in training._models._open)
+    return sorted(type(model).__name__ for model, called in training._models._called.items() if called.is_open)
 
 
 def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):

@@ -54,6 +54,7 @@ DATA_WAY = {"transport": {"capture"}, "engine": {"capture", "transport"}}
 
 ENGINE_ORDER = [
     "whose",
+    "identity",
     "process_group",
     "randomness",
     "shares",
