@@ -1,10 +1,11 @@
 """Whether a model lets samples of a batch depend on each other, which its results do not show.
 
 On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
-would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows. So the code of others is
-looked at for words of statistics, and where there is one, the first samples of a share, and then the last, are put through the model
-without the others: their results are to be the same. (The largest value of all can be among one of them only.) What the model draws at
-random is drawn for all samples of the share each time, from one state of the stream, and these samples get their rows.
+would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows, and those that go along a dim
+which the model may mean to be another one: an LSTM without ``batch_first`` that is given the batch first goes from sample to sample. So
+where a model has such a layer, or the code of others in it a word of statistics, the first samples of a share, and then the last, are put
+through the model without the others: their results are to be the same. (The largest value of all can be among one of them only.) What the
+model draws at random is drawn for all samples of the share each time, from one state of the stream, and these samples get their rows.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ FEW = 2
 
 _STATISTICS = frozenset(
     """
-    amax amin aminmax argmax argmin argsort bincount cdist corrcoef cov cummax cummin cumprod cumsum diff histc kthvalue
-    log_softmax logcumsumexp logsumexp max mean median min minimum maximum mm matmul mode nanmean nanmedian nansum norm normalize
-    permute pinverse prod qr quantile roll softmax sort std std_mean sum svd T t topk transpose unique var var_mean vector_norm
-    flip
+    all amax amin aminmax any argmax argmin argsort batch_norm bincount cdist corrcoef count_nonzero cov cummax cummin cumprod cumsum
+    diff dist einsum flip histc kthvalue layer_norm log_softmax logcumsumexp logsumexp max mean median min minimum maximum mm matmul mode
+    moveaxis movedim nanmean nanmedian nansum norm normalize permute pinverse prod qr quantile roll softmax sort std std_mean sum svd
+    swapaxes swapdims T t tensordot topk transpose unique var var_mean vector_norm
     """.split()  # noqa: SIM905
 )
+SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
+"""Layers of PyTorch's that go along a sequence, which is the batch itself where a model gives them another layout than they take it for."""
+_ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
 _TORCH = ("torch.", "torchvision.")
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
 """By how much of the largest value results may differ that were computed with other sizes."""
@@ -44,7 +48,9 @@ _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it in
 
 
 def may_mix(model: nn.Module) -> bool:
-    """Return whether code in `model` which is not PyTorch's own has a word of what is taken over several values."""
+    """Return whether `model` has a layer that may go along the batch, or code that is not PyTorch's own and has a word of that."""
+    if any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
+        return True
     classes = {kind for module in modules_in(model) for kind in type(module).__mro__}
     seen: set[CodeType] = set()
     return any(_has_word(value, seen) for kind in classes for value in vars(kind).values())

@@ -12,7 +12,7 @@ is then made again. Open is a model with hooks as well.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
 from .identity import IdentityMap
-from .mixing import ends_of, may_mix, mixes_samples
+from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
 from .modules import has_hooks, modules_in
 from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard
@@ -46,6 +46,8 @@ class _Called:
     is_model : bool, optional
         Whether it has parameters; ``None``: nobody has asked.
     is_open : bool
+    takes_batch_for_sequence : bool
+        It is a layer of PyTorch's that goes along the batch: it needs all of it.
     num_hooks : int
         That had been registered when it was looked through for hooks.
     normalizes : bool
@@ -56,6 +58,7 @@ class _Called:
 
     is_model: bool | None = None
     is_open: bool = False
+    takes_batch_for_sequence: bool = False
     num_hooks: int = -1
     normalizes: bool = False
     results: dict[Any, Any] = field(default_factory=dict)
@@ -76,6 +79,8 @@ class ModelCalls:
         Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
     view : GlobalView, optional
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
+    on_sequence : callable, optional
+        Told the class of a layer that takes the batch for a sequence.
     """
 
     def __init__(
@@ -86,8 +91,9 @@ class ModelCalls:
         view: GlobalView | None,
         draws: ModelDraws | None = None,
         normalization: GlobalNormalization | None = None,
+        on_sequence: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._on_first_call = on_first_call
+        self._on_first_call, self._on_sequence = on_first_call, on_sequence
         self._view = view
         self._stream, self._draws, self._normalization = stream, draws, normalization
         self._called: IdentityMap[_Called] = IdentityMap()
@@ -130,6 +136,8 @@ class ModelCalls:
         if called.num_hooks != self._num_hooks:
             called.num_hooks = self._num_hooks
             called.is_open |= has_hooks(module)
+        if called.takes_batch_for_sequence:
+            return self._enclosed(original, module, self.whole((args, kwargs)), None)
         if called.is_open:
             return original(module, *args, **kwargs)
         view = self._view
@@ -171,6 +179,7 @@ class ModelCalls:
 
         try:
             error: Exception | None = None
+            refused = False
             drawing: Drawing | None = None
             said = io.StringIO()
             try:
@@ -185,7 +194,8 @@ class ModelCalls:
                 shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
                 refuses = error is not None or self._keeps or before.buffers_changed() or bool(said.getvalue()) or shuffles
                 of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
-                if any(refused for refused, _ in of_ranks):
+                refused = any(refuses for refuses, _ in of_ranks)
+                if refused:
                     del error
                     raise NotPerSample
                 if drawing is not None and self._draws is not None:
@@ -205,6 +215,9 @@ class ModelCalls:
             return placed
         except NotPerSample:
             called.is_open = True
+            if isinstance(module, SEQUENCE_LAYERS) and not refused:
+                called.takes_batch_for_sequence = True
+                self._on_sequence(type(module).__name__)
         finally:
             self._narrow, self._batch_dims = False, {}
             if self._normalization is not None:
@@ -215,14 +228,7 @@ class ModelCalls:
         return self.call(original, module, *given)
 
     def _mixes(
-        self,
-        module: nn.Module,
-        run: Callable[..., Any],
-        view: GlobalView,
-        given: Any,
-        own: Any,
-        placement: Shard,
-        known: Mapping[Any, Any],
+        self, module: nn.Module, run: Callable[..., Any], view: GlobalView, given: Any, own: Any, placement: Shard, known: Mapping[Any, Any]
     ) -> bool:
         """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that."""
         if self._stream is None or not may_mix(module):
@@ -341,10 +347,3 @@ class ModelCalls:
 
     def _of(self, module: nn.Module) -> _Called:
         return self._called.get(module) or self._called.set(module, _Called())
-
-
-def outermost(objects: Iterable[object]) -> list[nn.Module]:
-    """Return the modules with parameters among `objects` that are part of no other one."""
-    modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
-    inner = {id(child) for module in modules for child in module.modules() if child is not module}
-    return [module for module in modules if id(module) not in inner]

@@ -6,7 +6,7 @@ small model's step takes milliseconds. Where a class has an answer of its own, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -59,3 +59,10 @@ def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:
     for child in module._modules.values():
         if child is not None:
             _collect(child, found)
+
+
+def outermost(objects: Iterable[object]) -> list[nn.Module]:
+    """Return the modules with parameters among `objects` that are part of no other one."""
+    modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
+    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+    return [module for module in modules if id(module) not in inner]

@@ -49,7 +49,7 @@ class Reducer:
             init_sync=False,
             gradient_as_bucket_view=True,
             find_unused_parameters=self.may_lack_leaves,
-        )
+        ).eval()  # no model that is in training, when the cell evaluates its own
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
         """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""

@@ -26,7 +26,8 @@ from .gradients import GradientSync
 from .instrument import instrumented
 from .living import workers_ended
 from .loaders import SharedLoaders
-from .models import ModelCalls, outermost
+from .models import ModelCalls
+from .modules import outermost
 from .normalization import GlobalNormalization
 from .notes import Notes
 from .observe import Observer
@@ -117,6 +118,7 @@ class Training:
             view=self._view,
             draws=self._draws,
             normalization=self._normalization,
+            on_sequence=self._say_sequence,
         )
         objects = list(objects)
         if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
@@ -305,6 +307,12 @@ class Training:
     def _say_whole(self, name: str) -> None:
         self._notes.say(
             f"`{name}`{self._notes.place()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
+        )
+
+    def _say_sequence(self, layer: str) -> None:
+        self._notes.say(
+            f"The `{layer}`{self._notes.place()} takes the batch for a sequence (`batch_first=True` would take each sample for one): "
+            "each engine computes it on the whole batch."
         )
 
     def _say_apart(self) -> None:

@@ -251,6 +251,14 @@ loader = DataLoader(Written(11), batch_size=2, num_workers=3, multiprocessing_co
     assert sorted(map(int, path.read_text().split())) == list(range(11))
 
 
+def test_evaluation_with_gradients_on_is_not_split(ranks):
+    setup = BASE + "loader = DataLoader(Data(8), batch_size=4)\nmodel = nn.Linear(2, 1)"
+    cell = "kinds = []\nfor x, _ in loader:\n    kinds.append(type(x).__name__)\n    model(x.double()).sum().backward()\n"
+    cell += "model.eval()\nkinds += [type(x).__name__ for x, _ in loader]"
+    for rank in ranks.call(2, run_notebook, setup, cell, "kinds"):
+        assert rank["compared"] == ["GlobalTensor", "GlobalTensor", "Tensor", "Tensor"]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_evaluation_that_is_split_sees_the_batches_of_one_process(name, ranks, plain):
     case = CASES[name]

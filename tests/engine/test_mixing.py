@@ -25,6 +25,7 @@ class Inner(nn.Module):
     def __init__(self):
         super().__init__()
         self.a, self.b, self.norm = nn.Linear(3, 6), nn.Linear(6, 2), nn.BatchNorm1d(6)
+        self.layer = {layer}
     def forward(self, x):
         return self.b(self.inside(self.a(x)))
 
@@ -56,6 +57,7 @@ MIXING = {
     "behind attention with dropout": "h = x[None]\n        return x - F.scaled_dot_product_attention(h, h, h, dropout_p=0.2)[0].mean(0)",
     "samples shuffled": "return x + 0.1 * x[torch.randperm(len(x))]",
     "attention between samples": "return torch.softmax(x @ x.T, 1) @ x",
+    "similarities summed up": "return x * torch.einsum('bi,ci->b', x, x)[:, None]",
 }
 APART = {
     "a mean of each sample": "return x - x.mean(1, keepdim=True)",
@@ -67,6 +69,32 @@ APART = {
     "noise on weights": "return x @ torch.randn(6, 6) + x.max(1, keepdim=True).values",
     "no word of it": "return F.gelu(x)",
 }
+LAYERS_MIXING = {
+    "an LSTM that is given the batch first": ("nn.LSTM(2, 2)", "return self.layer(x.view(len(x), 3, 2))[0].flatten(1)"),
+    "a GRU that is given a table": ("nn.GRU(6, 6)", "return self.layer(x)[0]"),
+    "states of both directions taken for rows": (
+        "nn.GRU(2, 3, bidirectional=True, batch_first=True)",
+        "return self.layer(x.view(len(x), 3, 2))[1].reshape(len(x), 6)",
+    ),
+    "attention that is given the batch first": (
+        "nn.TransformerEncoderLayer(2, 1, 4, dropout=0.2)",
+        "return self.layer(x.view(len(x), 3, 2)).flatten(1)",
+    ),
+    "a layer's softmax over samples": ("nn.Softmax(dim=0)", "return x * self.layer(x)"),
+}
+LAYERS_APART = {
+    "an LSTM with the batch first": ("nn.LSTM(2, 2, batch_first=True)", "return self.layer(x.view(len(x), 3, 2))[0].flatten(1)"),
+    "an LSTM with time first": ("nn.LSTM(6, 6, 2, dropout=0.2)", "return self.layer(x[None])[0][0]"),
+    "attention with the batch first": (
+        "nn.TransformerEncoderLayer(2, 1, 4, batch_first=True)",
+        "return self.layer(x.view(len(x), 3, 2)).flatten(1)",
+    ),
+    "a layer's softmax over features": ("nn.Softmax(dim=1)", "return x * self.layer(x)"),
+}
+
+
+def setup(inside: str, layer: str = "nn.Identity()") -> str:
+    return SETUP.replace("{inside}", inside).replace("{layer}", layer)
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +106,26 @@ def ranks() -> Iterator[Ranks]:
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("name", [*MIXING, *APART])
 def test_results_are_those_of_one_process(ranks, name, world_size):
-    arguments = SETUP.replace("{inside}", {**MIXING, **APART}[name]), CELL, "losses, model.state_dict()"
+    assert_same(ranks, setup({**MIXING, **APART}[name]), world_size)
+
+
+@pytest.mark.parametrize("name", [*LAYERS_MIXING, *LAYERS_APART])
+def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
+    layer, inside = {**LAYERS_MIXING, **LAYERS_APART}[name]
+    assert_same(ranks, setup(inside, layer), 3)
+
+
+def assert_same(ranks: Ranks, code: str, world_size: int) -> None:
+    arguments = code, CELL, "losses, model.state_dict()"
     expected: Any = ranks.call(1, run_plain, *arguments)[0]["compared"]
     for found in ranks.call(world_size, run_notebook, *arguments, {"global_draws": True, "global_batchnorm": True}):
         assert not apart(found["compared"], expected)
 
 
-def opened(run: Run, inside: str, global_draws: bool = True) -> list[str]:
+def opened(run: Run, inside: str, global_draws: bool = True, layer: str = "nn.Identity()") -> list[str]:
     """Return the classes of the models whose code ran on the global batch."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    run_cell(SETUP.replace("{inside}", inside), "setup", namespace)
+    run_cell(setup(inside, layer), "setup", namespace)
     training = run.training(namespace["model"], global_draws=global_draws, global_batchnorm=True)
     with training.installed():
         run_cell(CELL, "cell", namespace)
@@ -99,6 +137,8 @@ def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):
         assert ranks.call(2, opened, inside) == [["Net", "Sequential"]] * 2, name
     for name, inside in APART.items():
         assert ranks.call(2, opened, inside) == [[]] * 2, name
+    for name, (layer, inside) in LAYERS_APART.items():
+        assert ranks.call(2, opened, inside, True, layer) == [[]] * 2, name
 
 
 def test_so_it_is_where_each_rank_draws_for_itself(ranks):
@@ -106,3 +146,9 @@ def test_so_it_is_where_each_rank_draws_for_itself(ranks):
         assert ranks.call(2, opened, MIXING[name], False) == [["Net", "Sequential"]] * 2, name
     for name in ("dropout", "dropout of channels", "noise and its size"):
         assert ranks.call(2, opened, APART[name], False) == [[]] * 2, name
+
+
+def test_a_layer_that_takes_the_batch_for_a_sequence_is_told_of(ranks):
+    layer, inside = LAYERS_MIXING["an LSTM that is given the batch first"]
+    (note,) = ranks.call(2, run_notebook, setup(inside, layer), CELL, "losses", {"global_batchnorm": True})[0]["notes"]
+    assert note.startswith("The `LSTM` (line 21) takes the batch for a sequence (`batch_first=True` would take each sample for one)")
