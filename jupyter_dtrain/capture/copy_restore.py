@@ -20,6 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from inspect import ismemberdescriptor
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -97,7 +98,8 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
 
 def _slots_of(kind: type) -> Sequence[str]:
     names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # the list that pickle goes by
-    return names
+    # Some of them may be hidden behind what a subclass has under their name (`_raw_path` of a path in Python 3.13).
+    return [name for name in names if ismemberdescriptor(getattr(kind, name, None))]
 
 
 def _restore_attributes(obj: Any, new: Contents) -> None:

@@ -20,6 +20,12 @@ from .jump import DEFINED_AGAIN, PROGRESS
 from .positions import FramePosition, LoopPosition
 from .texts import Texts
 
+_INNER = {
+    "<listcomp>": "list comprehension",
+    "<setcomp>": "set comprehension",
+    "<dictcomp>": "dict comprehension",
+    "<genexpr>": "generator expression",
+}  # functions without names; Python 3.12 and later have some of these without functions
 _CALLS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW"})
 _TRANSPARENT = (("decorate_context", "torch/utils/_contextlib.py"), ("inner", "contextlib.py"))  # they do nothing but call
 
@@ -168,5 +174,5 @@ def _outside(frame: FrameType) -> str:
     name = frame.f_code.co_name
     where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
     if name.startswith("<") and name.endswith(">"):
-        return f"{where}: inside a {name[1:-1]}"
+        return f"{where}: inside a {_INNER.get(name, name[1:-1])}"
     return f"{where}: called by {name}(), which cannot be entered again"

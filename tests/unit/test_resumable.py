@@ -293,7 +293,7 @@ FALLING_BACK = {
     "comprehension": (
         "def f(n):\n    for i in range(n): t(i)\n    return n\n",
         "for e in range(2):\n    x = [f(k) for k in range(2)]\n    t(x)",
-        "line 2 of program: inside a listcomp",
+        "inside a list comprehension",
     ),
     "argument read before": (
         "def f(n):\n    for i in range(n): t(i)\n    return n\n",
