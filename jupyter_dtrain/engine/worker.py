@@ -45,6 +45,7 @@ from .program import Program
 from .rescue import Rescue, rescue_file
 from .results import Home
 from .rules.losses import CountTargets
+from .sent_modules import found_by_name
 from .shown import Count, Shown
 from .snapshots import Snapshots
 from .staging import bytes_of_state
@@ -275,6 +276,7 @@ def _run_cell(
         logged_at_home(task.loggers, rank=rank),
         shell_in(namespace),
         warnings_of_callers(),
+        found_by_name(tracked),
         known_by_names([namespace, *namespaces_of(tracked)]) if isinstance(training, Training) else contextlib.nullcontext(),
         loops.installed(),
     ):

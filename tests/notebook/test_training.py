@@ -322,6 +322,26 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     assert notebook.run("factor = 0.0\nmodel(inputs).abs().sum().item()").result == "0.0"  # reads the notebook's name
 
 
+def test_models_of_a_module_beside_the_notebook_are_saved_and_loaded_whole(notebook):
+    (notebook.folder / "mlp.py").write_text(
+        "import torch\nfrom torch import nn\nwidth = 3\n\nclass MLP(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.linear = nn.Linear(width, 1)\n\n"
+        "    def forward(self, x):\n        return self.linear(x)\n"
+    )
+    notebook.run("import mlp\nfrom mlp import MLP\nmlp.width = 2\nnet = MLP()")
+    notebook.run(
+        "%%distribute --engines 2\nfrom mlp import MLP as again\ntorch.save(net, 'net.pt')\n"
+        "read = torch.load('net.pt', weights_only=False)\n"
+        "kinds = [type(read) is type(net), again is MLP, isinstance(net, again), again().linear.in_features]"
+    )
+    assert notebook.value("kinds") == [True, True, True, 2]
+    assert notebook.value("[type(read) is MLP, type(torch.load('net.pt', weights_only=False)) is MLP]") == [True, True]
+    notebook.run(
+        "%%distribute --engines 2\nwidth = mlp.width\nimport mlp as same\nkinds = [same is mlp, width, same.width]\nsame.width = 5"
+    )
+    assert notebook.value("[*kinds, mlp.width]") == [True, 2, 2, 5]
+
+
 def test_a_module_beside_the_notebook_and_its_later_version(notebook):
     module = notebook.folder / "beside.py"
     module.write_text("def scale(x):\n    return 2 * x\n")

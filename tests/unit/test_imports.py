@@ -83,6 +83,7 @@ ENGINE_ORDER = [
     "cell",
     "files",
     "event_writers",
+    "sent_modules",
     "stand_ins",
     "optimizers",
     "placements",

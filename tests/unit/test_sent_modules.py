@@ -1,0 +1,65 @@
+"""What came with a cell of a module beside the notebook is found by the module's name, for the time of the run."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain.engine.sent_modules import found_by_name
+
+CODE = "made = []\n\nclass Net:\n    pass\n\ndef make():\n    made.append(1)\n    return Net()\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "beside_us.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("beside_us", None)
+
+
+def sent() -> Any:
+    """Return the module as it comes by value: no module of this process knows of it."""
+    module = ModuleType("beside_us")
+    exec(CODE, vars(module))
+    return module
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_classes_are_found_where_pickle_looks_for_them(folder, imported):
+    own = importlib.import_module("beside_us").Net if imported else None
+    net = sent().Net()
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(net)
+    if not imported:
+        del sys.modules["beside_us"]
+    with found_by_name([type(net)]):
+        assert type(pickle.loads(pickle.dumps(net))) is type(net)
+        assert type(sys.modules["beside_us"].make()) is type(net)
+    assert sys.modules["beside_us"].Net is not type(net)
+    assert own in (None, sys.modules["beside_us"].Net)
+
+
+def test_a_module_that_came_whole_is_the_one_that_is_imported(folder):
+    module = sent()
+    with found_by_name([module, module.Net, module.make]):
+        assert importlib.import_module("beside_us") is module
+    assert "beside_us" not in sys.modules
+
+
+def test_nothing_is_imported_that_nobody_asks_for(folder):
+    with found_by_name([sent().Net]):
+        assert "beside_us" not in sys.modules
+
+
+def test_what_the_cell_puts_there_stays(folder):
+    module: Any = importlib.import_module("beside_us")
+    with found_by_name([sent().Net, sent().make]):
+        module.Net = int
+    assert module.Net is int
+    assert module.make.__globals__ is vars(module)
