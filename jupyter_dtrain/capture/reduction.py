@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -72,12 +72,20 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return itself, (value,)
         case MethodType() if isinstance(obj.__self__, type) and _is_found_by_name(obj):
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
+        case GeneratorType() if obj.gi_frame is None:
+            return _ended_generator, ()
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
         case _ if (file := reduced_file(obj)) is not NotImplemented:
             return file
     return reduced_compiled(obj)
+
+
+def _ended_generator() -> Iterator[Any]:
+    generator = (item for item in tuple[Any, ...]())
+    next(generator, None)
+    return generator
 
 
 def _is_found_by_name(method: MethodType) -> bool:

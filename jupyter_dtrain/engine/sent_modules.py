@@ -1,4 +1,4 @@
-"""Modules beside the notebook under their names, as the notebook has them.
+"""Modules beside the notebook under their names, as the notebook has them, and its own classes.
 
 What a cell needs of such a module is sent by value: its classes are made anew here, and no module of this process knows them. But
 pickle looks for a class by the name of its module (``torch.save(model, …)``, and its ``torch.load``), and a cell may import again what
@@ -22,9 +22,12 @@ def found_by_name(objects: Iterable[object]) -> Iterator[None]:
     modules = {obj.__name__: obj for obj in objects if isinstance(obj, ModuleType)}
     parts: dict[str, dict[str, Any]] = {}
     for obj in objects:
-        if isinstance(obj, FunctionType | type) and obj.__module__ not in (None, "__main__", *modules) and obj.__qualname__.isidentifier():
+        if isinstance(obj, FunctionType | type) and obj.__module__ not in (None, *modules) and obj.__qualname__.isidentifier():
             parts.setdefault(obj.__module__, {})[obj.__qualname__] = obj
+    main = vars(sys.modules["__main__"])
+    of_notebook = {name: obj for name, obj in parts.pop("__main__", {}).items() if name not in main}  # the cell itself does not name them
     replaced = _Replaced()
+    replaced.set(main, of_notebook)
     finder = _Finder(parts, replaced)
     for name, module in modules.items():
         replaced.set(sys.modules, {name: module})

@@ -41,6 +41,7 @@ CASES = {
     "decorated": ("from functools import wraps\ndef twice(f):\n    @wraps(f)\n    def g(*a): return f(f(*a))\n    return g\n@twice\ndef inc(x):\n    'Adds one.'\n    return x + 1", "inc(1), inc.__name__, inc.__doc__, inc.__wrapped__(1)"),
     "cached": ("from functools import cache, lru_cache\n@lru_cache(maxsize=2)\ndef f(x): return x + k\n@cache\ndef g(): return f(1)\nk = 1; g()", "g(), f.cache_parameters()['maxsize'], f(5)"),
     "keyword-only, variadic, annotated": ("def f(a: int, *args: str, b: float = 2.0, **kw) -> tuple: return a, args, b, kw", "f(1, 'x', b=3, c=4), f.__annotations__, f.__kwdefaults__"),
+    "generator that has ended": ("g = (i for i in range(3)); total = sum(g)", "type(g).__name__, list(g), next(g, 'nothing')"),
     "generator function": ("def g(n):\n    for i in range(n): yield i\n", "list(g(3))"),
     "standard library's": ("import math, operator; f = math.floor; g = operator.itemgetter(1)", "f(1.5), g([1, 2]), f is math.floor"),
     # classes

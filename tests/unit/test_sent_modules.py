@@ -63,3 +63,14 @@ def test_what_the_cell_puts_there_stays(folder):
         module.Net = int
     assert module.Net is int
     assert module.make.__globals__ is vars(module)
+
+
+def test_classes_of_the_notebook_are_found_though_the_cell_does_not_name_them(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", main := ModuleType("__main__"))
+    notebook: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE, notebook)
+    main.make = 1  # type: ignore[attr-defined]  # a name that the cell has given something else
+    with found_by_name([notebook["Net"], notebook["make"]]):
+        assert type(pickle.loads(pickle.dumps(notebook["Net"]()))) is notebook["Net"]
+        assert vars(main)["make"] == 1
+    assert "Net" not in vars(main)
