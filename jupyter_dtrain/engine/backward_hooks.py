@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules import module as modules_of_torch
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
-from .placements import GlobalTensor, Placement, part_of, place
+from .placements import GlobalTensor, Placement, part_of, place, source_of
 from .rules.dispatch import Rules
 from .rules.likes import gradient_of, part_of_gradient
 
@@ -69,7 +69,7 @@ class GradientHooks:
                     changed = hook(gradient_of(rules, gradient, placement))
                     return None if changed is None else part_of_gradient(rules, changed, placement)
 
-            return original(tensor, of_global)
+            return original(source_of(tensor), of_global)
 
 
 class _Node:

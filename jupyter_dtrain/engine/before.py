@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from .modules import uses_names
 from .placements import GlobalTensor
 from .randomness import ModelStream, TorchState
+
+_MEMBERS = ("_parameters", "_buffers", "_modules")
 
 
 class Before:
     """A model before its first call, to make that call again."""
 
     def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
-        self._attributes = [
-            (child, dict(child.__dict__), dict(child._buffers))
+        self._attributes: list[tuple[nn.Module, dict[str, Any], list[tuple[dict[str, Any], dict[str, Any]]]]] = [
+            (child, dict(child.__dict__), [(child.__dict__[name], dict(child.__dict__[name])) for name in _MEMBERS])
             for child in module.modules()
             if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
         ]
+        # What is written past PyTorch's count (`weight.data.copy_()`) is seen by comparing, where the code has a word of it.
+        writes = may_write(module)
+        self._parameters = [(p, p._version, p.detach().clone() if writes else None) for p in module.parameters()]
         self._buffers = [
             (buffer, buffer._version, buffer.clone(), not isinstance(child, _NormBase))
             for child in module.modules()
@@ -40,18 +47,26 @@ class Before:
         for child, _, _ in self._attributes:
             child.__dict__["_forward_hooks"] = OrderedDict()
 
-    def buffers_changed(self) -> bool:
-        """Return whether the call has written to a buffer; those of normalization layers are theirs."""
-        return any(buffer._version != version for buffer, version, _, counts in self._buffers if counts)
+    def written(self) -> bool:
+        """Return whether the call has written to a parameter or to a buffer; those of normalization layers are theirs."""
+        buffers = ((buffer, version, value) for buffer, version, value, counts in self._buffers if counts)
+        return any(
+            tensor._version != version or (value is not None and not _same(tensor, value))
+            for tensor, version, value in (*buffers, *self._parameters)
+        )
 
     def restore(self) -> None:
         """Undo what the call has done to the model and to random streams."""
-        for child, attributes, buffers in self._attributes:
+        for child, attributes, held in self._attributes:
             child.__dict__.clear()
             child.__dict__.update(attributes)
-            child._buffers.clear()
-            child._buffers.update(buffers)
+            for members, before in held:
+                members.clear()
+                members.update(before)
         with torch.no_grad():
+            for parameter, _, value in self._parameters:
+                if value is not None and not _same(parameter, value):
+                    parameter.data.copy_(value)
             for buffer, version, value, counts in self._buffers:
                 if counts and buffer._version != version:
                     buffer.copy_(value)
@@ -62,3 +77,16 @@ class Before:
         self._cell_random.set()
         random.setstate(self._python_random)
         np.random.set_state(self._numpy_random)
+
+
+def may_write(model: nn.Module) -> bool:
+    """Return whether code in `model` that is not PyTorch's own has a word of writing into tensors."""
+    return uses_names(model, lambda names: any(name in _WRITING or (name.endswith("_") and not name.startswith("_")) for name in names))
+
+
+_WRITING = frozenset(("data", "no_grad"))
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    left = left.detach()
+    return torch.equal(left, right) or (left.is_floating_point() and torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))

@@ -23,7 +23,8 @@ from .backward_hooks import GradientHooks
 from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
-from .placements import GlobalTensor, Partial, Shard, part_of, place
+from .placements import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
+from .recomputation import checked_by_parts
 from .rules.dispatch import Rules, at
 from .rules.table import TABLE
 
@@ -72,6 +73,7 @@ class GlobalView:
         """Let operations on global tensors follow this view's rules."""
         with ExitStack() as stack:
             stack.enter_context(as_written())
+            stack.enter_context(checked_by_parts())
             stack.enter_context(watched_constructors(self._rules.whole))
             stack.enter_context(self._hooks.installed())
             stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
@@ -195,7 +197,7 @@ class GlobalView:
             There is something in it that has no row per sample: a loss, a statistic, an object.
         """
         if type(values) is torch.Tensor and (dims := known.get((placement, (values.dim(),)))) and dims[0] is not None:
-            return place(values, _along(dims[0], placement))
+            return place(values, along(dims[0], placement))
         leaves, tree = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
         if any(not isinstance(leaf, (torch.Tensor, *_NO_TENSORS)) for leaf in leaves):
@@ -211,7 +213,7 @@ class GlobalView:
             dim = next(found)
             if dim is None:
                 raise NotPerSample
-            return place(leaf, _along(dim, placement))
+            return place_result(leaf, along(dim, placement))
 
         return pytree.tree_unflatten([convert(leaf) for leaf in leaves], tree)
 
@@ -226,7 +228,7 @@ class GlobalView:
             of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes]
             hint = batch_dims.get(id(tensor))
             wanted = range(tensor.dim()) if hint is None else [hint]
-            found.append([dim for dim in wanted if _is_row(dim, of_ranks, rows, placement)])
+            found.append([dim for dim in wanted if is_row(dim, of_ranks, rows, placement)])
         if any(len(dims) > 1 for dims in found):
             more = [
                 leaf for leaf in pytree.tree_leaves(one_more()) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
@@ -236,12 +238,18 @@ class GlobalView:
             for index, dims in enumerate(found):
                 if len(dims) > 1:
                     of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes if index < len(shapes_of_rank)]
-                    found[index] = [dim for dim in dims if len(of_ranks) == len(rows) and _is_row(dim, of_ranks, rows, placement)]
+                    found[index] = [dim for dim in dims if len(of_ranks) == len(rows) and is_row(dim, of_ranks, rows, placement)]
         return [dims[0] if len(dims) == 1 else None for dims in found]
 
     def whole(self, value: Any) -> Any:
         """Return `value` with the global tensors in it whole."""
         return self._rules.whole(value)
+
+    def kept(self, module: nn.Module, name: str, tensor: GlobalTensor) -> torch.Tensor:
+        """Return what attribute `name` of `module` is to hold if the user's code sets it to `tensor`: parameters and buffers are whole."""
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(self.whole(tensor).detach(), tensor.requires_grad)
+        return self.whole(tensor) if name in module.__dict__.get("_buffers", {}) else tensor
 
     # -- at the root of a graph --------------------------------------------------------------------------------------
 
@@ -285,6 +293,8 @@ class GlobalView:
             return seen[id(value)][1]
         if isinstance(value, GlobalTensor):
             whole = self._rules.whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
+            if value.is_leaf and (gradient := value.grad) is not None:
+                whole.grad = self._rules.whole(gradient).detach()
             seen[id(value)] = value, whole
             return whole
         if isinstance(value, torch.Tensor):
@@ -326,18 +336,3 @@ def _may_hold_tensors(value: Any) -> bool:
     if callable(value) and not isinstance(value, nn.Module):
         return type(value).__module__ == "__main__" and hasattr(value, "__dict__")
     return type(value).__module__.partition(".")[0] not in _NO_HOLDERS and isinstance(getattr(value, "__dict__", None), dict)
-
-
-def _along(dim: int, placement: Shard) -> Shard:
-    """Return where a model's result is that has the samples of `placement` along `dim`."""
-    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
-    return placement if (dim, unit) == (placement.dim, placement.unit) else Shard(dim, placement.share, unit)
-
-
-def _is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:
-    """Return whether dim `dim` of all ranks' parts of a tensor has their rows, and the other dims are the same."""
-    if dim >= len(shapes[0]):
-        return False
-    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
-    rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
-    return len(rest) == 1 and all(shape[dim] == size * unit for shape, size in zip(shapes, rows, strict=True))

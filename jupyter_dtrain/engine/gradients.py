@@ -14,10 +14,12 @@ backward pass waits for nothing.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,7 +28,8 @@ from torch import nn
 from .alone import all_ranks_come
 from .identity import IdentityMap
 from .modules import parameters_in
-from .placements import GlobalTensor, Partial, Shard, part_of
+from .nested import NestedPasses
+from .placements import GlobalTensor, Partial, Shard, is_of_share, part_of
 from .reducer import Reducer
 
 MAX_REDUCERS = 8
@@ -50,6 +53,7 @@ class GradientSync:
         self._weight_of = weight_of
         self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[object, ...], Reducer] = OrderedDict()
+        self._nested: NestedPasses | None = None  # while a pass is under way
         self._models: list[weakref.ref[nn.Module]] = []
         self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
 
@@ -79,16 +83,20 @@ class GradientSync:
         **options: Any,
     ) -> None:
         """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
-        all_ranks_come()
         roots = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
         factors = [self._weight_of(root) * self._world_size for root in tensors]
         scaled = [_scaled(*both) for both in zip(tensors, roots, grad_tensors, factors, strict=True)]
+        if self._nested is not None:
+            self._nested.run(roots, scaled, leaves_of(roots, of=_any_leaf_of), **options)
+            return
+        all_ranks_come()
         reached = leaves_of(roots)
         if inputs is not None:
             kept = {id(tensor) for tensor in inputs}
             reached = [leaf for leaf in reached if id(leaf) in kept]
         if not reached:
-            original(roots, scaled, inputs=inputs, **options)
+            with self._nesting(()):
+                original(roots, scaled, inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
         loss = roots[0].detach() if inputs is None and _is_exchanged(tensors[0]) and roots[0].numel() == 1 else None
@@ -102,13 +110,24 @@ class GradientSync:
         # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
-        with _Hooks(reached, original, create_graph=bool(options.get("create_graph"))), _Computed(roots, self._on_computed):
+        hooks = _Hooks(reached, original, create_graph=bool(options.get("create_graph")))
+        with self._nesting(wanted), hooks, _Computed(roots, self._on_computed):
             original(roots, scaled, inputs=inputs, **options)
         for leaf in untouched:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
                 leaf.grad = None  # as on one process: an optimizer passes it over
         if loss is not None:
             reducer.give(tensors[0])
+
+    @contextmanager
+    def _nesting(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Let backward passes run within one that reduces `leaves`, until the end of the ``with`` block."""
+        nested = self._nested = NestedPasses(leaves)
+        try:
+            yield
+        finally:
+            self._nested = None
+        nested.finish(world_size=self._world_size)
 
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
@@ -245,8 +264,15 @@ def _rows(placement: Shard) -> tuple[slice, ...]:
     return (*(slice(None),) * placement.dim, placement.loaded)
 
 
-def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the leaf tensors that require gradients in the graph of `roots`, in the order in which the graph is walked."""
+def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor | None] | None = None) -> list[torch.Tensor]:
+    """Return the leaf tensors that require gradients in the graph of `roots`, in the order in which the graph is walked.
+
+    Parameters
+    ----------
+    of : callable, optional
+        Returns the leaf that a node at the end of the graph adds to, ``None`` if it is not asked for. By default: if ranks share it.
+    """
+    leaf_of = of or _leaf_of
     leaves: dict[int, torch.Tensor] = {}
     pending: list[Any] = []
     for root in roots:
@@ -258,11 +284,38 @@ def leaves_of(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     while pending:
         functions = (node := pending.pop()).next_functions
         if not functions:  # only a node that adds to a leaf has none and a variable
-            variable = getattr(node, "variable", None)
-            if variable is not None and not isinstance(variable, GlobalTensor):  # a batch that requires gradients is the rank's own
+            variable = leaf_of(node)
+            if variable is not None:
                 leaves[id(variable)] = variable
         for following, _ in functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 pending.append(following)
     return list(leaves.values())
+
+
+def _leaf_of(node: Any) -> torch.Tensor | None:
+    """Return the leaf that a node of a graph adds to; ``None``: none whose gradient ranks share.
+
+    A batch that requires gradients is the rank's own, and so is what a model has made for the samples of its share: coordinates to
+    differentiate by, say, which it has returned, or of which nobody has hold any more.
+    """
+    leaf = getattr(node, "variable", None)
+    if leaf is None or isinstance(leaf, nn.Parameter):
+        return leaf
+    if isinstance(leaf, GlobalTensor) or is_of_share(leaf):
+        return None
+    return leaf if sys.getrefcount(leaf) > _held_by_nobody() else None
+
+
+@cache
+def _held_by_nobody() -> int:
+    """Return how many references `_leaf_of` counts of a leaf that is in a graph and nowhere else."""
+    node = (torch.ones(1, requires_grad=True) * 1.0).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    leaf = node.variable  # type: ignore[union-attr]
+    return sys.getrefcount(leaf)
+
+
+def _any_leaf_of(node: Any) -> torch.Tensor | None:
+    leaf: torch.Tensor | None = getattr(node, "variable", None)
+    return leaf

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from unittest import mock
 
@@ -140,14 +140,17 @@ def instrumented(
         if len(grads) == 1 and len(roots) > 1:
             grads *= len(roots)
         only = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        run = backward if gradients is None else partial(gradients.backward, backward)
+        if models.passes.under_way:  # a part of the graph that is computed again, and gone through, within a pass
+            run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            return
         on_backward(roots[0])
         before = timing.switch(BACKWARD)
         try:
-            if gradients is None:
-                backward(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
-            else:
-                end = Exchange.from_first(models.new_statistics())
-                gradients.backward(backward, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            end = Exchange.from_first(models.new_statistics()) if gradients is not None else None
+            with models.passes.one():
+                run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            if end is not None:
                 end()
         finally:
             timing.switch(before)

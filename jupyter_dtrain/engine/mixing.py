@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -21,9 +20,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..capture.originals import names_in
 from .drawing import Drawing, DrawSites
-from .modules import modules_in
+from .modules import modules_in, uses_names
 from .placements import GlobalTensor
 from .randomness import ModelStream
 
@@ -41,7 +39,6 @@ _STATISTICS = frozenset(
 SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
 """Layers of PyTorch's that go along a sequence, which is the batch itself where a model gives them another layout than they take it for."""
 _ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
-_TORCH = ("torch.", "torchvision.")
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
 """By how much of the largest value results may differ that were computed with other sizes."""
 _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
@@ -51,18 +48,7 @@ def may_mix(model: nn.Module) -> bool:
     """Return whether `model` has a layer that may go along the batch, or code that is not PyTorch's own and has a word of that."""
     if any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
         return True
-    classes = {kind for module in modules_in(model) for kind in type(module).__mro__}
-    seen: set[CodeType] = set()
-    return any(_has_word(value, seen) for kind in classes for value in vars(kind).values())
-
-
-def _has_word(value: object, seen: set[CodeType]) -> bool:
-    function = getattr(value, "__func__", value)
-    if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(_TORCH):
-        return False
-    seen.add(function.__code__)
-    names = names_in(function.__code__)
-    return not _STATISTICS.isdisjoint(names) or any(_has_word(function.__globals__.get(name), seen) for name in names)
+    return uses_names(model, lambda names: not _STATISTICS.isdisjoint(names))
 
 
 @contextmanager

@@ -12,9 +12,9 @@ is then made again. Open is a model with hooks as well.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
 
 from .before import Before
+from .called import Called
 from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
@@ -31,37 +32,11 @@ from .identity import IdentityMap
 from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
 from .modules import has_hooks, modules_in
 from .normalization import GlobalNormalization
-from .placements import GlobalTensor, Shard
+from .placements import GlobalTensor, Shard, source_of
 from .randomness import ModelStream
+from .recomputation import BackwardPasses
 
 _FEWEST = 2  # samples of a share that statistics can be taken of
-
-
-@dataclass(slots=True)
-class _Called:
-    """What is known of a module that the cell calls.
-
-    Attributes
-    ----------
-    is_model : bool, optional
-        Whether it has parameters; ``None``: nobody has asked.
-    is_open : bool
-    takes_batch_for_sequence : bool
-        It is a layer of PyTorch's that goes along the batch: it needs all of it.
-    num_hooks : int
-        That had been registered when it was looked through for hooks.
-    normalizes : bool
-        It may have changed its statistics since these were taken.
-    results : dict
-        The dims of the batch in what it returns.
-    """
-
-    is_model: bool | None = None
-    is_open: bool = False
-    takes_batch_for_sequence: bool = False
-    num_hooks: int = -1
-    normalizes: bool = False
-    results: dict[Any, Any] = field(default_factory=dict)
 
 
 class ModelCalls:
@@ -96,8 +71,9 @@ class ModelCalls:
         self._on_first_call, self._on_sequence = on_first_call, on_sequence
         self._view = view
         self._stream, self._draws, self._normalization = stream, draws, normalization
-        self._called: IdentityMap[_Called] = IdentityMap()
+        self._called: IdentityMap[Called] = IdentityMap()
         self._made: IdentityMap[None] = IdentityMap()
+        self.passes = BackwardPasses(normalization)
         self.inside = False  # the call of a model is under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
@@ -117,7 +93,7 @@ class ModelCalls:
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
-        if self.inside:
+        if self.inside or self.passes.compute_again((args, kwargs)):
             result = original(module, *args, **kwargs)
             if self._narrow and isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
@@ -151,7 +127,7 @@ class ModelCalls:
         return self._on_part(view, original, module, called, (args, kwargs), own, placement)
 
     def _on_part(
-        self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: _Called, given: Any, own: Any, placement: Shard
+        self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard
     ) -> Any:
         """Run a model on the rank's part of the batch, `own`, and place what comes out; `given` is what the cell has called it with."""
         known = called.results
@@ -169,7 +145,7 @@ class ModelCalls:
             again = Before(module, self._stream)
             again.drop_hooks()
             try:
-                with torch.no_grad(), mode or nullcontext():
+                with torch.no_grad(), mode or nullcontext(), warnings.catch_warnings(action="ignore"):
                     return self._enclosed(original, module, values, self._stream)
             finally:
                 again.restore()
@@ -192,7 +168,7 @@ class ModelCalls:
             if before is not None:
                 # A module that refuses a part of a batch may take all of it. What one prints is of the batch.
                 shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
-                refuses = error is not None or self._keeps or before.buffers_changed() or bool(said.getvalue()) or shuffles
+                refuses = error is not None or self._keeps or before.written() or bool(said.getvalue()) or shuffles
                 of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
                 refused = any(refuses for refuses, _ in of_ranks)
                 if refused:
@@ -269,17 +245,18 @@ class ModelCalls:
 
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""
-        if self._view is None or self.inside:
+        if self._view is None or self.inside or self.passes.compute_again((args, kwargs)):
             return original(*args, **kwargs)
         return self._view.grad(original, args, kwargs)
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
         if self._narrow and isinstance(value, torch.Tensor | list | tuple | dict):
-            if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter) for leaf in pytree.tree_leaves(value)):
+            leaves = pytree.tree_leaves(value)
+            if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
                 self._keeps |= getattr(module, name, None) is not value
-        elif self._view is not None and isinstance(value, GlobalTensor) and name in module.__dict__.get("_buffers", {}):
-            return self._view.whole(value)
+        elif self._view is not None and isinstance(value, GlobalTensor):
+            return self._view.kept(module, name, value)
         return value
 
     def hooked(self) -> None:
@@ -292,7 +269,7 @@ class ModelCalls:
         if self._view is not None and not self._narrow and hook:
             return self._view.register_hook(original, tensor, *hook)
         with torch._C.DisableTorchFunctionSubclass():
-            return original(tensor, *hook)
+            return original(source_of(tensor), *hook)
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""
@@ -345,5 +322,5 @@ class ModelCalls:
         if self._draws is not None and state["draws"] is not None:
             self._draws.set_state(state["draws"])
 
-    def _of(self, module: nn.Module) -> _Called:
-        return self._called.get(module) or self._called.set(module, _Called())
+    def _of(self, module: nn.Module) -> Called:
+        return self._called.get(module) or self._called.set(module, Called())

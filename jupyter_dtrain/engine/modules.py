@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
+
+from ..capture.originals import names_in
 
 _named_modules, _modules = nn.Module.named_modules, nn.Module.modules
 _named_parameters, _parameters = nn.Module.named_parameters, nn.Module.parameters
@@ -33,6 +36,25 @@ def parameters_in(module: nn.Module) -> list[nn.Parameter]:
     # As `named_parameters` does, it walks over the modules and asks none of them for parameters.
     found = {id(p): p for part in modules_in(module) for p in part._parameters.values() if p is not None}
     return list(found.values())
+
+
+_TORCH = ("torch.", "torchvision.")
+
+
+def uses_names(model: nn.Module, has: Callable[[set[str]], bool]) -> bool:
+    """Return whether code in `model` that is not PyTorch's own, or that it calls by name, uses names that `has` is true of."""
+    classes = {kind for module in modules_in(model) for kind in type(module).__mro__}
+    seen: set[CodeType] = set()
+    return any(_uses(value, has, seen) for kind in classes for value in vars(kind).values())
+
+
+def _uses(value: object, has: Callable[[set[str]], bool], seen: set[CodeType]) -> bool:
+    function = getattr(value, "__func__", value)
+    if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(_TORCH):
+        return False
+    seen.add(function.__code__)
+    names = names_in(function.__code__)
+    return has(names) or any(_uses(function.__globals__.get(name), has, seen) for name in names)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from .exchange import Exchange, nothing_of
+from .identity import IdentityMap
 from .shares import Share
 
 
@@ -30,6 +31,8 @@ class GlobalNormalization:
 
     def __init__(self) -> None:
         self.share: Share | None = None
+        self._again = False
+        self._shares: IdentityMap[Share | None] = IdentityMap()  # by a layer's running mean, the share that it saw last
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -47,12 +50,27 @@ class GlobalNormalization:
             momentum: float = 0.1,
             eps: float = 1e-5,
         ) -> torch.Tensor:
-            if self.share is None or not training:
+            share = self.share
+            if training and running_mean is not None:
+                if self._again:
+                    share = share or self._shares.get(running_mean)
+                else:
+                    self._shares.set(running_mean, share)
+            if share is None or not training:
                 return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
-            return _normalized(input, self.share, running_mean, running_var, weight, bias, momentum, eps)
+            return _normalized(input, share, running_mean, running_var, weight, bias, momentum, eps)
 
         with mock.patch.object(F, "batch_norm", batch_norm):
             yield
+
+    @contextmanager
+    def computed_again(self) -> Iterator[None]:
+        """Let layers see the share that they saw last, until the end of the ``with`` block: a backward pass (activation checkpointing)."""
+        self._again = True
+        try:
+            yield
+        finally:
+            self._again = False
 
 
 def _normalized(

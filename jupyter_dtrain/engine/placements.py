@@ -107,6 +107,45 @@ def place(part: torch.Tensor, placement: Placement) -> GlobalTensor:
     return result
 
 
+def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
+    """Return what :func:`place` does, of a result of a model: other results may have been computed from `value` itself."""
+    result = place(value, placement)
+    if value.requires_grad:
+        with torch._C.DisableTorchFunctionSubclass():
+            result.__dict__["_source"] = value, result.grad_fn
+        if value.is_leaf:
+            value.__dict__["_of_share"] = True
+    return result
+
+
+def source_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor whose gradients are those of `tensor`: of a model's result its own, which is a step before it in the graph."""
+    with torch._C.DisableTorchFunctionSubclass():
+        source, node = tensor.__dict__.get("_source", (tensor, None))
+        result: torch.Tensor = source if node is None or tensor.grad_fn is node else tensor  # it was changed in place
+        return result
+
+
+def along(dim: int, placement: Shard) -> Shard:
+    """Return where a model's result is that has the samples of `placement` along `dim`."""
+    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
+    return placement if (dim, unit) == (placement.dim, placement.unit) else Shard(dim, placement.share, unit)
+
+
+def is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:
+    """Return whether dim `dim` of all ranks' parts of a tensor has their rows, and the other dims are the same."""
+    if dim >= len(shapes[0]):
+        return False
+    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
+    rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
+    return len(rest) == 1 and all(shape[dim] == size * unit for shape, size in zip(shapes, rows, strict=True))
+
+
+def is_of_share(leaf: torch.Tensor) -> bool:
+    """Return whether a leaf of a graph came out of a model that has made it for the samples of its share."""
+    return "_of_share" in leaf.__dict__
+
+
 def detached(tensor: torch.Tensor) -> torch.Tensor:
     """Return the rank's part as a plain tensor without its graph."""
     with torch._C.DisableTorchFunctionSubclass():

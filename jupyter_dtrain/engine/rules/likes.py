@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..exchange import weigh
-from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place
+from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place, source_of
 from .dispatch import NeedsWhole, Rules, at, blank_like, changes_in_place, global_shape, globals_in, the_shard
 
 
@@ -74,13 +74,21 @@ def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """``.grad`` of a batch that requires gradients, or of what was computed from it: backward passes scale it, which is undone here."""
     tensor = args[0]
+    source = source_of(tensor)
     with torch._C.DisableTorchFunctionSubclass():
-        found = tensor.grad
+        found = source.grad
         if found is None or isinstance(found, GlobalTensor):
             return found
         # The cell may go on with it in place, so it takes the place of the raw one.
-        tensor.grad = gradient_of(rules, found, tensor.placement)
-        return tensor.grad
+        source.grad = gradient_of(rules, found, tensor.placement)
+        return source.grad
+
+
+def is_leaf(_rules: Rules, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """Return whether a graph begins with the tensor, which a model may have made and returned."""
+    source = source_of(args[0])
+    with torch._C.DisableTorchFunctionSubclass():
+        return source.is_leaf
 
 
 def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) -> GlobalTensor:
@@ -161,7 +169,7 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         local_starts = [_start(rules, output, start) for output, start in zip(outputs, starts, strict=True)]
         before, rules.gradient_scale = rules.gradient_scale, 1.0
         try:
-            found = func(outputs, inputs, local_starts, **given)
+            found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
         finally:
             rules.gradient_scale = before
     return tuple(None if g is None else place(g, _placement(i)) for g, i in zip(found, inputs, strict=True))

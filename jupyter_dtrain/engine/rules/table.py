@@ -10,7 +10,20 @@ import torch.nn.functional as F
 
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
-from .likes import backward, bernoulli, constant_like, deepcopy, dropout, grad, gradient, local_value, new_like, random_like, set_property
+from .likes import (
+    backward,
+    bernoulli,
+    constant_like,
+    deepcopy,
+    dropout,
+    grad,
+    gradient,
+    is_leaf,
+    local_value,
+    new_like,
+    random_like,
+    set_property,
+)
 from .losses import loss
 from .reductions import along, extreme, gather, mean, pairwise, scatter, total, unpack
 from .rows import addmm, einsum, lookup, matrices, product, rowwise
@@ -65,7 +78,7 @@ _SCATTER = "scatter scatter_add scatter_reduce scatter_ scatter_add_ scatter_red
 _LIKE = "zeros_like ones_like empty_like full_like"
 _RANDOM_LIKE = "rand_like randn_like randint_like"
 _NEW = "new_zeros new_ones new_empty new_full new_tensor"
-_VALUES = """dtype device is_cuda requires_grad is_leaf grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
+_VALUES = """dtype device is_cuda requires_grad grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
 output_nr itemsize is_nested is_xpu is_mkldnn"""
 _METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference
 register_post_accumulate_grad_hook
@@ -149,6 +162,7 @@ def _table() -> dict[Any, Rule]:
     add(local_value, _properties(_VALUES))
     add(local_value, _named(_METHODS, torch.Tensor))
     add(local_value, [torch.is_tensor, torch.is_floating_point, torch.is_complex])
+    add(is_leaf, _properties("is_leaf"))
     add(gradient, _properties("grad"))
     add(backward, [torch.Tensor.backward])
     add(grad, [torch.autograd.grad])

@@ -1,0 +1,33 @@
+"""What is known of a module that a cell calls: one record, which is looked up at each call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Called:
+    """What is known of a module that the cell calls.
+
+    Attributes
+    ----------
+    is_model : bool, optional
+        Whether it has parameters; ``None``: nobody has asked.
+    is_open : bool
+    takes_batch_for_sequence : bool
+        It is a layer of PyTorch's that goes along the batch: it needs all of it.
+    num_hooks : int
+        That had been registered when it was looked through for hooks.
+    normalizes : bool
+        It may have changed its statistics since these were taken.
+    results : dict
+        The dims of the batch in what it returns.
+    """
+
+    is_model: bool | None = None
+    is_open: bool = False
+    takes_batch_for_sequence: bool = False
+    num_hooks: int = -1
+    normalizes: bool = False
+    results: dict[Any, Any] = field(default_factory=dict)
