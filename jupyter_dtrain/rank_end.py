@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from .engine.task import Outcome
 from .errors import ClusterError
 from .protocol import DeviceUse
 from .room import ON_HOST, gibibytes
+
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 
 @dataclass
@@ -59,6 +62,18 @@ def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence
     tail = cluster.log_tail(lost[0].rank)
     return ClusterError(
         f"The engine of {names} was lost: {lost[0].reason}. {state} The next %%distribute cell starts a new cluster.\n"
-        f"If it happens again, the system may have ended it because memory ran out{told}. {ON_HOST}"
+        + _why(cluster.exit_status(lost[0].rank), told)
         + (f"\nThe end of its log:\n{tail}" if tail else "")
     )
+
+
+def _why(status: int | None, told: str) -> str:
+    """Return what may have ended an engine that ended with `status`, and what can be done; `told` is what it held."""
+    if status is not None and -status in _CRASHES:
+        return (
+            f"It was ended by {signal.Signals(-status).name}: compiled code has crashed, PyTorch's or another library's. "
+            "If it happens without %%distribute too, it is no matter of the engines; the end of the log may say where it was."
+        )
+    if status is not None and status >= 0:
+        return f"It ended by itself, with status {status}: something in the cell calls os._exit, or a library does."
+    return f"If it happens again, the system may have ended it because memory ran out{told}. {ON_HOST}"

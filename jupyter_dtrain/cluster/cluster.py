@@ -170,6 +170,10 @@ class EngineCluster:
         """Return the pids of the guard, the controller and the engines by name."""
         return {"guard": self._processes.guard_pid, **self._processes.pids}
 
+    def exit_status(self, rank: int) -> int | None:
+        """Return with what status the engine of `rank` has ended, negative for a signal; ``None``: it has not, as far as is known."""
+        return self._processes.statuses.get(self._names[rank])
+
     def log_tail(self, rank: int) -> str:
         """Return the last lines that the engine of `rank` wrote to its log."""
         return self._folders.log_tail(self._names[rank])

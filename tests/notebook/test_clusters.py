@@ -185,6 +185,17 @@ def test_an_engine_that_dies_whatever_is_done_ends_the_cell(own_notebook, rank):
     assert difference(notebook.value(STATE), plain) is None
 
 
+@pytest.mark.parametrize(
+    ("end", "why"), [("os.abort()", "It was ended by SIGABRT: compiled code"), ("os._exit(3)", "It ended by itself, with status 3: ")]
+)
+def test_an_engine_that_ends_itself_says_how(own_notebook, end, why):
+    notebook = own_notebook
+    notebook.run(SETUP)
+    cell = notebook.fail(f"%%distribute --engines 2{TRAIN}    import os\n    {end}\n")
+    assert why in cell.traceback
+    assert "memory ran out" not in cell.traceback
+
+
 def test_a_killed_kernel_leaves_no_process(new_notebook):
     notebook = new_notebook()
     notebook.run(IMPORTS + SETUP)

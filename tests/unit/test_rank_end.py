@@ -1,7 +1,10 @@
 """What is said of engines that were lost."""
 
+import signal
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from jupyter_dtrain.protocol import DeviceUse
 from jupyter_dtrain.rank_end import RankEnd, lost_engines
@@ -9,9 +12,9 @@ from jupyter_dtrain.rank_end import RankEnd, lost_engines
 GIB = 1 << 30
 
 
-def cluster(*devices: str) -> Any:
+def cluster(*devices: str, status: int = -signal.SIGKILL) -> Any:
     engines = [SimpleNamespace(rank=rank, pid=100 + rank, device=device) for rank, device in enumerate(devices)]
-    return SimpleNamespace(engines=engines, log_tail=lambda rank: f"the log of {rank}")
+    return SimpleNamespace(engines=engines, log_tail=lambda rank: f"the log of {rank}", exit_status=lambda _: status)
 
 
 def test_none_was_lost():
@@ -29,3 +32,18 @@ def test_what_an_engine_held_is_told_where_it_has_told_it():
         )
         assert said.endswith("The end of its log:\nthe log of 1")
     assert "because memory ran out. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (-signal.SIGSEGV, "It was ended by SIGSEGV: compiled code has crashed"),
+        (-signal.SIGABRT, "It was ended by SIGABRT: compiled code has crashed"),
+        (3, "It ended by itself, with status 3: "),
+        (-signal.SIGKILL, "because memory ran out"),
+    ],
+)
+def test_how_an_engine_has_ended_says_why(status, why):
+    said = str(lost_engines([RankEnd(0, None, "its process has ended"), RankEnd(1, None)], cluster("cpu", "cpu", status=status), []))
+    assert why in said
+    assert ("memory" in said) == (status == -signal.SIGKILL)
