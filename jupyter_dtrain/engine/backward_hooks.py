@@ -18,7 +18,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from .placements import GlobalTensor, Placement, part_of, place, source_of
 from .rules.dispatch import Rules
-from .rules.likes import gradient_of, part_of_gradient
+from .rules.gradients import gradient_of, part_of_gradient
 
 Hook = Callable[[torch.Tensor], torch.Tensor | None]
 

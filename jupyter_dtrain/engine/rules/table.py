@@ -10,20 +10,8 @@ import torch.nn.functional as F
 
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
-from .likes import (
-    backward,
-    bernoulli,
-    constant_like,
-    deepcopy,
-    dropout,
-    grad,
-    gradient,
-    is_leaf,
-    local_value,
-    new_like,
-    random_like,
-    set_property,
-)
+from .gradients import backward, grad, gradient, is_leaf
+from .likes import bernoulli, constant_like, deepcopy, dropout, local_value, new_like, random_like, set_property
 from .losses import loss
 from .reductions import along, extreme, gather, mean, pairwise, scatter, total, unpack
 from .rows import addmm, einsum, lookup, matrices, product, rowwise

@@ -1,0 +1,111 @@
+"""Gradients: backward passes that begin at a part, and what they leave there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..exchange import weigh
+from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place, source_of
+from .dispatch import Rules, at
+
+
+def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``.grad`` of a batch that requires gradients, or of what was computed from it: backward passes scale it, which is undone here."""
+    tensor = args[0]
+    source = source_of(tensor)
+    with torch._C.DisableTorchFunctionSubclass():
+        found = source.grad
+        if found is None or isinstance(found, GlobalTensor):
+            return found
+        # The cell may go on with it in place, so it takes the place of the raw one.
+        source.grad = gradient_of(rules, found, tensor.placement)
+        return source.grad
+
+
+def is_leaf(_rules: Rules, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """Return whether a graph begins with the tensor, which a model may have made and returned."""
+    source = source_of(args[0])
+    with torch._C.DisableTorchFunctionSubclass():
+        return source.is_leaf
+
+
+def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) -> GlobalTensor:
+    """Return the gradient of a tensor, of which `found` is what the rank has.
+
+    Parameters
+    ----------
+    placement : Placement, optional
+        Of the tensor; ``None``: all ranks have it, each for its own part of what follows.
+    """
+    part = part_of(found) / rules.gradient_scale
+    if isinstance(placement, Shard):
+        return place(part, placement)
+    if isinstance(placement, Partial) and placement.weight is None:
+        return place(part, Partial(1.0 / rules.world_size))  # each rank has all of it
+    return place(part, Partial())
+
+
+def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
+    """Return what the rank has of the gradient of a tensor: the reverse of :func:`gradient_of`."""
+    if isinstance(placement, Shard):
+        if isinstance(gradient, GlobalTensor) and gradient.placement == placement:
+            part = part_of(gradient)
+        else:
+            part = rules.whole(gradient)[at(placement.dim, placement.loaded)]
+        return part * (rules.gradient_scale if placement.counts else 0.0)
+    whole: torch.Tensor = rules.whole(gradient)
+    if placement is None:
+        return whole * (rules.gradient_scale / rules.world_size)
+    return whole * (rules.gradient_scale * (1.0 if placement.weight is None else placement.weight))
+
+
+def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``loss.backward()``: the reducer (`gradients`) knows how to start from a part."""
+    names = ("gradient", "retain_graph", "create_graph", "inputs")
+    options = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    torch.autograd.backward(
+        args[0], options.get("gradient"), options.get("retain_graph"), options.get("create_graph", False), inputs=options.get("inputs")
+    )
+
+
+def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``torch.autograd.grad``: gradients of shards are shards; what each rank adds to those of whole tensors is a part of a sum."""
+    names = ("outputs", "inputs", "grad_outputs")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
+    starts = given.pop("grad_outputs", None)
+    starts = [None] * len(outputs) if starts is None else _sequence(starts)
+    with torch._C.DisableTorchFunctionSubclass():
+        local_starts = [_start(rules, output, start) for output, start in zip(outputs, starts, strict=True)]
+        before, rules.gradient_scale = rules.gradient_scale, 1.0
+        try:
+            found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
+        finally:
+            rules.gradient_scale = before
+    return tuple(None if g is None else place(g, _placement(i)) for g, i in zip(found, inputs, strict=True))
+
+
+def _placement(tensor: torch.Tensor) -> Placement:
+    return tensor.placement if isinstance(tensor, GlobalTensor) else Partial()
+
+
+def _sequence(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
+
+
+def _start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the gradient to start from at a rank's part of `output`."""
+    if not isinstance(output, GlobalTensor):
+        # Computed on every rank: each starts with an equal part, so that the parts of the result add up.
+        return (torch.ones_like(output) if start is None else start) / rules.world_size
+    placement = output.placement
+    if isinstance(placement, Partial):
+        whole = torch.ones_like(output) if start is None else start
+        return whole if placement.weight is None else weigh(whole, placement.weight)
+    if start is None:
+        start = torch.ones_like(output)
+    elif not isinstance(start, GlobalTensor):
+        start = start[at(placement.dim, placement.loaded)]
+    return start if placement.counts else torch.zeros_like(start)
