@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..protocol import Message, Notice
-from .whose import users_line
+from .whose import users_frames
 
 
 class Notes:
@@ -31,6 +31,9 @@ class Notes:
 
     @staticmethod
     def place() -> str:
-        """Return `` (line 3)``: the line of the user's own code that is running, or nothing where there is none."""
-        line = users_line()
-        return "" if line is None else f" (line {line[1]})"
+        """Return `` (line 3)`` or `` (line 3, in Net.forward)``: the user's own code that is running, or nothing where there is none."""
+        frame = next(users_frames(), None)
+        if frame is None:
+            return ""
+        function = ".".join(part for part in frame.f_code.co_qualname.split(".") if not part.startswith("<"))  # without <locals>, <lambda>
+        return f" (line {frame.f_lineno}, in {function})" if function else f" (line {frame.f_lineno})"
