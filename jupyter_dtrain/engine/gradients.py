@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torch import nn
 
 from .alone import all_ranks_come
 from .identity import IdentityMap
+from .leaf_hooks import hooks_after_reduction
 from .modules import parameters_in
 from .nested import NestedPasses
 from .placements import GlobalTensor, Partial, Shard, is_of_share, part_of
@@ -110,7 +111,7 @@ class GradientSync:
         # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
-        hooks = _Hooks(reached, original, create_graph=bool(options.get("create_graph")))
+        hooks = hooks_after_reduction(reached, original, create_graph=bool(options.get("create_graph")))
         with self._nesting(wanted), hooks, _Computed(roots, self._on_computed):
             original(roots, scaled, inputs=inputs, **options)
         for leaf in untouched:
@@ -166,57 +167,6 @@ class GradientSync:
             for parameter in model.parameters() if model is not None else ():
                 first.setdefault(id(parameter), len(first))
         return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
-
-
-class _Hooks:
-    """Runs hooks of leaves after the reduction: they are to see the gradient of the global batch, not the rank's part of it.
-
-    A backward pass of their own, from the leaves' gradients, calls them as PyTorch does: each kind at its moment, those of several leaves
-    together, and in the order in which the leaves were reached.
-    """
-
-    def __init__(self, leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool) -> None:
-        self._hooked = [leaf for leaf in leaves if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
-        self._backward, self._create_graph = backward, create_graph
-
-    def __enter__(self) -> None:
-        self._reached: list[torch.Tensor] = []
-        self._registered: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._before: list[torch.Tensor | None] = []
-        for leaf in self._hooked:
-            both = [hooks for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]
-            self._registered += [(hooks, dict(hooks)) for hooks in both]
-            for hooks in both:
-                hooks.clear()
-            both[0][0] = partial(self._note, leaf)
-            self._before.append(None if leaf.grad is None else leaf.grad.clone())  # it may lie where the reducer writes
-            leaf.grad = None
-
-    def _note(self, leaf: torch.Tensor, _: torch.Tensor) -> None:
-        self._reached.append(leaf)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        for hooks, copy in self._registered:
-            hooks.clear()
-            hooks.update(copy)
-        found = {id(leaf): leaf.grad for leaf in self._hooked}
-        for leaf, before in zip(self._hooked, self._before, strict=True):
-            leaf.grad = before
-        leaves = [leaf for leaf in reversed(self._reached) if found[id(leaf)] is not None]  # what is made last is gone through first
-        if kind is None and leaves:
-            with torch.enable_grad():
-                ends = [_Same.apply(leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
-            self._backward(ends, [found[id(leaf)] for leaf in leaves], create_graph=self._create_graph)
-
-
-class _Same(torch.autograd.Function):
-    @staticmethod
-    def forward(_ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.view_as(leaf)
-
-    @staticmethod
-    def backward(_ctx: Any, gradient: torch.Tensor) -> Any:
-        return gradient
 
 
 class _Computed:

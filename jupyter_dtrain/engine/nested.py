@@ -7,14 +7,15 @@ adds nothing to parameters. What it finds for them is kept, averaged over the ra
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd import grad as _grad
+
+from .leaf_hooks import hooks_set_aside
 
 Gradients = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -29,7 +30,7 @@ class NestedPasses:
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
-        self._known = {id(leaf) for leaf in leaves}
+        self._leaves = leaves
         self._found: list[Gradients] = []
         self._others: list[tuple[weakref.ref[torch.Tensor], torch.Tensor | None, torch.Tensor]] = []  # with what they had before
 
@@ -38,13 +39,14 @@ class NestedPasses:
     ) -> None:
         """Run a pass from `roots` with `gradients` to `leaves`, of which those that belong to no model get theirs at once."""
         options.pop("inputs", None)
-        with _without_hooks(leaves):
+        with hooks_set_aside(leaves):
             found = _grad(roots, leaves, gradients, allow_unused=True, **options)
+        known = {id(leaf) for leaf in self._leaves}
         kept: Gradients = []
         for leaf, gradient in zip(leaves, cast("tuple[torch.Tensor | None, ...]", found), strict=True):
             if gradient is None:
                 continue
-            if isinstance(leaf, nn.Parameter) or id(leaf) in self._known:
+            if isinstance(leaf, nn.Parameter) or id(leaf) in known:
                 kept.append((leaf, gradient))
             else:  # an input, made for the pass, which ends with it; or else a tensor that the cell trains
                 self._others.append((weakref.ref(leaf), leaf.grad, gradient))
@@ -79,15 +81,3 @@ def _add(leaf: torch.Tensor, gradient: torch.Tensor) -> None:
             leaf.grad += gradient
     for hook in list((leaf._post_accumulate_grad_hooks or {}).values()):
         hook(leaf)
-
-
-@contextmanager
-def _without_hooks(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-    registered = [(leaf._backward_hooks, dict(leaf._backward_hooks)) for leaf in leaves if leaf._backward_hooks]
-    for hooks, _ in registered:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, copy in registered:
-            hooks.update(copy)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .exchange import Exchange
+from .leaf_hooks import hooks_set_aside
 from .placements import GlobalTensor
 
 
@@ -86,17 +87,11 @@ class Reducer:
         if any(isinstance(module, nn.Embedding) for _, module in self._ddp.module.named_modules()):
             return  # sparse gradients have no layout
         before = [(leaf, leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in self._leaves]
-        hooks = [
-            (hooks, dict(hooks)) for leaf in self._leaves for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks
-        ]
-        for registered, _ in hooks:
-            registered.clear()
         with torch.enable_grad():
             roots = [leaf.reshape(-1)[:1].sum() for leaf in self._leaves]
         self._ddp.reducer.prepare_for_backward([])
-        backward(roots, [torch.zeros_like(root) for root in roots])
-        for registered, copy in hooks:
-            registered.update(copy)
+        with hooks_set_aside(self._leaves):
+            backward(roots, [torch.zeros_like(root) for root in roots])
         for leaf, gradient, values in before:
             leaf.grad = gradient
             if gradient is not None and values is not None:

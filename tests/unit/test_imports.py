@@ -55,6 +55,7 @@ DATA_WAY = {"transport": {"capture"}, "engine": {"capture", "transport"}}
 ENGINE_ORDER = [
     "whose",
     "identity",
+    "leaf_hooks",
     "process_group",
     "randomness",
     "shares",
