@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError
+from .by_text import with_names_by_text
 from .copy_restore import attributes_of
 from .names import CellNames
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
@@ -42,12 +43,15 @@ class Bundle:
         Two graphs: a dict of the values by name, and the list `tracked`.
     tracked : list of object
         The notebook's objects that the engines work on copies of, in the order that both sides count them.
+    names : CellNames
+        What was asked for, with the names that code looks up by a text.
     left_out : dict of str to str
         Names that may be read but could not be sent, with the reason.
     """
 
     packed: Packed
     tracked: list[object]
+    names: CellNames
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,24 +85,40 @@ class RandomState:
         )
 
 
-def pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
-    """Pickle the values of `names` in `namespace`.
+def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:
+    """Pickle the values of `names` in `namespace`, and unless `by_text` is false those of names that their code looks up by a text.
 
     Raises
     ------
     CaptureError
         A value that the cell needs cannot be sent. The message names it and what in it is the cause.
     """
+    bundle, seen = _pack(names, namespace)
+    if not by_text or (all_names := with_names_by_text(names, seen, namespace)) is names:
+        return bundle
+    return _pack(all_names, namespace)[0]
+
+
+def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[object]]:
+    """Return the bundle, and every object in it."""
     values = {name: namespace[name] for name in names if name in namespace}
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
+
+    def packer() -> Packer:
+        return Packer(namespace=namespace, modules=modules, words=names.attributes)
+
+    def packed() -> tuple[Bundle, list[object]]:
+        with collection_paused():
+            whole = packer()
+            whole.dump(dict(values))
+            tracked = trackable(whole.seen)
+            whole.dump(tracked)
+        return Bundle(whole.packed(), tracked, names, left_out), whole.seen
+
     with _by_value(modules):
-
-        def packer() -> Packer:
-            return Packer(namespace=namespace, modules=modules, words=names.attributes)
-
         try:
-            return _pack(values, packer(), left_out)
+            return packed()
         except Exception as error:
             # Find the names at fault, one by one: only now, so that what can be sent is pickled once.
             for name in list(values):
@@ -111,15 +131,7 @@ def pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
                 del values[name]
             if not left_out:
                 raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
-            return _pack(values, packer(), left_out)
-
-
-def _pack(values: Mapping[str, object], packer: Packer, left_out: dict[str, str]) -> Bundle:
-    with collection_paused():
-        packer.dump(dict(values))
-        tracked = trackable(packer.seen)
-        packer.dump(tracked)
-    return Bundle(packer.packed(), tracked, left_out)
+            return packed()
 
 
 def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:

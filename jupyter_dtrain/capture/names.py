@@ -21,6 +21,7 @@ _GLOBAL_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
 _IMPLICIT = frozenset({"__name__", "__annotations__"})  # read by class statements and annotations; every namespace has its own
 _WORD = re.compile(r"[^\W\d]\w*")
 _IN_COMMAND = re.compile(r"[{$]\s*([^\W\d]\w*)")
+_IN_QUERY = re.compile(r"@([^\W\d]\w*)")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -52,9 +53,26 @@ def find_names(tree: ast.Module) -> CellNames:
     flow = _Flow()
     flow.statements(tree.body, assigned=set())
     in_magics = dict(reversed(list(_words_in_magics(tree))))
-    maybe = {name: line for name, line in (in_magics | flow.maybe).items() if name not in flow.needed}
+    in_texts = dict(reversed(list(_words_in_queries(tree)))) | in_magics
+    maybe = {name: line for name, line in (in_texts | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys())
+
+
+def all_global_reads(code: CodeType) -> set[str]:
+    """Return the global names that `code` reads, and those that the functions within it do."""
+    return {name for inner in _everything(code) for name, _, _ in _global_reads(inner)}
+
+
+def _words_in_queries(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Return (word, line) for what may be a name in a query of a table: ``frame.query("loss < @best")``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="query" | "eval")):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        for word in re.findall(_IN_QUERY, part.value):
+                            yield word, node.lineno
 
 
 def _words_in_magics(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -48,6 +49,8 @@ class Row:
 
 def preview(names: CellNames, namespace: dict[str, Any]) -> list[Row]:
     """Return a row for each name that the cell needs and the notebook has."""
+    with contextlib.suppress(CaptureError):  # the row of the name at fault says so
+        names = pack(names, namespace).names
     rows: list[Row] = []
     owners: dict[int, str] = {}  # where a buffer lies, and the first name that has it
     lines = {**names.maybe, **names.needed}
@@ -56,7 +59,7 @@ def preview(names: CellNames, namespace: dict[str, Any]) -> list[Row]:
             continue
         value = namespace[name]
         try:
-            packed = pack(replace(names, needed={name: lines[name]}, maybe={}), namespace).packed
+            packed = pack(replace(names, needed={name: lines[name]}, maybe={}), namespace, by_text=False).packed
         except CaptureError as error:
             rows.append(Row(name, lines[name], _kind(value), 0, [], str(error).partition("\n")[0].partition(", which ")[2]))
             continue

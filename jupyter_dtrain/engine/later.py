@@ -102,7 +102,8 @@ def later_of(tensor: Any) -> Later | None:
 def keep_later(tensor: GlobalTensor, later: Later) -> None:
     """Note how the value of `tensor` will be had, until it is changed."""
     with torch._C.DisableTorchFunctionSubclass():
-        tensor.__dict__["_later"] = (tensor._version, later)
+        if not tensor.is_inference():  # nobody could tell when it is changed
+            tensor.__dict__["_later"] = (tensor._version, later)
 
 
 def may_wait(tensor: torch.Tensor) -> bool:

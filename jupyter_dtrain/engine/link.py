@@ -5,6 +5,7 @@ Both ways are ipyparallel's own. Its control channel is served by a thread of it
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import io
 import signal
@@ -69,6 +70,13 @@ def output_of(rank: int, shown: Shown | None) -> Iterator[None]:
         return
     with contextlib.redirect_stdout(_Nowhere()), contextlib.redirect_stderr(_Nowhere()):
         yield
+
+
+def look_like_a_notebook() -> None:
+    """Let libraries find what they tell a notebook by when they are imported, a builtin ``get_ipython``: progress bars of the notebook go along."""
+    from IPython import get_ipython
+
+    builtins.get_ipython = get_ipython  # type: ignore[attr-defined]  # IPython has it there while it runs a cell of its own
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from .emit import Emitter
 from .event_writers import event_writers
 from .extent import ExtentMeter
 from .idle import Idle
-from .link import Interrupts, commands_to, output_of, publisher, shell_in
+from .link import Interrupts, commands_to, look_like_a_notebook, output_of, publisher, shell_in
 from .local_modules import LocalModules
 from .logged import logged_at_home
 from .loops import Loops
@@ -167,6 +167,7 @@ def _run_cell(
     task.surroundings.set()
     surroundings = Surroundings.now()
     _modules.refresh(Path.cwd())
+    look_like_a_notebook()
     namespace: dict[str, Any] = {"__name__": "__main__"}
     packed = from_parcel(task.parcel, blobs)
     values, tracked = unpack(

@@ -141,6 +141,24 @@ def test_a_progress_bar_comes_home_at_rest(notebook):
     assert notebook.value("(bar is bars[0], bar.iterable is items, list(bar), bar.close())") == (True, True, [1, 2, 3], None)
 
 
+def test_a_library_finds_a_notebook_on_the_engines_too(notebook):
+    library = notebook.folder / "library" / "site-packages"
+    library.mkdir(parents=True)
+    (library / "bars_for_notebooks.py").write_text("""
+try:
+    in_notebook = get_ipython().__class__.__name__ == "ZMQInteractiveShell"
+except NameError:
+    in_notebook = False
+if in_notebook:
+    from IPython.display import HTML
+
+def bar(value): return HTML(f"<progress value={value}>")
+""")
+    notebook.run(f"import sys; sys.path.append({str(library)!r})\nfrom bars_for_notebooks import bar")
+    cell = notebook.run("%%distribute --engines 2\ndisplay(bar(1))")
+    assert [data["text/html"] for data in cell.displays] == ["<progress value=1>"]
+
+
 def test_a_plot_is_shown(notebook):
     notebook.run("history = [3.0, 2.0, 1.5]")
     cell = notebook.run("%%distribute --engines 2\nimport matplotlib.pyplot as plt\nplt.plot(history)\nplt.show()")

@@ -134,6 +134,33 @@ def test_what_changed_costs_its_own_bytes(notebook):
     assert notebook.names["new"].tolist() == [1.0] * 5
 
 
+LOOKED_UP = {
+    "in the cell": ("", "globals()['k'] + eval('len(a)')"),
+    "in a function": ("def f(name): return globals()[f'{name}'] + len(globals()['a'])", "f('k')"),
+    "in a function within one": ("def f(name):\n    return [eval(text) for text in [name]][0]", "f('k + len(a)')"),
+    "in a method of an object in a list": (
+        "class A:\n    def get(self, n): return eval(n)\nlearners = [A()]",
+        "learners[0].get('k + len(a)')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_names_that_are_looked_up_by_a_text_are_sent(name, notebook):
+    setup, cell = LOOKED_UP[name]
+    notebook.plain(f"import threading\na = [1]; k = 3; gate = threading.Lock()\n{setup}")
+    assert notebook.distribute(cell) == 4
+    assert notebook.sent.left_out.keys() == {"gate"}
+
+
+def test_eval_of_the_notebooks_own_or_of_a_model_looks_up_nothing(notebook):
+    notebook.plain(
+        "import torch\na = [1]; model = torch.nn.Linear(1, 1)\ndef eval(model): return model.eval()\ndef f(): return eval(model)"
+    )
+    notebook.distribute("f()")
+    assert all(obj is not notebook.names["a"] for obj in notebook.sent.tracked)
+
+
 def test_only_what_the_cell_reads_is_sent(notebook):
     notebook.plain("a = [1]; b = [2]; k = 3\ndef f(): return g() + k\ndef g(): return 1")
     notebook.distribute("f() + len(a)")

@@ -51,6 +51,8 @@ CELLS = {
     "{a: b, **c}\n{d, *e}": ("a b c d e", ""),
     "x @ y; -z; ~w": ("x y z w", ""),
     "print(f'{x=}')": ("x", ""),
+    "t.query('loss < @best')[f'@{x}'].eval('@k + 1')": ("t x", "best k"),
+    "t.find('@best')": ("t", ""),
     # assignment expressions
     "(n := 3)\nn": ("", ""),
     "(n := n + 1)": ("n", ""),
