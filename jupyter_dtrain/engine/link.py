@@ -73,7 +73,7 @@ def output_of(rank: int, shown: Shown | None) -> Iterator[None]:
 
 
 def look_like_a_notebook() -> None:
-    """Let libraries find what they tell a notebook by when they are imported, a builtin ``get_ipython``: progress bars of the notebook go along."""
+    """Let libraries find a builtin ``get_ipython``, by which they tell a notebook when they are imported: its progress bars come along."""
     from IPython import get_ipython
 
     builtins.get_ipython = get_ipython  # type: ignore[attr-defined]  # IPython has it there while it runs a cell of its own
