@@ -17,8 +17,8 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from torch import nn
 from .alone import all_ranks_come
 from .identity import IdentityMap
 from .leaf_hooks import hooks_after_reduction
-from .modules import parameters_in
+from .modules import Found, parameters_in
 from .nested import NestedPasses
 from .placements import GlobalTensor, Partial, Shard, is_of_share, part_of
 from .reducer import Reducer
@@ -53,10 +53,11 @@ class GradientSync:
         self._world_size = world_size
         self._weight_of = weight_of
         self._on_computed = on_computed
-        self._reducers: OrderedDict[tuple[object, ...], Reducer] = OrderedDict()
+        self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
         self._nested: NestedPasses | None = None  # while a pass is under way
         self._models: list[weakref.ref[nn.Module]] = []
         self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
+        self._parameters = Found(parameters_in)
 
     def know(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
@@ -96,8 +97,7 @@ class GradientSync:
             kept = {id(tensor) for tensor in inputs}
             reached = [leaf for leaf in reached if id(leaf) in kept]
         if not reached:
-            with self._nesting(()):
-                original(roots, scaled, inputs=inputs, **options)
+            self._run(original, roots, scaled, leaves=(), inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
         loss = roots[0].detach() if inputs is None and _is_exchanged(tensors[0]) and roots[0].numel() == 1 else None
@@ -112,20 +112,29 @@ class GradientSync:
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
         hooks = hooks_after_reduction(reached, original, create_graph=bool(options.get("create_graph")))
-        with self._nesting(wanted), hooks, _Computed(roots, self._on_computed):
-            original(roots, scaled, inputs=inputs, **options)
+        with _Computed(roots, self._on_computed):
+            self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, **options)
         for leaf in untouched:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
                 leaf.grad = None  # as on one process: an optimizer passes it over
         if loss is not None:
             reducer.give(tensors[0])
 
-    @contextmanager
-    def _nesting(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Let backward passes run within one that reduces `leaves`, until the end of the ``with`` block."""
+    def _run(
+        self,
+        original: Callable[..., None],
+        roots: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+        *,
+        leaves: Sequence[torch.Tensor],
+        hooks: AbstractContextManager[None] | None = None,
+        **options: Any,
+    ) -> None:
+        """Run a pass that reduces `leaves`, and those that begin within it."""
         nested = self._nested = NestedPasses(leaves)
         try:
-            yield
+            with hooks or nullcontext():
+                original(roots, gradients, **options)
         finally:
             self._nested = None
         nested.finish(world_size=self._world_size)
@@ -133,14 +142,14 @@ class GradientSync:
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
         models = {id(model): model for leaf in reached if (model := self._model(leaf)) is not None}
-        rest = {id(p): p for model in models.values() for p in parameters_in(model) if p.requires_grad and id(p) not in there}
+        rest = {id(p): p for model in models.values() for p in self._parameters.of(model) if p.requires_grad and id(p) not in there}
         return reached + list(rest.values())
 
     def _reducer_for(
         self, leaves: list[torch.Tensor], *, complete: bool, loss: torch.Tensor | None, backward: Callable[..., None]
     ) -> Reducer:
         kind = None if loss is None else (loss.dtype, loss.device)
-        key = (kind, *sorted(map(id, leaves)))
+        key = (kind, frozenset(map(id, leaves)))
         reducer = self._reducers.get(key)
         if reducer is None:
             slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)

@@ -24,6 +24,7 @@ from .exchange import Exchange
 from .gradients import GradientSync
 from .loaders import SharedLoaders
 from .models import ModelCalls
+from .modules import registrations_counted
 from .placements import GlobalTensor
 from .scripting import scripting
 from .timing import BACKWARD, DATA, FORWARD, OPTIMIZER, Timing
@@ -125,6 +126,8 @@ def instrumented(
     def loader_len(self: DataLoader[Any]) -> int:
         return loaders.length(count, self)
 
+    run = backward if gradients is None else partial(gradients.backward, backward)
+
     @wraps(backward)
     def autograd_backward(
         tensors: Any,
@@ -140,16 +143,15 @@ def instrumented(
         if len(grads) == 1 and len(roots) > 1:
             grads *= len(roots)
         only = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-        run = backward if gradients is None else partial(gradients.backward, backward)
         if models.passes.under_way:  # a part of the graph that is computed again, and gone through, within a pass
             run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             return
         on_backward(roots[0])
         before = timing.switch(BACKWARD)
         try:
-            end = Exchange.from_first(models.new_statistics()) if gradients is not None else None
-            with models.passes.one():
-                run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            statistics = models.new_statistics() if gradients is not None else []
+            end = Exchange.from_first(statistics) if statistics else None
+            models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             if end is not None:
                 end()
         finally:
@@ -184,7 +186,7 @@ def instrumented(
         timing.switch(before_step)
         on_optimizer_step(optimizer)
 
-    with hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
+    with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
         for target, name, replacement in (
             (torch.Tensor, "detach_", tensor_detach_),
             (nn.Module, "__init__", module_init),

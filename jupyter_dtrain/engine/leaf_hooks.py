@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -31,17 +31,21 @@ def hooks_set_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
             hooks.update(before)
 
 
-@contextmanager
-def hooks_after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool) -> Iterator[None]:
+def hooks_after_reduction(
+    leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool
+) -> AbstractContextManager[None]:
     """Run hooks of leaves after the reduction: they are to see the gradient of the global batch, not the rank's part of it.
 
     A backward pass of their own, from the leaves' gradients, calls them as PyTorch does: each kind at its moment, those of several leaves
     together, and in the order in which the leaves were reached.
     """
-    hooked = [(leaf, _hooks_of(leaf)[0]) for leaf in leaves if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
-    if not hooked:
-        yield
-        return
+    hooked = [leaf for leaf in leaves if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
+    return _after_reduction(hooked, backward, create_graph=create_graph) if hooked else nullcontext()
+
+
+@contextmanager
+def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool) -> Iterator[None]:
+    hooked = [(leaf, _hooks_of(leaf)[0]) for leaf in leaves]
     reached: list[torch.Tensor] = []
     before = [None if leaf.grad is None else leaf.grad.clone() for leaf, _ in hooked]  # it may lie where the reducer writes
     with hooks_set_aside(leaf for leaf, _ in hooked):
@@ -54,11 +58,11 @@ def hooks_after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[...
             found = {id(leaf): leaf.grad for leaf, _ in hooked}
             for (leaf, _), gradient in zip(hooked, before, strict=True):
                 leaf.grad = gradient
-    leaves = [leaf for leaf in reversed(reached) if found[id(leaf)] is not None]  # what is made last is gone through first
-    if leaves:
+    in_turn = [leaf for leaf in reversed(reached) if found[id(leaf)] is not None]  # what is made last is gone through first
+    if in_turn:
         with torch.enable_grad():
-            ends = [_Same.apply(leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
-        backward(ends, [found[id(leaf)] for leaf in leaves], create_graph=create_graph)
+            ends = [_Same.apply(leaf) for leaf in in_turn]  # type: ignore[no-untyped-call]
+        backward(ends, [found[id(leaf)] for leaf in in_turn], create_graph=create_graph)
 
 
 def _note(reached: list[torch.Tensor], leaf: torch.Tensor, _: torch.Tensor) -> None:

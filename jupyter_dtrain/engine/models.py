@@ -30,7 +30,7 @@ from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
 from .identity import IdentityMap
 from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
-from .modules import has_hooks, modules_in
+from .modules import Found, has_hooks, modules_in
 from .normalization import GlobalNormalization
 from .placements import GlobalTensor, Shard, source_of
 from .randomness import ModelStream
@@ -73,6 +73,7 @@ class ModelCalls:
         self._stream, self._draws, self._normalization = stream, draws, normalization
         self._called: IdentityMap[Called] = IdentityMap()
         self._made: IdentityMap[None] = IdentityMap()
+        self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
         self.passes = BackwardPasses(normalization)
         self.inside = False  # the call of a model is under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
@@ -297,7 +298,7 @@ class ModelCalls:
         for module, called in self._called.items():
             if called.normalizes:
                 called.normalizes = False
-                layers.update((id(layer), layer) for layer in modules_in(module) if isinstance(layer, _NormBase) and self._is_own(layer))
+                layers.update((id(layer), layer) for layer in self._normalizing.of(module) if self._is_own(layer))
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
 
     def _is_own(self, layer: _NormBase) -> bool:

@@ -6,14 +6,20 @@ small model's step takes milliseconds. Where a class has an answer of its own, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 
 from ..capture.originals import names_in
+from .identity import IdentityMap
+
+T = TypeVar("T")
 
 _named_modules, _modules = nn.Module.named_modules, nn.Module.modules
 _named_parameters, _parameters = nn.Module.named_parameters, nn.Module.parameters
@@ -36,6 +42,55 @@ def parameters_in(module: nn.Module) -> list[nn.Parameter]:
     # As `named_parameters` does, it walks over the modules and asks none of them for parameters.
     found = {id(p): p for part in modules_in(module) for p in part._parameters.values() if p is not None}
     return list(found.values())
+
+
+class Found(Generic[T]):
+    """What was found in modules, which holds until something is registered in one of them.
+
+    Parameters
+    ----------
+    find : callable
+        Looks through a module.
+    """
+
+    def __init__(self, find: Callable[[nn.Module], Iterable[T]]) -> None:
+        self._find = find
+        self._found: IdentityMap[tuple[int, list[weakref.ref[T]]]] = IdentityMap()
+
+    def of(self, module: nn.Module) -> list[T]:
+        """Return what there is in `module`."""
+        known = self._found.get(module)
+        if known is not None and known[0] == _num_registered:
+            return [part for reference in known[1] if (part := reference()) is not None]
+        found = list(self._find(module))
+        if _num_registered is not None:
+            self._found.set(module, (_num_registered, [weakref.ref(part) for part in found]))
+        return found
+
+
+_num_registered: int | None = None  # modules and parameters, while they are counted
+
+
+@contextmanager
+def registrations_counted() -> Iterator[None]:
+    """Let :class:`Found` keep what it has found, until the end of the ``with`` block."""
+    global _num_registered
+    _num_registered = 0
+    handles = [
+        register(_registered) for register in (register_module_module_registration_hook, register_module_parameter_registration_hook)
+    ]
+    try:
+        yield
+    finally:
+        _num_registered = None
+        for handle in handles:
+            handle.remove()
+
+
+def _registered(*_: object) -> None:
+    global _num_registered
+    if _num_registered is not None:
+        _num_registered += 1
 
 
 _TORCH = ("torch.", "torchvision.")

@@ -27,11 +27,13 @@ class GlobalNormalization:
     ----------
     share : Share, optional
         The share that a model is called on now; ``None``: normalization is as it always is.
+    again : bool
+        Whether layers see the share that they saw last: they are computed again in a backward pass (activation checkpointing).
     """
 
     def __init__(self) -> None:
         self.share: Share | None = None
-        self._again = False
+        self.again = False
         self._shares: IdentityMap[Share | None] = IdentityMap()  # by a layer's running mean, the share that it saw last
 
     @contextmanager
@@ -52,7 +54,7 @@ class GlobalNormalization:
         ) -> torch.Tensor:
             share = self.share
             if training and running_mean is not None:
-                if self._again:
+                if self.again:
                     share = share or self._shares.get(running_mean)
                 else:
                     self._shares.set(running_mean, share)
@@ -62,15 +64,6 @@ class GlobalNormalization:
 
         with mock.patch.object(F, "batch_norm", batch_norm):
             yield
-
-    @contextmanager
-    def computed_again(self) -> Iterator[None]:
-        """Let layers see the share that they saw last, until the end of the ``with`` block: a backward pass (activation checkpointing)."""
-        self._again = True
-        try:
-            yield
-        finally:
-            self._again = False
 
 
 def _normalized(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -33,15 +33,17 @@ class BackwardPasses:
         self.under_way = False
         self._normalization = normalization
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Run a backward pass until the end of the ``with`` block."""
+    def run(self, backward: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Run a backward pass."""
         self.under_way = True
+        if self._normalization is not None:
+            self._normalization.again = True
         try:
-            with nullcontext() if self._normalization is None else self._normalization.computed_again():
-                yield
+            backward(*args, **options)
         finally:
             self.under_way = False
+            if self._normalization is not None:
+                self._normalization.again = False
 
     def compute_again(self, values: Any) -> bool:
         """Return whether what is called on `values` is called by a backward pass, on tensors of the rank's own."""
