@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parametrize
 
 from .modules import uses_names
 from .placements import GlobalTensor
@@ -36,6 +37,7 @@ class Before:
             for buffer in child.buffers(recurse=False)
             if not isinstance(buffer, GlobalTensor)
         ]
+        self._parametrized = dict(parametrize._cache)  # of `with parametrize.cached():`
         self._stream = stream
         self._random = None if stream is None else stream.other
         self._cell_random = TorchState.now()
@@ -72,6 +74,8 @@ class Before:
                     buffer.copy_(value)
                 elif not torch.equal(buffer, value):
                     buffer.data.copy_(value)  # normalization writes without counting, in scripted modules too, and so does this
+        parametrize._cache.clear()  # else the call is made again with weights of this one, and without its power iterations
+        parametrize._cache.update(self._parametrized)
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
         self._cell_random.set()

@@ -59,6 +59,22 @@ def hooks_noticed(models: ModelCalls) -> Iterator[None]:
         yield
 
 
+class _Data:
+    """The attribute ``Tensor.data``, which takes a global tensor as a whole: PyTorch asks nobody, and would take the rank's part."""
+
+    def __init__(self, whole: Callable[[Any], Any]) -> None:
+        self._whole = whole
+        self._original: Any = torch.Tensor.data
+
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
+        return self._original if tensor is None else self._original.__get__(tensor)
+
+    def __set__(self, tensor: torch.Tensor, value: Any) -> None:
+        if isinstance(value, GlobalTensor) and not isinstance(tensor, GlobalTensor):
+            value = self._whole(value)
+        self._original.__set__(tensor, value)
+
+
 @contextmanager
 def instrumented(
     *,
@@ -188,6 +204,7 @@ def instrumented(
 
     with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
         for target, name, replacement in (
+            (torch.Tensor, "data", _Data(models.whole)),
             (torch.Tensor, "detach_", tensor_detach_),
             (nn.Module, "__init__", module_init),
             (nn.Module, "__call__", module_call),
