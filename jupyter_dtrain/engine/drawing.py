@@ -23,8 +23,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .draws import BODIES, DROPS, Kind, Rows, Shape, kind_of
+from .draws import DROPS, Kind, Rows, Shape, kind_of
 from .exchange import Exchange
+from .function_bodies import BODIES
 from .identity import IdentityMap
 from .placements import Shard
 from .randomness import ModelStream, TorchState

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -224,15 +223,6 @@ _KINDS: dict[Any, Kind] = {
 }
 _BY_ELEMENT = Kind(_of_first, _by_row)
 DROPS = frozenset(function.__name__ for function, kind in _KINDS.items() if kind.draw in (_dropped, _attention, _layers))
-
-
-def _seen_within(function: Any) -> FunctionType:
-    """Return a function of ``torch.nn.functional`` whose body runs under a mode: PyTorch's own hands itself to the mode instead."""
-    names: dict[str, Any] = {name: lambda *_: False for name in vars(F) if name.startswith("has_torch_function")}
-    return FunctionType(function.__code__, {**vars(F), **names}, function.__name__, function.__defaults__, function.__closure__)
-
-
-BODIES = {function: _seen_within(function) for function in (F.gumbel_softmax, F.multi_head_attention_forward)}
 
 
 def kind_of(func: Any, args: tuple[Any, ...]) -> Kind | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from jupyter_dtrain.engine.batches import placed
+from jupyter_dtrain.engine.rules.dispatch import Rules
 from jupyter_dtrain.engine.shares import share_of
 from tests.engine.ranks import RankError, Ranks, Run, double_precision
 from tests.notebook.corpus_cells import apart
@@ -18,10 +20,11 @@ from tests.notebook.corpus_cells import apart
 # On x: (B, 4), y: (B,) classes of 3, t: (B,), img: (B, 2, 4, 4), seq: (B, 5, 3), which are shared out, and on w: (4,), a leaf, and
 # z: (B, 4), which every rank has whole.
 OPERATIONS = (Path(__file__).parent / "operations.txt").read_text(encoding="utf-8").splitlines()
+ON_PARTS = (Path(__file__).parent / "on_parts.txt").read_text(encoding="utf-8").splitlines()  # which put no batch together
 
 
-def cases() -> list[str]:
-    return [line if "result = " in line else f"result = {line}" for line in OPERATIONS]
+def cases(lines: list[str]) -> list[str]:
+    return [line if "result = " in line else f"result = {line}" for line in lines]
 
 
 def batch_of(size: int) -> dict[str, torch.Tensor]:
@@ -81,7 +84,7 @@ def ranks():
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
 @pytest.mark.parametrize("size", [7, 2])  # on three ranks: shares that differ, and a rank without a sample
 def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
-    codes = cases()
+    codes = cases(OPERATIONS + ON_PARTS)
     wrong = []
     for code in codes:
         expected = pickle.loads(outcome(None, code, size, requires_grad))
@@ -101,6 +104,26 @@ def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
                 wrong.append(f"rank {rank}: {code}: {different}")
                 break
     assert not wrong, "\n".join(wrong)
+
+
+def put_together(run: Run, codes: list[str], size: int) -> list[str]:
+    """Return those of `codes` for which a batch is put together."""
+    found = []
+    for code in codes:
+
+        def on_wholes(*_: Any, code: str = code) -> Any:
+            raise AssertionError(code)
+
+        with mock.patch.object(Rules, "on_wholes", on_wholes):
+            answer = pickle.loads(outcome(run, code, size, False))
+        if isinstance(answer, str):
+            found.append(answer)
+    return found
+
+
+def test_these_operations_put_no_batch_together(ranks):
+    for found in ranks.call(3, put_together, cases(ON_PARTS), 7):
+        assert not found, "\n".join(found)
 
 
 WRITTEN = """

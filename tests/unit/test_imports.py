@@ -95,6 +95,7 @@ ENGINE_ORDER = [
     "batches",
     "rows",
     "collation",
+    "function_bodies",
     "rules",
     "draws",
     "entropy",

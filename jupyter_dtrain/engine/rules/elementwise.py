@@ -56,6 +56,23 @@ def _partials_whole(rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any])
     return tuple(convert(arg) for arg in args), {key: convert(value) for key, value in kwargs.items()}
 
 
+def fitted(value: Any, placement: Shard, from_right: int) -> Any:
+    """Return an operand that goes with a part whose batch is the dim `from_right` (1 is the last): what all ranks have is cut to match."""
+    if isinstance(value, GlobalTensor):
+        other = value.placement
+        if not isinstance(other, Shard) or other.share != placement.share or other.unit != placement.unit:
+            raise NeedsWhole
+        if ndim_of(value) - other.dim != from_right:
+            raise NeedsWhole
+    elif isinstance(value, torch.Tensor):
+        dim = value.dim() - from_right
+        if dim >= 0 and value.shape[dim] != 1:
+            if value.shape[dim] != placement.total:
+                raise NeedsWhole
+            return value[at(dim, placement.loaded)]
+    return value
+
+
 def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[GlobalTensor]) -> Any:
     first = operands[0]
     assert isinstance(first.placement, Shard)
@@ -63,23 +80,9 @@ def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     from_right = ndim_of(first) - placement.dim
 
     def fit(value: Any) -> Any:
-        if isinstance(value, GlobalTensor):
-            other = value.placement
-            assert isinstance(other, Shard)
-            same = other.share == placement.share and other.unit == placement.unit
-            if not same or ndim_of(value) - other.dim != from_right:
-                raise NeedsWhole
-            return value
-        if isinstance(value, torch.Tensor):
-            dim = value.dim() - from_right
-            if dim >= 0 and value.shape[dim] == placement.total and value.shape[dim] != 1:
-                return value[at(dim, placement.loaded)]
-            if dim >= 0 and value.shape[dim] != 1:
-                raise NeedsWhole
-            return value
         if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
             return type(value)(fit(item) for item in value)
-        return value
+        return fitted(value, placement, from_right)
 
     new_args = tuple(fit(arg) for arg in args)
     new_kwargs = {key: fit(value) for key, value in kwargs.items()}
@@ -203,8 +206,10 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 def to_dtype(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Conversions: exact for a shard; of partial values only between types that keep sums (not to integers or bool)."""
     first = args[0]
+    if not isinstance(first, GlobalTensor):
+        return rules.local(func, args, kwargs)  # the other tensor lends its type
     result = keeps(rules, func, args, kwargs)
-    if isinstance(first, GlobalTensor) and isinstance(first.placement, Partial) and isinstance(result, torch.Tensor):
+    if isinstance(first.placement, Partial) and isinstance(result, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             old, new = first.dtype, result.dtype
         if new != old and (new == torch.bool or (old.is_floating_point and not new.is_floating_point)):

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from ..function_bodies import BODIES
 from ..placements import GlobalTensor, Shard, part_of, place
-from .dispatch import NeedsWhole, Rules, at, blank_like, changes_in_place, global_shape, globals_in, the_shard
+from .dispatch import NeedsWhole, Rules, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -37,15 +38,41 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return result.requires_grad_() if wants_gradient else result
 
 
-def bernoulli(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``bernoulli`` of a shard of probabilities: each entry takes one number of the stream, whatever its probability."""
-    tensor, placement = the_shard(args, kwargs)
-    if len(args) > 1 or kwargs:
+def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Draws with a distribution for each entry (``bernoulli``, ``normal``) or row (``multinomial``).
+
+    Each takes as many numbers of the stream whatever its distribution, so those of other ranks' entries need not be known.
+    """
+    operands = globals_in((*args, *kwargs.values()))
+    placement, ndim = operands[0].placement, ndim_of(operands[0])
+    plain = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor)]
+    if plain or not isinstance(placement, Shard) or any(t.placement != placement or ndim_of(t) != ndim for t in operands):
         raise NeedsWhole
+    if func in _BY_ROW and ndim == 2 and placement.dim:  # samples of the batch are drawn
+        whole = blank_like(part_of(operands[0]), placement.dim, placement.total)
+        return func(whole.copy_(rules.whole(operands[0]).detach()), *args[1:], **kwargs)
+    if func in _BY_ROW and ndim != 2:
+        raise NeedsWhole
+    rows = at(placement.dim, placement.loaded)
+
+    def spread(value: Any) -> Any:
+        if not isinstance(value, GlobalTensor):
+            return value
+        whole = blank_like(part_of(value), placement.dim, placement.total).fill_(0.5)
+        whole[rows] = part_of(value)
+        return whole
+
     with torch._C.DisableTorchFunctionSubclass():
-        whole, rows = blank_like(tensor, placement.dim, placement.total).fill_(0.5), at(placement.dim, placement.loaded)
-        whole[rows] = tensor
-        return place(func(whole)[rows].contiguous(), placement)
+        drawn = func(*map(spread, args), **{key: spread(value) for key, value in kwargs.items()})
+        return place(drawn[rows].contiguous(), placement)
+
+
+_BY_ROW = frozenset((torch.multinomial, torch.Tensor.multinomial))
+
+
+def in_python(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function that is written in Python, operation by operation."""
+    return BODIES[func](*args, **kwargs)
 
 
 def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

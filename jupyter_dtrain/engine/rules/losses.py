@@ -125,3 +125,26 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 _ASK = 8
+
+
+def ctc(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``ctc_loss`` of targets in rows: the samples are along the second dim of what is predicted."""
+    names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    predicted, targets = given.get("log_probs"), given.get("targets")
+    if not isinstance(predicted, GlobalTensor) or not isinstance(targets, torch.Tensor) or ndim_of(predicted) != 3 or ndim_of(targets) != 2:
+        raise NeedsWhole
+    placement = predicted.placement
+    if not isinstance(placement, Shard) or placement.dim != 1 or placement.unit != 1:
+        raise NeedsWhole
+    rows = Shard(0, placement.share)
+    for name in names[1:4]:
+        value = given.get(name)
+        if isinstance(value, GlobalTensor):
+            if value.placement != rows:
+                raise NeedsWhole
+        elif not isinstance(value, torch.Tensor | list | tuple) or len(value) != placement.total:
+            raise NeedsWhole
+        else:
+            given[name] = value[placement.loaded]
+    return _reduced(rules, func, (), given, given.get("reduction", "mean"), rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ..exchange import nothing_of, weigh
 from ..later import Later, is_narrow, keep_later, may_wait
@@ -47,18 +46,18 @@ _DEFAULT_DIM: dict[str, tuple[int, ...]] = {
 }
 
 
-def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``gather`` along another dim than the batch, of an index that is cut in the same way."""
-    if kwargs or len(args) != 3:
+def quantile(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``quantile`` along another dim than the batch: of more than one there is a dim more, at the front."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    dims = dims_of(args, kwargs, ndim, 2)
+    if dims is None or placement.dim in dims:
         raise NeedsWhole
-    source, other = args[0], next((arg for arg in args[1:] if isinstance(arg, torch.Tensor)), None)
-    dim = next((arg for arg in args[1:] if isinstance(arg, int)), None)
-    if not isinstance(source, GlobalTensor) or not isinstance(other, GlobalTensor) or dim is None:
-        raise NeedsWhole
-    placement = source.placement
-    if not isinstance(placement, Shard) or other.placement != placement or dim % ndim_of(source) == placement.dim:
-        raise NeedsWhole
-    return place(rules.local(func, args, {}), placement)
+    result = rules.local(func, args, kwargs)
+    quantiles = kwargs.get("q", args[1] if len(args) > 1 else None)
+    more = isinstance(quantiles, torch.Tensor) and quantiles.dim()
+    lost = sum(dim < placement.dim for dim in dims) if ndim_of(result) - more < ndim else 0
+    return place(result, Shard(placement.dim - lost + more, placement.share, placement.unit))
 
 
 def scatter(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -77,16 +76,18 @@ def scatter(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return result if result is target else place(result, placement)
 
 
-def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Distances and similarities of corresponding rows."""
-    first, second = (args[0], args[1]) if len(args) > 1 else (None, None)
-    if not isinstance(first, GlobalTensor) or not isinstance(second, GlobalTensor) or first.placement != second.placement:
+def all_or_any(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``all`` and ``any``: over the batch, ranks count where it is otherwise."""
+    tensor, placement = the_shard(args, kwargs)
+    dims = dims_of(args, kwargs, ndim_of(tensor))
+    if dims is not None and placement.dim not in dims:
+        return along(rules, func, args, kwargs)
+    result = rules.local(func, args, kwargs)
+    if result.dtype != torch.bool or "out" in kwargs:
         raise NeedsWhole
-    ndim, placement = ndim_of(first), first.placement
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else 1) if func is F.cosine_similarity else -1
-    if not isinstance(placement, Shard) or ndim_of(second) != ndim or ndim < 2 or dim % ndim <= placement.dim:
-        raise NeedsWhole
-    return place(rules.local(func, args, kwargs), placement)
+    is_any = "any" in func.__name__
+    counted = (result if is_any else ~result).long() * int(placement.counts)
+    return (rules.exchange.total(counted) > 0) == is_any
 
 
 def mean(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import (
     NeedsWhole,
     Rules,
+    at,
     changes_in_place,
     globals_in,
     map_result,
@@ -43,6 +45,9 @@ _MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
     "pixel_shuffle": 4,
     "pixel_unshuffle": 4,
     "local_response_norm": 3,
+    "lp_pool1d": 3,
+    "lp_pool2d": 4,
+    "channel_shuffle": 3,
 }
 
 
@@ -50,16 +55,23 @@ def _reaches_rows(func: Any, ndim: int, args: tuple[Any, ...], kwargs: dict[str,
     """Return whether an operation on the last dims is on all dims, the batch's included."""
     if func is F.pad:
         return len(kwargs.get("pad", args[1] if len(args) > 1 else ())) >= 2 * ndim
-    if func is F.layer_norm:
+    if func is F.batch_norm:
+        return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
+    if func in _NORMALIZE_LAST:
         return len(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())) >= ndim
     return False
+
+
+_NORMALIZE_LAST = frozenset((F.layer_norm, F.rms_norm, torch.rms_norm))
 
 
 def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Like :func:`rowwise`, where rows may be single numbers (indices of an embedding, classes to encode)."""
     first = args[0]
-    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or globals_in(args[1:]):
+    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or globals_in((*args[1:], *kwargs.values())):
         raise NeedsWhole
+    if func is F.embedding_bag and (ndim_of(first) != 2 or first.placement.dim):
+        raise NeedsWhole  # bags of any length
     if func is F.one_hot and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
         raise NeedsWhole  # their number depends on the data
     placement = first.placement
@@ -72,8 +84,9 @@ def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     operands = list(rest[0]) if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
     terms, arrow, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
     inputs = terms.split(",")
-    if not arrow or "." in equation or len(inputs) != len(operands) or kwargs:
+    if not arrow or len(inputs) != len(operands) or kwargs:
         raise NeedsWhole
+    inputs, result = _spelled_out(inputs, result, operands)
     placements = {tensor.placement for tensor in operands if isinstance(tensor, GlobalTensor)}
     shards = [(term, t.placement) for term, t in zip(inputs, operands, strict=True) if isinstance(t, GlobalTensor)]
     if any(not isinstance(placement, Shard) or placement.unit != 1 for placement in placements):
@@ -84,13 +97,32 @@ def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if len(letters) != 1 or len({p.share for p in placements if isinstance(p, Shard)}) != 1:
         raise NeedsWhole
     (letter,) = letters
+    own = []
     for term, tensor in zip(inputs, operands, strict=True):
-        if term.count(letter) != int(isinstance(tensor, GlobalTensor)):
+        if term.count(letter) > 1 or (isinstance(tensor, GlobalTensor) and letter not in term):
             raise NeedsWhole
-    found = rules.local(func, (equation, *operands), {})
+        if letter in term and not isinstance(tensor, GlobalTensor):
+            dim = term.index(letter)
+            if len(term) != tensor.dim() or tensor.shape[dim] != placement.total:
+                raise NeedsWhole
+            tensor = tensor[at(dim, placement.loaded)]
+        own.append(tensor)
+    found = rules.local(func, (f"{','.join(inputs)}->{result}", *own), {})
     if letter in result:
         return place(found, Shard(result.index(letter), placement.share))
     return place(found if placement.counts else nothing_of(found), Partial())
+
+
+def _spelled_out(terms: list[str], result: str, operands: list[Any]) -> tuple[list[str], str]:
+    """Return the terms of an equation, and its result, with letters for the dots."""
+    counts = {ndim_of(t) - len(term.replace("...", "")) for term, t in zip(terms, operands, strict=True) if "..." in term}
+    if not counts:
+        return terms, result
+    free = [letter for letter in string.ascii_letters if letter not in "".join(terms) + result]
+    if len(counts) > 1 or not 0 <= min(counts) <= len(free):
+        raise NeedsWhole  # what is missing is broadcast
+    dots = "".join(free[: min(counts)])
+    return [term.replace("...", dots) for term in terms], result.replace("...", dots)
 
 
 def matrices(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,15 +174,44 @@ def addmm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Matrix products: rows of a shard times a whole matrix, or two batches of matrices."""
+    """Matrix products: rows of a shard times a whole matrix, a whole matrix times columns of one, or two batches of matrices."""
     if len(args) != 2 or kwargs:
         raise NeedsWhole
     left, right = args
-    if not isinstance(left, GlobalTensor) or not isinstance(left.placement, Shard) or left.placement.dim != 0 or ndim_of(left) < 2:
+    if not isinstance(left, GlobalTensor):
+        return _columns(rules, func, left, right)
+    if not isinstance(left.placement, Shard) or left.placement.dim != 0 or ndim_of(left) < 2:
         raise NeedsWhole
+    placement = left.placement
     if isinstance(right, GlobalTensor):
-        if right.placement != left.placement or ndim_of(left) != ndim_of(right) or ndim_of(left) < 3:
+        if right.placement != placement or ndim_of(left) != ndim_of(right) or ndim_of(left) < 3:
             raise NeedsWhole
-    elif not isinstance(right, torch.Tensor) or right.dim() > 2:
+    elif not isinstance(right, torch.Tensor):
         raise NeedsWhole
-    return place(rules.local(func, args, {}), left.placement)
+    elif right.dim() > 2:
+        right = _matrices_for(left, right, placement)
+    return place(rules.local(func, (left, right), {}), placement)
+
+
+def _matrices_for(shard: GlobalTensor, matrices: torch.Tensor, placement: Shard) -> torch.Tensor:
+    """Return the rank's of a batch of whole matrices that are multiplied with those of a shard."""
+    if matrices.dim() > ndim_of(shard):
+        raise NeedsWhole
+    if matrices.dim() < ndim_of(shard) or matrices.shape[0] == 1:
+        return matrices
+    if matrices.shape[0] != placement.total:
+        raise NeedsWhole
+    return matrices[placement.loaded]
+
+
+def _columns(rules: Rules, func: Any, left: Any, right: GlobalTensor) -> Any:
+    """Multiply what all ranks have with columns of a shard, or with matrices of one."""
+    placement, ndim = right.placement, ndim_of(right)
+    if not isinstance(left, torch.Tensor) or not isinstance(placement, Shard) or left.dim() == 0:
+        raise NeedsWhole
+    if ndim == 2 and placement.dim == 1 and left.dim() <= 2:
+        return place(rules.local(func, (left, right), {}), Shard(left.dim() - 1, placement.share, placement.unit))
+    if ndim < 3 or placement.dim:
+        raise NeedsWhole
+    left = _matrices_for(right, left, placement) if left.dim() > 2 else left
+    return place(rules.local(func, (left, right), {}), placement)

@@ -1,4 +1,4 @@
-"""Shapes, views, indexing and joining."""
+"""Shapes, views and joining."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ..placements import GlobalTensor, Shard, place
 from .dispatch import (
     NeedsWhole,
     Rules,
+    at,
     dims_of,
     global_shape,
+    globals_in,
     ndim_of,
     the_shard,
 )
@@ -40,9 +42,11 @@ def reshape(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     given = kwargs.get("shape", kwargs.get("size", args[1:]))
     if len(given) == 1 and isinstance(given[0], list | tuple):
         given = given[0]
-    if not given or not all(isinstance(size, int) for size in given) or placement.dim != 0:
-        raise NeedsWhole  # view(dtype), or samples along another dim
+    if not given or not all(isinstance(size, int) for size in given):
+        raise NeedsWhole  # view(dtype)
     whole = global_shape(tensor)
+    if whole[: placement.dim].numel() != 1:
+        raise NeedsWhole  # samples along another dim
     sizes = list(given)
     if -1 in sizes:
         known = 1
@@ -69,7 +73,7 @@ def _regrouped(tensor: GlobalTensor, placement: Shard, sizes: list[int], whole: 
 
 
 def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``flatten``: as a reshape of the global shape."""
+    """``flatten`` and ``ravel``: as a reshape of the global shape."""
     tensor, placement = the_shard(args, kwargs)
     ndim = ndim_of(tensor)
     start = kwargs.get("start_dim", args[1] if len(args) > 1 else 0) % max(ndim, 1)
@@ -120,6 +124,30 @@ def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
             given = given[0]
         order = [dim % ndim for dim in given]
     return place(rules.local(func, args, kwargs), Shard(order.index(placement.dim), placement.share, placement.unit))
+
+
+def move(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``movedim``."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    given = [kwargs.get(key, args[i] if len(args) > i else None) for i, key in ((1, "source"), (2, "destination"))]
+    ends = [(dims,) if isinstance(dims, int) else tuple(dims or ()) for dims in given]
+    sources, targets = ([dim % ndim for dim in dims] for dims in ends)
+    result = rules.local(func, args, kwargs)  # and PyTorch's own errors
+    others = iter(dim for dim in range(ndim) if dim not in sources)
+    order = [sources[targets.index(dim)] if dim in targets else next(others) for dim in range(ndim)]
+    return place(result, Shard(order.index(placement.dim), placement.share, placement.unit))
+
+
+def unflatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``unflatten`` of another dim than the batch."""
+    tensor, placement = the_shard(args, kwargs)
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if not isinstance(dim, int) or dim % ndim_of(tensor) == placement.dim:
+        raise NeedsWhole
+    result = rules.local(func, args, kwargs)
+    more = ndim_of(result) - ndim_of(tensor) if dim % ndim_of(tensor) < placement.dim else 0
+    return place(result, Shard(placement.dim + more, placement.share, placement.unit))
 
 
 def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,7 +216,7 @@ def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
 
 
 def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``select``, ``narrow`` and ``index_select`` along another dim than the batch."""
+    """``select`` and ``narrow`` along another dim than the batch."""
     tensor, placement = the_shard(args, kwargs)
     dims = dims_of(args[:2], kwargs, ndim_of(tensor))
     if dims is None or placement.dim in dims:
@@ -197,52 +225,38 @@ def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return place(rules.local(func, args, kwargs), Shard(placement.dim - lost, placement.share, placement.unit))
 
 
-def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Indexing that takes whole rows of the batch: ``x[:, 3]``, ``x[..., 0]``."""
-    tensor, placement = the_shard(args[:1], {})
-    where = args[1] if isinstance(args[1], tuple) else (args[1],)
-    if placement.dim != 0 or not where or not _all_rows(where[0], placement):
-        raise NeedsWhole
-    rest = where[1:]
-    if any(isinstance(item, torch.Tensor | list) or item is Ellipsis for item in rest):
-        raise NeedsWhole
-    if where[0] is Ellipsis and len([item for item in rest if item is not None]) >= ndim_of(tensor):
-        raise NeedsWhole  # the dots stand for nothing
-    local = (slice(None) if isinstance(where[0], slice) else where[0], *rest)
-    if func is torch.Tensor.__setitem__:
-        value = args[2]
-        if isinstance(value, GlobalTensor):
-            if value.placement != placement:
-                raise NeedsWhole
-        elif isinstance(value, torch.Tensor) and value.dim():
-            with torch._C.DisableTorchFunctionSubclass():
-                ndim = tensor[local].dim()
-            if value.dim() == ndim and value.shape[0] == placement.total:
-                value = value[placement.loaded]
-            elif value.dim() >= ndim and value.shape[0] != 1:
-                raise NeedsWhole
-        return rules.local(func, (tensor, local, value), {})
-    return place(rules.local(func, (tensor, local), {}), placement)
-
-
-def _all_rows(item: Any, placement: Shard) -> bool:
-    if item is Ellipsis:
-        return True
-    return isinstance(item, slice) and item.indices(placement.total) == (0, placement.total, 1)
-
-
 def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``cat`` and ``stack`` along another dim than the batch."""
+    """``cat`` and ``stack`` along another dim than the batch; what all ranks have, and as long, is cut to match."""
     parts = args[0] if args else kwargs.get("tensors")
-    if not isinstance(parts, list | tuple) or not all(isinstance(t, GlobalTensor) for t in parts):
+    if not isinstance(parts, list | tuple) or not all(isinstance(t, torch.Tensor) for t in parts):
         raise NeedsWhole
-    placement = parts[0].placement
-    if not isinstance(placement, Shard) or any(t.placement != placement for t in parts):
+    shards = globals_in(parts)
+    placement, ndim = shards[0].placement, ndim_of(shards[0])
+    if not isinstance(placement, Shard) or any(t.placement != placement for t in shards) or any(ndim_of(t) != ndim for t in parts):
         raise NeedsWhole
-    ndim = ndim_of(parts[0]) + (func is torch.stack)
+    own = []
+    for part in parts:
+        if not isinstance(part, GlobalTensor):
+            if part.shape[placement.dim] != placement.total:
+                raise NeedsWhole
+            part = part[at(placement.dim, placement.loaded)]
+        own.append(part)
+    ndim += func is torch.stack
     dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0)) % ndim
-    if func is torch.stack:
-        return place(rules.local(func, args, kwargs), Shard(placement.dim + (dim <= placement.dim), placement.share, placement.unit))
-    if dim == placement.dim:
+    options = {key: value for key, value in kwargs.items() if key not in ("tensors", "dim", "axis")}
+    if func is not torch.stack and dim == placement.dim:
         raise NeedsWhole
-    return place(rules.local(func, args, kwargs), placement)
+    result = rules.local(func, (own, dim), options)
+    return place(result, Shard(placement.dim + (func is torch.stack and dim <= placement.dim), placement.share, placement.unit))
+
+
+def columns(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``hstack`` and ``column_stack``."""
+    if kwargs or not isinstance(args[0], list | tuple) or not all(isinstance(t, torch.Tensor) for t in args[0]):
+        raise NeedsWhole
+    parts = list(args[0])
+    if func is torch.column_stack:
+        parts = [part.unsqueeze(1) if ndim_of(part) == 1 else part for part in parts]
+    if any(ndim_of(part) < 2 for part in parts):
+        raise NeedsWhole
+    return join(rules, torch.cat, (parts, 1), {})

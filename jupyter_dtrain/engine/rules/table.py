@@ -11,18 +11,22 @@ import torch.nn.functional as F
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
 from .gradients import backward, grad, gradient, is_leaf
-from .likes import bernoulli, constant_like, deepcopy, dropout, local_value, new_like, random_like, set_property
-from .losses import loss
-from .reductions import along, extreme, gather, mean, pairwise, scatter, total, unpack
+from .indexing import gather, index, look_up, select
+from .inner import FFT_NAMES, NAMES, inner
+from .likes import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
+from .losses import ctc, loss
+from .pairs import affine_grid, attention, distances, outer, paired, pairwise
+from .reductions import all_or_any, along, extreme, mean, quantile, scatter, total, unpack
 from .rows import addmm, einsum, lookup, matrices, product, rowwise
 from .shapes import (
     as_other,
     broadcast,
+    columns,
     count,
     expand,
     flatten,
-    index,
     join,
+    move,
     part_along,
     permute,
     repeat,
@@ -30,6 +34,7 @@ from .shapes import (
     reshape,
     shape,
     squeeze,
+    unflatten,
     unsqueeze,
 )
 
@@ -37,27 +42,30 @@ _UNARY = """abs absolute acos acosh asin asinh atan atanh bitwise_not ceil cos c
 fix floor frac isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num
 neg negative positive
 rad2deg reciprocal relu round rsqrt sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc sgn angle conj real imag
-clamp clip clamp_min clamp_max masked_fill fill where lerp addcmul addcdiv nextafter
+i0 polygamma mvlgamma clamp clip clamp_min clamp_max masked_fill fill where lerp addcmul addcdiv nextafter
 __abs__ __invert__ __neg__ __pos__"""
 _BINARY = """add sub subtract rsub mul multiply div divide true_divide floor_divide fmod remainder pow float_power atan2 arctan2 hypot
 maximum minimum fmax fmin eq ne lt le gt ge not_equal greater greater_equal less less_equal isclose logical_and logical_or logical_xor
-bitwise_and bitwise_or bitwise_xor xlogy copysign heaviside
+bitwise_and bitwise_or bitwise_xor xlogy copysign heaviside logaddexp logaddexp2 ldexp complex polar gcd lcm
 __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __rdiv__ __div__ __floordiv__ __rfloordiv__
 __mod__ __rmod__ __pow__ __rpow__
 __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __or__ __xor__ __rand__ __ror__ __rxor__
 __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"""
+_SPECIAL = """bessel_j0 bessel_j1 digamma entr erf erfc erfcx erfinv exp2 expit expm1 gammainc gammaincc gammaln i0 i0e i1
+i1e log1p log_ndtr logit multigammaln ndtr ndtri polygamma psi round sinc xlog1py xlogy zeta"""
 _ACTIVATIONS = """relu relu6 elu selu celu leaky_relu gelu silu mish hardswish hardtanh hardsigmoid softplus softsign tanhshrink
 logsigmoid sigmoid tanh threshold softshrink hardshrink"""
 _ROWS = """linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d
 max_pool3d avg_pool1d avg_pool2d
 avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d layer_norm group_norm
-instance_norm interpolate pad pixel_shuffle pixel_unshuffle unfold fold upsample local_response_norm"""
+instance_norm interpolate pad pixel_shuffle pixel_unshuffle unfold fold upsample local_response_norm prelu rms_norm batch_norm
+max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices lp_pool1d lp_pool2d channel_shuffle"""
 _LOSSES = """cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits
 kl_div poisson_nll_loss gaussian_nll_loss hinge_embedding_loss soft_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 multi_margin_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss triplet_margin_with_distance_loss"""
 _ALONG = """softmax log_softmax softmin argmax argmin cumsum cumprod logsumexp sort argsort topk kthvalue median mode
-prod std var norm amax amin
-all any flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
+prod std var norm amax amin nanmedian
+flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
 _KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda pin_memory share_memory_ alias zero_"""
 _CONVERTS = "to type double float half bfloat16 long int short char byte bool type_as"
 _MATRICES = """cholesky inv inverse det slogdet logdet solve solve_triangular cholesky_solve eigh eigvalsh svd svdvals qr pinv pinverse
@@ -65,7 +73,7 @@ matrix_exp matrix_power"""
 _SCATTER = "scatter scatter_add scatter_reduce scatter_ scatter_add_ scatter_reduce_"
 _LIKE = "zeros_like ones_like empty_like full_like"
 _RANDOM_LIKE = "rand_like randn_like randint_like"
-_NEW = "new_zeros new_ones new_empty new_full new_tensor"
+_NEW = "new new_zeros new_ones new_empty new_full new_tensor"
 _VALUES = """dtype device is_cuda requires_grad grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
 output_nr itemsize is_nested is_xpu is_mkldnn"""
 _METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference
@@ -104,21 +112,38 @@ def _table() -> dict[Any, Rule]:
     in_place = " ".join(f"{name}_" for name in (_UNARY + " " + _BINARY).split() if not name.startswith("__"))
     add(elementwise, _named(_UNARY + " " + _BINARY + " " + in_place, torch, torch.Tensor))
     add(elementwise, _named(_ACTIVATIONS, F, torch.special))
-    add(rowwise, _named(_ROWS, F, torch))
-    add(lookup, [F.embedding, F.one_hot])
-    add(product, [torch.matmul, torch.mm, torch.bmm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.__matmul__])
+    add(elementwise, _named(_SPECIAL, torch.special))
+    add(elementwise, _properties("real imag"))
+    add(rowwise, [function for function in _named(_ROWS, F, torch) if function is not torch.batch_norm])
+    add(lookup, [F.embedding, F.one_hot, F.embedding_bag])
+    add(look_up, _named("bucketize isin take searchsorted", torch, torch.Tensor))
+    add(select, _named("index_select", torch, torch.Tensor))
+    add(paired, _named("grid_sample bilinear max_unpool1d max_unpool2d max_unpool3d", F))
+    add(affine_grid, [F.affine_grid])
+    add(attention, [F.scaled_dot_product_attention])
+    add(product, _named("matmul mm bmm mv __matmul__ __rmatmul__", torch, torch.Tensor))
+    add(distances, [torch.cdist])
+    add(outer, _named("outer ger", torch, torch.Tensor))
     add(addmm, _named("addmm addmm_", torch, torch.Tensor))
     add(matrices, _named(_MATRICES, torch.linalg, torch, torch.Tensor))
     add(loss, _named(_LOSSES, F))
     add(along, _named(_ALONG, *everywhere))
     add(along, _named("norm vector_norm matrix_norm", torch.linalg))
+    add(along, _named("softmax log_softmax logsumexp", torch.special))
+    add(quantile, _named("quantile nanquantile", torch, torch.Tensor))
+    add(inner, _named(NAMES, torch, torch.Tensor))
+    add(inner, _named(FFT_NAMES, torch.fft))
+    add(ctc, [F.ctc_loss])
+    add(all_or_any, _named("all any _is_all_true _is_any_true", torch, torch.Tensor))
     add(mean, [torch.mean, torch.Tensor.mean])
     add(total, [torch.sum, torch.Tensor.sum])
     add(extreme, [torch.max, torch.Tensor.max, torch.min, torch.Tensor.min])
     add(shape, [torch.Tensor.size, torch.Tensor.shape.__get__])  # type: ignore[attr-defined]
     add(count, [torch.Tensor.__len__, torch.numel, torch.Tensor.numel, torch.Tensor.nelement])
     add(reshape, [torch.reshape, torch.Tensor.reshape, torch.Tensor.view])
-    add(flatten, [torch.flatten, torch.Tensor.flatten])
+    add(flatten, _named("flatten ravel", torch, torch.Tensor))
+    add(unflatten, _named("unflatten", torch, torch.Tensor))
+    add(move, _named("movedim moveaxis", torch, torch.Tensor))
     add(squeeze, [torch.squeeze, torch.Tensor.squeeze])
     add(unsqueeze, [torch.unsqueeze, torch.Tensor.unsqueeze])
     add(permute, _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
@@ -129,14 +154,15 @@ def _table() -> dict[Any, Rule]:
     add(repeat, [torch.Tensor.repeat, torch.tile, torch.Tensor.tile])
     add(repeat_interleave, [torch.repeat_interleave, torch.Tensor.repeat_interleave])
     add(einsum, [torch.einsum])
-    add(part_along, _named("select narrow index_select", torch, torch.Tensor))
+    add(part_along, _named("select narrow", torch, torch.Tensor))
     add(index, [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
     add(join, [torch.cat, torch.concat, torch.concatenate, torch.stack])
+    add(columns, [torch.hstack, torch.column_stack])
     add(unpack, _named("chunk split tensor_split unbind", torch, torch.Tensor))
     add(keeps, _named(_KEEPS, torch, torch.Tensor))
     add(keeps, _properties("data"))
     add(to_dtype, _named(_CONVERTS, torch.Tensor))
-    add(pairwise, [F.pairwise_distance, F.cosine_similarity])
+    add(pairwise, [F.pairwise_distance, F.cosine_similarity, torch.linalg.vecdot])
     add(deepcopy, [torch.Tensor.__deepcopy__])
     add(scatter, _named(_SCATTER, torch, torch.Tensor))
     add(gather, [torch.gather, torch.Tensor.gather, torch.take_along_dim, torch.Tensor.take_along_dim])
@@ -144,7 +170,8 @@ def _table() -> dict[Any, Rule]:
     add(set_property, _setters("requires_grad grad data"))
     add(random_like, _named(_RANDOM_LIKE, torch, torch.Tensor))
     add(random_like, _RANDOM_IN_PLACE)
-    add(bernoulli, [torch.bernoulli, torch.Tensor.bernoulli])
+    add(drawn_by_entry, [*_named("bernoulli multinomial", torch, torch.Tensor), torch.normal])
+    add(in_python, [F.gumbel_softmax])
     add(dropout, _named("dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout", F))
     add(new_like, _named(_NEW, torch.Tensor))
     add(local_value, _properties(_VALUES))
@@ -157,7 +184,6 @@ def _table() -> dict[Any, Rule]:
     add(read_number, _named(_NUMBERS, torch.Tensor))
     add(read_text, [torch.Tensor.__repr__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
-    add(read, _named("_is_all_true _is_any_true", torch))  # checks of torch.distributions
     return table
 
 
