@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 _OF_THE_PROCESS = (
-    *("CUDA_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_", "MASTER_", "MKL_", "MPLBACKEND"),
-    *("NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON", "RANK", "ROCR_", "ROLE_", "TORCHELASTIC_", "TORCH_CPP_", "TP_", "WORLD_SIZE"),
+    *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
+    *("MASTER_", "MKL_", "MPLBACKEND", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON", "RANK", "ROCR_", "ROLE_"),
+    *("TORCHELASTIC_", "TORCH_CPP_", "TP_", "WORLD_SIZE"),
 )
 """Beginnings of the environment variables that an engine has values of its own for."""
 

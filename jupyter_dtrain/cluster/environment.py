@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # What a step frees stays with the process for the next one, as far as glibc is asked: by default it returns a block of 32 MB or more to the
 # system, which then clears every page of the next step's anew. Engines give it back when they are idle (`engine/idle.py`).
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+# Its heap in pages of 2 MB where the system has them on request: new memory then costs a fault for each of these, and not for every 4 kB.
+LARGE_PAGES = "glibc.malloc.hugetlb"
 MARKER = "JUPYTER_DTRAIN_CLUSTER"
 BLOBS = "JUPYTER_DTRAIN_BLOBS"
 # What belongs to the kernel's own process (Jupyter's parent watch, ipyparallel's settings for another cluster).
@@ -44,6 +46,7 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
             MARKER: marker,
             BLOBS: str(folders.blobs),
             CONNECTION_FILE: str(connection_file),
+            "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),
             "IPYTHONDIR": str(folders.profile),
             "IPP_PROFILE_DIR": str(folders.profile),
             "PYTHONUNBUFFERED": "1",  # the log's last lines are what explains a death
@@ -59,6 +62,11 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
         for library in ("GLOO", "NCCL", "TP"):
             environment[f"{library}_SOCKET_IFNAME"] = interface
     return environment
+
+
+def _tunables(given: str) -> str:
+    """Return what is asked of glibc: what the user has, and large pages, if nothing is said of those."""
+    return given if LARGE_PAGES in given else ":".join(filter(None, [given, f"{LARGE_PAGES}=1"]))
 
 
 def own_environment() -> dict[str, str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import platform
 import statistics
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc to keep memory")
 
 MEGABYTE = 1 << 20
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def test_large_tensors_of_a_step_take_the_memory_of_the_step_before(notebook):
@@ -26,6 +28,21 @@ for step in range(12):
 """)
     faults = notebook.value("faults")  # some steps find a small block in the way, and take new memory
     assert statistics.median(faults) * 20 < 3 * 4 * 8_000_000 // 4096
+
+
+@pytest.mark.skipif(not LARGE_PAGES.exists() or "[never]" in LARGE_PAGES.read_text(), reason="the system has no large pages on request")
+def test_new_memory_comes_in_large_pages(notebook):
+    notebook.run("""\
+%%distribute --engines 2
+import resource
+faults, kept = [], []
+for step in range(8):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept.append(torch.ones(8_000_000))
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+del kept
+""")
+    assert statistics.median(notebook.value("faults")) * 20 < 4 * 8_000_000 // 4096
 
 
 def test_an_idle_engine_has_given_back_what_the_cell_used(notebook):
