@@ -79,6 +79,10 @@ class Before:
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
         self._cell_random.set()
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Let Python's and NumPy's streams begin where they were, so that a call takes the ways of the other."""
         random.setstate(self._python_random)
         np.random.set_state(self._numpy_random)
 

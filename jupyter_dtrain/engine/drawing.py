@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -23,106 +22,16 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .draws import DROPS, Kind, Rows, Shape, kind_of
+from .draw_sites import Drawn, DrawSites, Site, dims_of, guess, guesses
+from .draws import BY_VALUE, DROPS, Kind, Rows, Shape, kind_of
 from .exchange import Exchange
 from .function_bodies import BODIES
 from .identity import IdentityMap
 from .placements import Shard
 from .randomness import ModelStream, TorchState
 
+_FEW = 64  # entries of a draw that a model may look at to decide what it does
 _STATES = ("get_rng_state", "set_rng_state", "manual_seed", "seed")
-
-
-@dataclass(frozen=True)
-class Site:
-    """A draw of a model: the function that drew, and the shape on this rank."""
-
-    function: str
-    shape: Shape
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What a rank drew in one call of a model, and along which dim of each draw it took the samples to be."""
-
-    sites: list[Site]
-    dims: list[int | None]
-
-
-class DrawSites:
-    """The draws of a model, in order, and along which dim of each the samples are: ``None`` along none."""
-
-    def __init__(self, sites: Sequence[Site], dims: Sequence[int | None]) -> None:
-        self._sites, self._dims = tuple(sites), tuple(dims)
-        self._by_kind: dict[tuple[str, int], set[int | None]] = {}
-        for site, dim in zip(self._sites, self._dims, strict=True):
-            self._by_kind.setdefault((site.function, len(site.shape)), set()).add(dim)
-
-    def dim(self, index: int, site: Site) -> int | None:
-        """Return the dim of the samples in the draw `site`, the call's number `index`. Raises KeyError where it is not known."""
-        kind = site.function, len(site.shape)
-        dims = self._by_kind[kind]
-        if len(dims) == 1:
-            return next(iter(dims))
-        known = self._sites[index] if index < len(self._sites) else None
-        if known is None or (known.function, len(known.shape)) != kind:
-            raise KeyError(site)
-        return self._dims[index]
-
-
-def guess(shape: Shape, num_samples: int) -> int | None:
-    """Return the dim of the samples that a shape suggests."""
-    exact = [dim for dim, size in enumerate(shape) if size == num_samples]
-    if exact:
-        return exact[0]
-    return 0 if shape and num_samples > 1 and shape[0] % num_samples == 0 else None
-
-
-def dims_of(sites: Sequence[Sequence[Site]], more: Sequence[Sequence[Site]] | None, sizes: Sequence[int]) -> list[int | None] | None:
-    """Return along which dim each draw has the samples, from what all ranks drew; ``None`` where that cannot be told.
-
-    Parameters
-    ----------
-    sites : sequence of sequence of Site
-        Of each rank.
-    more : sequence of sequence of Site, optional
-        Of each rank with one sample more; ``None``: go by the shapes alone.
-    sizes : sequence of int
-        Samples of each rank.
-    """
-    if any([site.function for site in of_rank] != [site.function for site in sites[0]] for of_rank in (*sites, *(more or ()))):
-        return None
-    dims: list[int | None] = []
-    for index, site in enumerate(sites[0]):
-        shapes = [of_rank[index].shape for of_rank in sites]
-        found: list[int | None] = list(_scaling(shapes, sizes))
-        if all(shape == shapes[0] for shape in shapes):
-            found.append(None)
-        if more is not None:
-            wider = [of_rank[index].shape for of_rank in more]
-            found = [dim for dim in found if _grows(shapes, wider, sizes, dim)]
-        elif site.function in DROPS:  # weights are seldom dropped
-            found = [dim for dim in found if dim is not None and site.shape[dim] == sizes[0]] or found
-        if len(found) != 1:
-            return None
-        dims.append(found[0])
-    return dims
-
-
-def _scaling(shapes: Sequence[Shape], sizes: Sequence[int]) -> Iterator[int]:
-    """Yield the dims whose sizes are the same multiple of each rank's samples, where the others are equal."""
-    for dim in range(min(map(len, shapes))):
-        rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
-        units = {divmod(shape[dim], size) for shape, size in zip(shapes, sizes, strict=True)}
-        if len(rest) == 1 and len(units) == 1 and next(iter(units))[1] == 0:
-            yield dim
-
-
-def _grows(shapes: Sequence[Shape], wider: Sequence[Shape], sizes: Sequence[int], dim: int | None) -> bool:
-    for shape, wide, size in zip(shapes, wider, sizes, strict=True):
-        if wide != tuple(length + length // size if number == dim else length for number, length in enumerate(shape)):
-            return False
-    return True
 
 
 # -- while a model is called -----------------------------------------------------------------------------------------
@@ -131,17 +40,23 @@ def _grows(shapes: Sequence[Shape], wider: Sequence[Shape], sizes: Sequence[int]
 class Watching(TorchFunctionMode):
     """Notes the draws of a model.
 
+    Parameters
+    ----------
+    again : Drawn, optional
+        What the model has drawn before: values without samples are those.
+
     Attributes
     ----------
     drawn : list of Site
     shuffles : bool
-        Whether it drew an order, of samples perhaps.
+        Whether it drew an order, of samples perhaps, or what takes as many numbers from the stream as the samples say.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, again: Drawn | None = None) -> None:
         super().__init__()
         self.drawn: list[Site] = []
         self.shuffles = False
+        self._again = again
 
     def __torch_function__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Run `func`, noting what it draws."""
@@ -149,7 +64,7 @@ class Watching(TorchFunctionMode):
         if func in BODIES:
             with self:
                 return BODIES[func](*args, **kwargs)
-        self.shuffles |= func is torch.randperm
+        self.shuffles |= func in BY_VALUE
         kind = kind_of(func, args) if torch._C._functorch.maybe_current_level() is None else None
         shape = None if kind is None else kind.shape(args, kwargs)
         if kind is None or shape is None:
@@ -158,8 +73,13 @@ class Watching(TorchFunctionMode):
 
     def draw(self, _kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`, which draws."""
+        number, again = len(self.drawn), self._again
         self.drawn.append(site)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if again is not None and number in again.values and again.sites[number] == site:
+            with torch.no_grad():
+                result.copy_(again.values[number])
+        return result
 
 
 class Drawing(Watching):
@@ -190,11 +110,12 @@ class Drawing(Watching):
         self._num_samples = loaded.stop - loaded.start
         self.dims: list[int | None] = []
         self.per_rank = False
+        self._values: dict[int, torch.Tensor] = {}
 
     @property
     def result(self) -> Drawn | None:
         """What was drawn for the whole batch; ``None`` where not all can be."""
-        return None if self.per_rank else Drawn(self.drawn, self.dims)
+        return None if self.per_rank else Drawn(self.drawn, self.dims, self._values)
 
     def draw(self, kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Draw for the whole batch, and return the rank's part."""
@@ -205,7 +126,12 @@ class Drawing(Watching):
         self.dims.append(dim)
         self._stream.switch()
         try:
-            return func(*args, **kwargs) if dim is None else kind.draw(func, args, kwargs, self._rows(dim, site.shape))
+            if dim is not None:
+                return kind.draw(func, args, kwargs, self._rows(dim, site.shape))
+            drawn = func(*args, **kwargs)
+            if self._sites is None and site.function not in DROPS and drawn.numel() <= _FEW:
+                self._values[len(self.drawn) - 1] = drawn.detach().clone()
+            return drawn
         finally:
             self._stream.switch()
 
@@ -214,9 +140,8 @@ class Drawing(Watching):
             return guess(site.shape, self._num_samples)
         try:
             dim = self._sites.dim(len(self.drawn), site)
-        except KeyError:
-            self.per_rank = True
-            return None
+        except KeyError:  # the first call did not come by here
+            return guess(site.shape, self._num_samples)
         self.per_rank = dim is not None and site.shape[dim] % self._num_samples > 0
         return dim
 
@@ -308,9 +233,11 @@ class ModelDraws:
             sizes = [max(size, 1) for size in placement.share.sizes]
             dims = dims_of(sites, None, sizes)
             if dims is None:
-                watching = Watching()
+                watching = Watching(drew[0])
                 one_more(watching)
                 dims = dims_of(sites, Exchange.objects(watching.drawn), sizes)
+            if dims is None:  # it came by other draws
+                dims = guesses(sites, sizes)
         known = self._known.get(module) or self._known.set(module, {})
         known[module.training] = DrawSites(drew[0].sites, dims) if dims else None
         return dims is not None and all(drawn.dims == dims for drawn in drew)

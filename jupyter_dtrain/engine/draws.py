@@ -222,6 +222,8 @@ _KINDS: dict[Any, Kind] = {
     },
 }
 _BY_ELEMENT = Kind(_of_first, _by_row)
+BY_VALUE = frozenset((torch.randperm, torch.poisson, torch.binomial, torch._standard_gamma, torch._sample_dirichlet))
+"""They draw an order, or as many numbers for an element as its value says: a rank's rows tell too little."""
 DROPS = frozenset(function.__name__ for function, kind in _KINDS.items() if kind.draw in (_dropped, _attention, _layers))
 
 

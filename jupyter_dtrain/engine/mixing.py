@@ -20,7 +20,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .drawing import Drawing, DrawSites
+from .draw_sites import DrawSites
+from .drawing import Drawing
 from .modules import modules_in, uses_names
 from .placements import GlobalTensor
 from .randomness import ModelStream

@@ -145,6 +145,8 @@ class ModelCalls:
         def to_learn(values: Any, mode: AbstractContextManager[Any] | None = None) -> Any:
             again = Before(module, self._stream)
             again.drop_hooks()
+            if before is not None:
+                before.rewind()
             try:
                 with torch.no_grad(), mode or nullcontext(), warnings.catch_warnings(action="ignore"):
                     return self._enclosed(original, module, values, self._stream)

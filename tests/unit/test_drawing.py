@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from jupyter_dtrain.engine.drawing import Drawing, DrawSites, ModelDraws, Site, dims_of
+from jupyter_dtrain.engine.draw_sites import DrawSites, Site, dims_of, guesses
+from jupyter_dtrain.engine.drawing import Drawing, ModelDraws
 from jupyter_dtrain.engine.placements import Shard
 from jupyter_dtrain.engine.randomness import ModelStream, TorchState
 from jupyter_dtrain.engine.shares import share_of
@@ -210,3 +211,9 @@ def test_draws_in_a_loop_that_got_longer_are_known_by_their_kind():
     assert mixed.dim(1, Site("randn", (5, 2))) == 1
     with pytest.raises(KeyError):
         mixed.dim(2, Site("randn", (5, 2)))
+
+
+def test_what_cannot_be_told_is_guessed_from_sizes_unless_they_do_not_follow_the_samples():
+    assert guesses([sites((3, 5), (1,), (6, 2)), sites((2, 5), (1,), (4, 2))], [3, 2]) == [0, None, 0]
+    assert guesses([sites((3, 3)), sites((3, 3), (3, 3))], [3, 3]) is None
+    assert guesses([sites((5, 3)), sites((7, 3))], [5, 2]) is None

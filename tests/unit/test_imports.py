@@ -98,6 +98,7 @@ ENGINE_ORDER = [
     "function_bodies",
     "rules",
     "draws",
+    "draw_sites",
     "entropy",
     "drawing",
     "compiling",
