@@ -63,7 +63,7 @@ class RunMirror:
 
     def end(self, error: str) -> None:
         """Know that its process is gone."""
-        if self.run_update().phase not in RUN_PHASES_ENDED:
+        if not self.has_ended:
             self.take([replace(self.run_update(), phase="failed", error=error)])
 
     def _has_beyond(self, points: Points) -> bool:
@@ -75,6 +75,11 @@ class RunMirror:
             self._curves.add(points.name, step, seconds, math.nan if value is None else value)
 
     # -- out ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return self._run.phase in RUN_PHASES_ENDED
 
     def run_update(self) -> RunUpdate:
         """Return the run as it is now."""

@@ -21,7 +21,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
 from ..options import View
-from ..protocol import RUN_PHASES_ENDED, Points, RunUpdate
+from ..protocol import Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
 from .summary import Summary
 
@@ -81,12 +81,13 @@ class RunView:
         self._close()
 
     def _update(self, recorder: ViewedRun) -> None:
-        run = recorder.run_update()
-        if run.phase in RUN_PHASES_ENDED:
+        if recorder.has_ended:
             self._view = "off"
-            self._finish(run, recorder)
-        elif self._view == "live" and time.monotonic() >= self._due and (self._at_once or run.step):
-            self._draw(run, recorder)
+            self._finish(recorder.run_update(), recorder)
+        elif self._view == "live" and time.monotonic() >= self._due:
+            run = recorder.run_update()
+            if self._at_once or run.step:
+                self._draw(run, recorder)
 
     def _draw(self, run: RunUpdate, recorder: ViewedRun) -> None:
         if self._widget is None:

@@ -213,6 +213,11 @@ class RunRecorder:
 
     # -- out, for views ----------------------------------------------------------------------------------------------
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return self._ended is not None
+
     def run_update(self) -> RunUpdate:
         """Return the run as it is now."""
         with self._lock:
@@ -320,7 +325,6 @@ class RunRecorder:
 
     def _run_update(self) -> RunUpdate:
         progress = self._progress
-        ended = self._ended is not None
         return RunUpdate(
             run_id=self._run_id,
             name=self._name,
@@ -334,7 +338,7 @@ class RunRecorder:
             batches=progress.batches if progress else None,
             loss=_finite(self._last.loss),
             learning_rate=_finite(self._last.learning_rate),
-            samples_per_second=self._throughput.overall() if ended else self._throughput.recent(),
+            samples_per_second=self._throughput.overall() if self.has_ended else self._throughput.recent(),
             fraction=self._pace.fraction,
             remaining=self._pace.remaining() if self._phase == "running" else None,
             checkpoint=self._checkpoint,

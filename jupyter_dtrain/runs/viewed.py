@@ -10,6 +10,10 @@ from ..protocol import Points, RunUpdate
 class ViewedRun(Protocol):
     """A run that goes on or has ended."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+
     def run_update(self) -> RunUpdate:
         """Return the run as it is now."""
 

@@ -22,7 +22,6 @@ from ..execution import Execution, Output
 from ..group import Group
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..rank_end import RankEnd
-from ..transport.blobs import BlobFolder
 from .balance import Balance
 from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
@@ -266,7 +265,7 @@ class Supervisor:
         for asked in keeper.due(idle=self._pauses.reached):
             execution.take_snapshot(asked.number, at=asked.at)
         if self._writer is not None:
-            self._writer.offer(keeper, BlobFolder(self.cluster.blob_dir))
+            self._writer.offer(keeper, self.cluster.blob_dir)
             self._tell_all(self._writer.news())
         if self._succession.may_grow:
             self._grow(execution)

@@ -78,8 +78,8 @@ class CheckpointWriter:
         news, self._news = self._news, []
         return news
 
-    def offer(self, keeper: SnapshotKeeper, blobs: BlobFolder) -> None:
-        """Begin to write the newest snapshot if it is time. `blobs` has what the task refers to."""
+    def offer(self, keeper: SnapshotKeeper, blob_dir: Path) -> None:
+        """Begin to write the newest snapshot if it is time. `blob_dir` has what the task refers to."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return
@@ -96,7 +96,8 @@ class CheckpointWriter:
             self._wanted = False
         self._last = snapshot
         keeper.hold(snapshot)
-        self._thread = threading.Thread(target=self._write, args=(keeper, snapshot, blobs, wanted), name="dtrain-checkpoint", daemon=True)
+        arguments = keeper, snapshot, BlobFolder(blob_dir), wanted
+        self._thread = threading.Thread(target=self._write, args=arguments, name="dtrain-checkpoint", daemon=True)
         self._thread.start()
 
     def finish(self, keeper: SnapshotKeeper, blob_dir: Path, *, through: bool) -> None:
@@ -107,7 +108,7 @@ class CheckpointWriter:
         self._wait(keeper)
         keeper.settle()
         if keeper.best is not None and blob_dir.exists():
-            self.offer(keeper, BlobFolder(blob_dir))
+            self.offer(keeper, blob_dir)
             self._wait(keeper)
         if self._wanted:
             self._news.append("No checkpoint was written: the cell came to no place any more where it could go on from one.")

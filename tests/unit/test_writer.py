@@ -52,7 +52,7 @@ class Run:
 
     def offer(self) -> list[int]:
         """Offer the snapshot, wait until it is written if it is, and return the steps on disk."""
-        self.writer.offer(self.keeper, self.memory)
+        self.writer.offer(self.keeper, self.memory.path)
         if self.writer._thread is not None:
             self.writer._thread.join(30)
         return [found.step for found in self.checkpoints.newest_first()]
@@ -121,7 +121,7 @@ def test_the_snapshot_that_is_being_written_stays_until_it_is(tmp_path, clock):
     run.keeper.training_since = clock.now
     clock.now += 60
     run.snapshot(1, 10)
-    run.writer.offer(run.keeper, run.memory)
+    run.writer.offer(run.keeper, run.memory.path)
     assert run.keeper.held is not None
     run.writer.finish(run.keeper, run.memory.path, through=False)
     assert run.keeper.held is None
