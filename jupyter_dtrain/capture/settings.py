@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .figure_formats import figure_formats, set_figure_formats
+
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
     *("MASTER_", "MKL_", "MPLBACKEND", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON", "RANK", "ROCR_", "ROLE_"),
@@ -158,6 +160,7 @@ _SETTINGS = {
     "torch.backends.cudnn.deterministic": _flag(torch.backends.cudnn, "deterministic"),
     "numpy.set_printoptions": _Setting(_numpy_printing, lambda options: np.set_printoptions(**options)),
     "numpy.seterr": _Setting(np.geterr, lambda kinds: np.seterr(**kinds)),
+    "sys.argv": _flag(sys, "argv"),  # what argparse takes where it is given nothing
     # Where a cell runs there are frames below it that the notebook does not have.
     "sys.setrecursionlimit": _Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),
     "warnings.filters": _Setting(_warning_filters, _set_warning_filters),
@@ -165,4 +168,5 @@ _SETTINGS = {
     _SOME_OF_IT: _Setting(dict, _update_environment),
     "pandas.set_option": _Setting(_pandas_options, _set_pandas_options),
     "matplotlib.rcParams": _Setting(_matplotlib_parameters, _set_matplotlib_parameters),
+    "InlineBackend.figure_formats": _Setting(figure_formats, set_figure_formats),
 }

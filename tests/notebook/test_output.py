@@ -141,6 +141,18 @@ def test_a_progress_bar_comes_home_at_rest(notebook):
     assert notebook.value("(bar is bars[0], bar.iterable is items, list(bar), bar.close())") == (True, True, [1, 2, 3], None)
 
 
+def test_figures_have_the_formats_that_the_notebook_has_chosen(notebook):
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    notebook.run("%matplotlib inline\n%config InlineBackend.figure_format = 'svg'")
+    (shown,) = notebook.run(f"%%distribute --engines 2\n{draw}").displays
+    assert set(shown) == {"image/svg+xml", "text/plain"}
+    notebook.run("from matplotlib_inline.backend_inline import set_matplotlib_formats\nset_matplotlib_formats('jpeg', 'pdf')")
+    (shown,) = notebook.run(f"%%distribute --engines 2\n{draw}\nset_matplotlib_formats('png')").displays
+    assert set(shown) == {"image/jpeg", "application/pdf", "text/plain"}
+    (shown,) = notebook.run(draw).displays
+    assert set(shown) == {"image/png", "text/plain"}, "the cell has chosen another one"
+
+
 def test_a_library_finds_a_notebook_on_the_engines_too(notebook):
     library = notebook.folder / "library" / "site-packages"
     library.mkdir(parents=True)

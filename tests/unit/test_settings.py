@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import warnings
 
 import matplotlib
@@ -25,7 +26,7 @@ def made_again(monkeypatch):
 def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
-    assert len(before) == 13
+    assert len(before) == 15
     assert pickle.loads(pickle.dumps(before)) == before
 
 
@@ -36,6 +37,7 @@ def test_all_are_known_and_can_be_sent():
         lambda: np.set_printoptions(precision=3, suppress=True),
         lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
         lambda: np.seterr(divide="raise"),
+        lambda: setattr(sys, "argv", ["train.py", "--lr", "0.1"]),
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
         lambda: pandas.set_option("display.precision", 2),
         lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
