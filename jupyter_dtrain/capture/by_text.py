@@ -1,4 +1,4 @@
-"""Names that code looks up by a text: ``globals()[name]``, ``eval("nn." + kind)``.
+"""Names that code looks up by a text: ``globals()[name]``, ``eval("nn." + kind)``, ``getattr(sys.modules[__name__], name)``.
 
 Which names these are is known when the code runs. So where a cell does this, or a function that goes with it, all names of the
 notebook go along that can be sent: more bytes than are needed, and the value that the notebook has.
@@ -33,7 +33,10 @@ def with_names_by_text(names: CellNames, seen: Iterable[object], namespace: Mapp
 def _looks_up(obj: object, namespace: Mapping[str, Any]) -> bool:
     if not isinstance(obj, FunctionType) or obj.__globals__ is not namespace:
         return False
-    words = {word for word in _IN_FUNCTION.intersection(_words(obj.__code__)) if _is_builtin(word, namespace)}
+    found = set(_words(obj.__code__))
+    if "__main__" in found or {"modules", "__name__"} <= found:  # getattr(sys.modules[__name__], name)
+        return True
+    words = {word for word in _IN_FUNCTION.intersection(found) if _is_builtin(word, namespace)}
     return bool(words) and not words.isdisjoint(all_global_reads(obj.__code__))  # `model.eval()` has the word too
 
 

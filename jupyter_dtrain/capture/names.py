@@ -53,7 +53,7 @@ def find_names(tree: ast.Module) -> CellNames:
     flow = _Flow()
     flow.statements(tree.body, assigned=set())
     in_magics = dict(reversed(list(_words_in_magics(tree))))
-    in_texts = dict(reversed(list(_words_in_queries(tree)))) | in_magics
+    in_texts = dict(reversed(list(_words_in_queries(tree)))) | in_magics | dict(_main_by_name(tree))
     maybe = {name: line for name, line in (in_texts | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys())
@@ -62,6 +62,16 @@ def find_names(tree: ast.Module) -> CellNames:
 def all_global_reads(code: CodeType) -> set[str]:
     """Return the global names that `code` reads, and those that the functions within it do."""
     return {name for inner in _everything(code) for name, _, _ in _global_reads(inner)}
+
+
+def _main_by_name(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Return ``globals`` where the cell takes the notebook for a module (``sys.modules[__name__]``), which comes to the same."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.alias(name="__main__"):
+                yield "globals", node.lineno
+            case ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Name("__name__") | ast.Constant("__main__")):
+                yield "globals", node.lineno
 
 
 def _words_in_queries(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -14,6 +14,8 @@ class Called:
     ----------
     is_model : bool, optional
         Whether it has parameters; ``None``: nobody has asked.
+    is_lazy : bool
+        It may have parameters without a shape yet (``nn.LazyLinear``).
     is_open : bool
     takes_batch_for_sequence : bool
         It is a layer of PyTorch's that goes along the batch: it needs all of it.
@@ -26,6 +28,7 @@ class Called:
     """
 
     is_model: bool | None = None
+    is_lazy: bool = True
     is_open: bool = False
     takes_batch_for_sequence: bool = False
     num_hooks: int = -1

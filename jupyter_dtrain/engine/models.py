@@ -15,11 +15,14 @@ import io
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from .before import Before
@@ -106,6 +109,13 @@ class ModelCalls:
                 self.know(module)
         if not called.is_model:
             return original(module, *args, **kwargs)
+        if called.is_lazy:
+            called.is_lazy = any(map(is_lazy, chain(module.parameters(), module.buffers())))
+            if called.is_lazy and isinstance(module, LazyModuleMixin):
+                module._infer_parameters(module, args, kwargs)  # as its hook would, but of the cell's random numbers
+                called.is_lazy = False
+            elif called.is_lazy:
+                return original(module, *args, **kwargs)
         called.normalizes |= module.training
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:

@@ -3,6 +3,7 @@
 What a cell needs of such a module is sent by value: its classes are made anew here, and no module of this process knows them. But
 pickle looks for a class by the name of its module (``torch.save(model, …)``, and its ``torch.load``), and a cell may import again what
 the notebook has imported. So for the time of a run these names mean what was sent. A module that nobody asks for is not imported for it.
+``__main__`` is the cell: what it defines itself is found there too.
 """
 
 from __future__ import annotations
@@ -16,18 +17,16 @@ from typing import Any
 
 
 @contextmanager
-def found_by_name(objects: Iterable[object]) -> Iterator[None]:
-    """Let the modules, classes and functions among `objects`, which came with the cell, be found by their names."""
+def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Iterator[None]:
+    """Let modules, classes and functions among `objects`, which came with the cell, and what is in its `namespace` be found by name."""
     objects = list(objects)
     modules = {obj.__name__: obj for obj in objects if isinstance(obj, ModuleType)}
     parts: dict[str, dict[str, Any]] = {}
     for obj in objects:
         if isinstance(obj, FunctionType | type) and obj.__module__ not in (None, *modules) and obj.__qualname__.isidentifier():
             parts.setdefault(obj.__module__, {})[obj.__qualname__] = obj
-    main = vars(sys.modules["__main__"])
-    of_notebook = {name: obj for name, obj in parts.pop("__main__", {}).items() if name not in main}  # the cell itself does not name them
     replaced = _Replaced()
-    replaced.set(main, of_notebook)
+    replaced.set(sys.modules, {"__main__": _main(namespace, parts.pop("__main__", {}))})
     finder = _Finder(parts, replaced)
     for name, module in modules.items():
         replaced.set(sys.modules, {name: module})
@@ -39,6 +38,29 @@ def found_by_name(objects: Iterable[object]) -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         replaced.restore()
+
+
+def _main(namespace: dict[str, Any], others: dict[str, Any]) -> ModuleType:
+    """Return a module whose names are those of `namespace`; of `others`, which the cell does not name, one can ask."""
+
+    class Main(ModuleType):
+        @property
+        def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+            return namespace
+
+        def __getattr__(self, name: str) -> Any:
+            for names in (namespace, others):
+                if name in names:
+                    return names[name]
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+
+        def __setattr__(self, name: str, value: object) -> None:
+            namespace[name] = value
+
+        def __delattr__(self, name: str) -> None:
+            namespace.pop(name, None)
+
+    return Main("__main__")
 
 
 class _Replaced:

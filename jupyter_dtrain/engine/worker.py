@@ -277,7 +277,7 @@ def _run_cell(
         logged_at_home(task.loggers, rank=rank),
         shell_in(namespace),
         warnings_of_callers(),
-        found_by_name(tracked),
+        found_by_name(tracked, namespace),
         known_by_names([namespace, *namespaces_of(tracked)]) if isinstance(training, Training) else contextlib.nullcontext(),
         loops.installed(),
     ):

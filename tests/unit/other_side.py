@@ -23,6 +23,7 @@ from jupyter_dtrain.engine.device_names import DeviceNames
 from jupyter_dtrain.engine.local_modules import LocalModules
 from jupyter_dtrain.engine.optimizers import connect_schedulers
 from jupyter_dtrain.engine.results import Home
+from jupyter_dtrain.engine.sent_modules import found_by_name
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
 from jupyter_dtrain.transport.blobs import BlobFolder
@@ -94,7 +95,7 @@ def run(
     devices = DeviceNames(namespace, tracked, torch.device("cpu"))
     home = Home(namespace, tracked)
     random_state.set()
-    with devices.in_place():
+    with found_by_name(tracked, namespace), devices.in_place():
         value = run_cell(source, "<cell>", namespace)
     packed, not_returned = home.pack(value)
     return to_parcel(packed, blobs), not_returned, RandomState.now()

@@ -138,6 +138,8 @@ LOOKED_UP = {
     "in the cell": ("", "globals()['k'] + eval('len(a)')"),
     "in a function": ("def f(name): return globals()[f'{name}'] + len(globals()['a'])", "f('k')"),
     "in a function within one": ("def f(name):\n    return [eval(text) for text in [name]][0]", "f('k + len(a)')"),
+    "in the notebook as a module": ("", "import __main__\n__main__.k + len(vars(__main__)['a'])"),
+    "in a module by its name": ("import sys\ndef f(name): return getattr(sys.modules[__name__], name)", "f('k') + len(f('a'))"),
     "in a method of an object in a list": (
         "class A:\n    def get(self, n): return eval(n)\nlearners = [A()]",
         "learners[0].get('k + len(a)')",

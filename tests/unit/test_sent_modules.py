@@ -38,7 +38,7 @@ def test_classes_are_found_where_pickle_looks_for_them(folder, imported):
         pickle.dumps(net)
     if not imported:
         del sys.modules["beside_us"]
-    with found_by_name([type(net)]):
+    with found_by_name([type(net)], {}):
         assert type(pickle.loads(pickle.dumps(net))) is type(net)
         assert type(sys.modules["beside_us"].make()) is type(net)
     assert sys.modules["beside_us"].Net is not type(net)
@@ -47,19 +47,19 @@ def test_classes_are_found_where_pickle_looks_for_them(folder, imported):
 
 def test_a_module_that_came_whole_is_the_one_that_is_imported(folder):
     module = sent()
-    with found_by_name([module, module.Net, module.make]):
+    with found_by_name([module, module.Net, module.make], {}):
         assert importlib.import_module("beside_us") is module
     assert "beside_us" not in sys.modules
 
 
 def test_nothing_is_imported_that_nobody_asks_for(folder):
-    with found_by_name([sent().Net]):
+    with found_by_name([sent().Net], {}):
         assert "beside_us" not in sys.modules
 
 
 def test_what_the_cell_puts_there_stays(folder):
     module: Any = importlib.import_module("beside_us")
-    with found_by_name([sent().Net, sent().make]):
+    with found_by_name([sent().Net, sent().make], {}):
         module.Net = int
     assert module.Net is int
     assert module.make.__globals__ is vars(module)
@@ -70,7 +70,24 @@ def test_classes_of_the_notebook_are_found_though_the_cell_does_not_name_them(fo
     notebook: dict[str, Any] = {"__name__": "__main__"}
     exec(CODE, notebook)
     main.make = 1  # type: ignore[attr-defined]  # a name that the cell has given something else
-    with found_by_name([notebook["Net"], notebook["make"]]):
+    with found_by_name([notebook["Net"], notebook["make"]], {}):
         assert type(pickle.loads(pickle.dumps(notebook["Net"]()))) is notebook["Net"]
         assert vars(main)["make"] == 1
     assert "Net" not in vars(main)
+
+
+def test_what_the_cell_defines_is_found_in_main():
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(CODE, namespace)
+    other = type("Other", (), {"__module__": "__main__"})
+    before = sys.modules["__main__"]
+    with found_by_name([other], namespace):
+        main: Any = sys.modules["__main__"]
+        assert vars(main) is namespace
+        assert [type(pickle.loads(pickle.dumps(kind()))) for kind in (namespace["Net"], other)] == [namespace["Net"], other]
+        main.added = 1
+        assert "Other" not in namespace
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            _ = main.nothing
+    assert namespace["added"] == 1
+    assert sys.modules["__main__"] is before
