@@ -26,6 +26,7 @@ import torch
 from ..errors import CaptureError
 from .by_text import with_names_by_text
 from .copy_restore import attributes_of
+from .imports import asked_for
 from .names import CellNames
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
 
@@ -40,7 +41,7 @@ class Bundle:
     Attributes
     ----------
     packed : Packed
-        Two graphs: a dict of the values by name, and the list `tracked`.
+        A dict of the values by name, tuples of modules that the cell imports and an empty one, and the list `tracked`.
     tracked : list of object
         The notebook's objects that the engines work on copies of, in the order that both sides count them.
     names : CellNames
@@ -104,6 +105,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     values = {name: namespace[name] for name in names if name in namespace}
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
+    imported: list[ModuleType] = []
 
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)
@@ -112,6 +114,11 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
         with collection_paused():
             whole = packer()
             whole.dump(dict(values))
+            imported.clear()
+            while more := [m for m in asked_for(names.imports, whole.seen, modules) if m not in imported and m.__name__ not in left_out]:
+                imported.extend(more)
+                whole.dump(tuple(more))
+            whole.dump(())  # there are no more
             tracked = trackable(whole.seen)
             whole.dump(tracked)
         return Bundle(whole.packed(), tracked, names, left_out), whole.seen
@@ -129,6 +136,9 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
                     raise CaptureError(_message(name, names.needed[name], values[name], reason), name=name) from error
                 left_out[name] = reason
                 del values[name]
+            for module in imported:  # or else the engine reads its file
+                if (reason := _Search(packer).why_not(module)) is not None:
+                    left_out[module.__name__] = reason
             if not left_out:
                 raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
             return packed()
@@ -137,7 +147,10 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
 def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:
     """Return the values by name and the tracked objects that a bundle's `packed` holds."""
     with collection_paused():
-        return unpacker.load(), unpacker.load()
+        values = unpacker.load()
+        while unpacker.load() != ():
+            pass  # they are among what is tracked
+        return values, unpacker.load()
 
 
 def _message(name: str, line: int, value: object, reason: str) -> str:

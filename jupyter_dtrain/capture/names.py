@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 
+from .imports import imported_names
+
 _GLOBAL_READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GLOBAL_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
 _IMPLICIT = frozenset({"__name__", "__annotations__"})  # read by class statements and annotations; every namespace has its own
@@ -35,13 +37,14 @@ class CellNames:
         Read before any assignment in the cell.
     maybe : dict of str to int
         Read where an assignment in the cell may or may not have come first.
-    attributes : set of str
-        Attributes that the cell uses of anything.
+    attributes, imports : set of str
+        Attributes that the cell uses of anything, and modules that it may import.
     """
 
     needed: dict[str, int]
     maybe: dict[str, int]
     attributes: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
         yield from self.needed
@@ -56,7 +59,7 @@ def find_names(tree: ast.Module) -> CellNames:
     in_texts = dict(reversed(list(_words_in_queries(tree)))) | in_magics | dict(_main_by_name(tree))
     maybe = {name: line for name, line in (in_texts | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys())
+    return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys(), imports=imported_names(tree))
 
 
 def all_global_reads(code: CodeType) -> set[str]:

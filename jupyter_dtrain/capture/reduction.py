@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from .compiled import reduced_compiled
+from .imports import brought
 from .open_files import reduced_file
 
 _Cached = type(lru_cache(lambda: None))
@@ -319,9 +320,10 @@ def _module(module: ModuleType, words: Collection[str]) -> Any:
 
 
 def _import(name: str, submodules: Sequence[str]) -> ModuleType:
-    for submodule in submodules:
-        try:
-            importlib.import_module(submodule)
-        except ImportError:  # an attribute only looks like it
-            pass
-    return importlib.import_module(name)
+    with brought():
+        for submodule in submodules:
+            try:
+                importlib.import_module(submodule)
+            except ImportError:  # an attribute only looks like it
+                pass
+        return importlib.import_module(name)

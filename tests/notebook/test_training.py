@@ -352,6 +352,20 @@ def test_a_module_beside_the_notebook_and_its_later_version(notebook):
     assert notebook.run("%%distribute --engines 2\nbeside.scale(4)").result == "120"
 
 
+def test_a_module_that_the_cell_imports_again_is_as_the_notebook_has_changed_it(notebook):
+    (notebook.folder / "setup_of.py").write_text("LR = 0.5\ndef rate():\n    import setup_of\n    return setup_of.LR\n")
+    notebook.run("import setup_of\nfrom setup_of import rate\nsetup_of.LR = 0.1")
+    assert notebook.run("%%distribute --engines 2\nimport setup_of as s\nfrom setup_of import LR\ns.LR, LR").result == "(0.1, 0.1)"
+    assert notebook.run("%%distribute --engines 2\nrate()").result == "0.1"
+
+
+def test_a_module_that_only_cells_import_is_read_again_once_it_was_edited(notebook):
+    module = notebook.folder / "only_cells.py"
+    for text in ("old", "newer"):
+        module.write_text(f"def f():\n    return {text!r}\n")
+        assert notebook.run("%%distribute --engines 2\nimport only_cells\nonly_cells.f()").result == repr(text)
+
+
 def test_workers_that_live_on_draw_on_in_the_next_cell(notebook):
     setup = """
 torch.manual_seed(0)

@@ -7,6 +7,7 @@ import ast
 import importlib
 import sys
 import textwrap
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -338,6 +339,49 @@ def test_a_package_beside_the_notebook(notebook, beside):
     notebook.plain("import pack; from pack.part import get")
     assert notebook.distribute("get().append(8)\nget(), pack.value, pack.part.get() is pack.value") == ([7, 8], [7, 8], True)
     assert notebook.plain("pack.part.value") == [7, 8]
+
+
+def test_what_a_function_sets_in_its_module_is_there_afterwards(notebook, beside):
+    beside("counter.py", "count = 0\ndef step():\n    global count\n    count += 1\n    return count\n")
+    notebook.plain("import counter; from counter import step; step()")
+    assert notebook.distribute("step()") == 2
+    assert notebook.plain("counter.count, step()") == (2, 3)
+
+
+ALL = {"setup", "pkg", "pkg.deep", "pkg.other"}  # a package has its modules in it, and what their functions import goes with them
+IMPORTS = {
+    "import setup": {"setup"},
+    "import pkg.deep as d": ALL,
+    "from pkg import deep, nothing": ALL,
+    "def f():\n    from pkg.deep import value\n    import os\nx = 1": ALL,
+    "within()": {"setup"},
+    "relative()": ALL,
+    "reads()": set(),
+    "sets()": ALL,
+}
+
+
+@pytest.mark.parametrize("cell", IMPORTS)
+def test_modules_that_a_cell_imports_again_go_along(notebook, beside, cell):
+    beside("setup.py", "lr = 1\ndef rate():\n    return lr\n")
+    beside("pkg/__init__.py", "")
+    beside("pkg/deep.py", "value = 3\n")
+    beside(
+        "pkg/other.py",
+        "seen = 0\ndef within():\n    def f():\n        import setup\n    return f\ndef relative():\n    from . import deep\n"
+        "def reads():\n    return seen\ndef sets():\n    global seen\n    seen = 1\n",
+    )
+    notebook.plain("import setup, pkg.deep; from pkg.other import within, relative, reads, sets")
+    tracked = pack(find_names(ast.parse(cell)), notebook.names).tracked
+    assert {obj.__name__ for obj in tracked if isinstance(obj, ModuleType)} == IMPORTS[cell]
+
+
+def test_a_module_that_the_cell_imports_and_that_cannot_be_sent_is_left_out(notebook, beside):
+    beside("gated.py", "import threading\ngate = threading.Lock()\n")
+    notebook.plain("import gated; x = [1]")
+    found = pack(find_names(ast.parse("import gated; x.append(2)")), notebook.names)
+    assert "gate is a lock" in found.left_out["gated"]
+    assert [1] in found.tracked and not any(isinstance(obj, ModuleType) for obj in found.tracked)
 
 
 def test_modules_that_others_import_meanwhile(monkeypatch, tmp_path):
