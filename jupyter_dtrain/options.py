@@ -83,6 +83,9 @@ class RunOptions:
         script, for code that distributes itself.
     split : tuple of str
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
+    split_inputs : bool
+        Whether models in training share out what they are called on along dim 0, where no loader did: for cells that draw their batches
+        by index, or train on all data at once.
     preview : bool
         Only tell what would be sent.
     checkpoint_every : timedelta or int, optional
@@ -120,6 +123,7 @@ class RunOptions:
     strategy: Strategy = "auto"
     numbers: Numbers = "global"
     split: tuple[str, ...] = ()
+    split_inputs: bool = False
     preview: bool = False
     batch: Batch = "global"
     split_eval: bool = False
@@ -141,8 +145,9 @@ class RunOptions:
                 raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")
         if self.keep < 1:
             raise UsageError(f"--keep {self.keep}: at least one checkpoint stays; give a number from 1 up.")
-        if self.split and (self.strategy == "none" or self.numbers == "local"):
-            raise UsageError("--split needs the global view: leave out --strategy none and --numbers local.")
+        for option, given in (("--split", self.split), ("--split-inputs", self.split_inputs)):
+            if given and (self.strategy == "none" or self.numbers == "local"):
+                raise UsageError(f"{option} needs the global view: leave out --strategy none and --numbers local.")
         if self.strategy == "none" and (self.batch != "global" or self.split_eval):
             raise UsageError("--batch and --split-eval are about batches that are shared out, which --strategy none leaves to the cell.")
         if self.elastic is not None:

@@ -101,6 +101,7 @@ class Work:
             split=options.split,
             per_rank_batches=options.batch == "per-rank",
             split_evaluation=options.split_eval,
+            split_inputs=options.split_inputs,
             global_draws=_is_global(options.draws, device),
             global_batchnorm=_is_global(options.batchnorm, device),
             output=options.output,

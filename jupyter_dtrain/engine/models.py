@@ -32,6 +32,7 @@ from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
 from .identity import IdentityMap
+from .inputs import InputShares
 from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
 from .modules import Found, has_hooks, modules_in
 from .normalization import GlobalNormalization
@@ -57,6 +58,8 @@ class ModelCalls:
         Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
     view : GlobalView, optional
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
+    inputs : InputShares, optional
+        Shares out what models in training are called on where no loader did.
     on_sequence : callable, optional
         Told the class of a layer that takes the batch for a sequence.
     """
@@ -69,16 +72,18 @@ class ModelCalls:
         view: GlobalView | None,
         draws: ModelDraws | None = None,
         normalization: GlobalNormalization | None = None,
+        inputs: InputShares | None = None,
         on_sequence: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._on_first_call, self._on_sequence = on_first_call, on_sequence
-        self._view = view
+        self._view, self._inputs = view, inputs
         self._stream, self._draws, self._normalization = stream, draws, normalization
         self._called: IdentityMap[Called] = IdentityMap()
         self._made: IdentityMap[None] = IdentityMap()
         self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
         self.passes = BackwardPasses(normalization)
         self.inside = False  # the call of a model is under way
+        self._num_opened = 0  # calls of open models that are under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
         # During a call on the rank's part:
@@ -125,8 +130,10 @@ class ModelCalls:
             called.is_open |= has_hooks(module)
         if called.takes_batch_for_sequence:
             return self._enclosed(original, module, self.whole((args, kwargs)), None)
+        if self._inputs is not None and not self._num_opened and module.training and torch.is_grad_enabled():
+            args, kwargs = self._inputs.placed(args, kwargs)
         if called.is_open:
-            return original(module, *args, **kwargs)
+            return self._opened(original, module, args, kwargs)
         view = self._view
         own, placement = view.enter((args, kwargs))
         if placement is not None and self._takes_statistics(module) and view.smallest(placement) < _FEWEST:
@@ -136,6 +143,14 @@ class ModelCalls:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
         return self._on_part(view, original, module, called, (args, kwargs), own, placement)
+
+    def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the ``forward`` of an open model as the cell's own code."""
+        self._num_opened += 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._num_opened -= 1
 
     def _on_part(
         self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard

@@ -61,6 +61,7 @@ class Task:
     split: tuple[str, ...]
     per_rank_batches: bool
     split_evaluation: bool
+    split_inputs: bool
     global_draws: bool
     global_batchnorm: bool
     output: Literal["main", "all"]

@@ -23,6 +23,7 @@ from .exchange import Exchange
 from .files import OwnFiles
 from .global_view import GlobalView
 from .gradients import GradientSync
+from .inputs import InputShares
 from .instrument import instrumented
 from .living import workers_ended
 from .loaders import SharedLoaders
@@ -56,6 +57,8 @@ class Training:
         Whether a loader's ``batch_size`` is that of each rank, and not of all of them together.
     split_evaluation : bool
         Whether loaders are split in evaluation too.
+    split_inputs : bool
+        Whether models in training share out what they are called on where no loader did.
     control : Control
     observer : Observer
     timing : Timing
@@ -79,6 +82,7 @@ class Training:
         global_batchnorm: bool = False,
         per_rank_batches: bool = False,
         split_evaluation: bool = False,
+        split_inputs: bool = False,
         count_targets: bool = False,
         control: Control,
         observer: Observer,
@@ -118,6 +122,7 @@ class Training:
             view=self._view,
             draws=self._draws,
             normalization=self._normalization,
+            inputs=InputShares(lambda total: self._shares(total)[rank], self._on_input_shared) if split_inputs and shared else None,
             on_sequence=self._say_sequence,
         )
         objects = list(objects)
@@ -176,7 +181,8 @@ class Training:
             self._observer.finish()
             if self._gradients is not None and self._observer.step and not self._shared_out:
                 self._notes.say(
-                    "No loader shared out the data, so each engine computed all of it. `--split X,y` shares out tensors by their rows."
+                    "No loader shared out the data, so each engine computed all of it. "
+                    "`--split-inputs` shares out what models are called on by its rows."
                 )
             if self._gradients is not None:
                 self._gradients.close()
@@ -270,6 +276,9 @@ class Training:
         self._share, self._drew = share, True
         self._shared_out |= share is not None
         self._observer.on_batch(share, batch, batches)
+
+    def _on_input_shared(self) -> None:
+        self._shared_out = True
 
     def _on_backward(self, root: torch.Tensor) -> None:
         self._models.graph_open = False

@@ -213,6 +213,7 @@ def _run_cell(
             global_batchnorm=task.global_batchnorm,
             per_rank_batches=task.per_rank_batches,
             split_evaluation=task.split_evaluation,
+            split_inputs=task.split_inputs,
             count_targets=task.count_targets,
             control=control,
             observer=observer,

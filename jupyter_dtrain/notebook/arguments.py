@@ -88,6 +88,9 @@ def _cell_parser() -> argparse.ArgumentParser:
         "--split", metavar="X,Y", default="", help="tensors to share out along their first dim, for a cell that trains on all data at once"
     )
     parser.add_argument(
+        "--split-inputs", action="store_true", help="share out what models are called on in training by its rows, where no loader does"
+    )
+    parser.add_argument(
         "--strategy",
         default="auto",
         metavar="KIND",
@@ -220,6 +223,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         strategy=found.strategy,
         numbers=found.numbers,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
+        split_inputs=found.split_inputs,
         preview=found.preview,
         batch=found.batch,
         split_eval=found.split_eval,

@@ -28,7 +28,9 @@ for epoch in range(3):
 STATE = "model.state_dict(), optimizer.state_dict()"
 
 
-FULL_BATCH = "No loader shared out the data, so each engine computed all of it. `--split X,y` shares out tensors by their rows."
+FULL_BATCH = (
+    "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
+)
 
 
 def assert_same_as_plain(notebook, setup, cell, state, *, engines=2):

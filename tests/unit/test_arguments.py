@@ -23,6 +23,7 @@ CELL_LINES = {
     "--name -5": RunOptions(name="-5"),
     "--output all": RunOptions(output="all"),
     "--split-eval": RunOptions(split_eval=True),
+    "--split-inputs": RunOptions(split_inputs=True),
     "--detach": RunOptions(detach=True),
     "--batch per-rank": RunOptions(batch="per-rank", split_eval=True),
 }
@@ -57,6 +58,7 @@ CELL_MISTAKES = {
     "--engines 0": ["--engines 0", "at least one engine"],
     "-n -1": ["--engines -1", "at least one engine"],
     "--device tpu": ["--device tpu", "auto, cpu or cuda"],
+    "--split-inputs --strategy none": ["--split-inputs needs the global view", "--strategy none"],
     "--output some": ["--output some", "main or all"],
     "--batch local": ["--batch local", "global or per-rank"],
     "--batch per-rank --strategy none": ["--batch", "--strategy none"],

@@ -110,6 +110,7 @@ ENGINE_ORDER = [
     "mixing",
     "before",
     "called",
+    "inputs",
     "models",
     "index_batches",
     "streams",
