@@ -172,7 +172,7 @@ def _table() -> dict[Any, Rule]:
     add(random_like, _RANDOM_IN_PLACE)
     add(drawn_by_entry, [*_named("bernoulli multinomial", torch, torch.Tensor), torch.normal])
     add(in_python, [F.gumbel_softmax])
-    add(dropout, _named("dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout", F))
+    add(dropout, _named("dropout dropout1d dropout2d dropout3d", F))
     add(new_like, _named(_NEW, torch.Tensor))
     add(local_value, _properties(_VALUES))
     add(local_value, _named(_METHODS, torch.Tensor))
