@@ -11,6 +11,7 @@ by themselves, caches and this project's checkpoints are left alone.
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import os
 import shutil
@@ -51,6 +52,8 @@ class OwnFiles:
         self._before = started - CLOCK_STEP
         self._folder = f"{folder.resolve()}{os.sep}"
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
+        self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
+        self._stat = os.stat
         self._place = ""
         self._count = 0
 
@@ -71,8 +74,10 @@ class OwnFiles:
                 (shutil, "rmtree", self._removed(shutil.rmtree)),
                 (os, "rename", self._renamed(os.rename)),
                 (os, "replace", self._renamed(os.replace)),
-                (os.path, "exists", self._exists(os.path.exists)),
-                (os.path, "isfile", self._exists(os.path.isfile)),
+                (os, "stat", self._looked_up(os.stat)),  # by which others tell whether there is something
+                (shutil, "copyfile", self._copied(shutil.copyfile)),
+                (shutil, "copy", self._copied(shutil.copy)),
+                (shutil, "copy2", self._copied(shutil.copy2)),
             ):
                 stack.enter_context(mock.patch.object(target, name, replacement))
             yield
@@ -87,15 +92,33 @@ class OwnFiles:
     def _is_here(self, path: str | None) -> bool:
         return path is not None and (path in self._own or path.startswith(self._folder))
 
-    def _instead(self, path: str, *, keep: bool) -> str:
-        """Return where the rank writes what the cell writes to `path`, with what was there before if it is to `keep` that."""
+    def _is_gone(self, path: str | None) -> bool:
+        return path is not None and any(path == gone or path.startswith(gone + os.sep) for gone in self._gone)
+
+    def _is_from_before(self, path: str) -> bool:
+        """Return whether there is something that nobody has changed since the cell began."""
+        try:
+            return self._stat(path).st_mtime_ns < self._before
+        except OSError:
+            return False
+
+    def _instead(self, path: str, *, keep: bool, there: bool = False) -> str:
+        """Return where the rank writes what the cell writes to `path`, with what was there before if it is to `keep` that.
+
+        Rank 0 may have written already what the cell writes now; where something has to be `there`, that is better than nothing.
+        """
         own = self._own.get(path)
         if own is None:
             self._count += 1
             own = str(Path(self._place) / f"{self._count}-{Path(path).name}")
-            if keep and Path(path).is_file() and Path(path).stat().st_mtime_ns < self._before:
-                shutil.copyfile(path, own)
+            if keep and not self._is_gone(path):
+                try:
+                    if there or self._is_from_before(path):
+                        Path(own).write_bytes(Path(path).read_bytes())
+                except OSError:  # it says so when it is opened
+                    Path(own).unlink(missing_ok=True)
             self._own[path] = own
+        self._gone.discard(path)
         return own
 
     # -- what the cell does ------------------------------------------------------------------------------------------
@@ -103,13 +126,15 @@ class OwnFiles:
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if not set(mode) & set("wax+") and not self._own:
+            if not set(mode) & set("wax+") and not self._own and not self._gone:
                 return original(file, mode, *args, **kwargs)
             path = self._path(file)
-            if path is not None and set(mode) & set("wax+") and self._is_here(path):
-                file = self._instead(path, keep="w" not in mode and "x" not in mode)
+            if path is not None and set(mode) & set("wax+") and self._is_here(path) and not ("r" in mode and self._is_gone(path)):
+                file = self._instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
             elif path in self._own:
                 file = self._own[path]
+            elif self._is_gone(path):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
             return original(file, mode, *args, **kwargs)
 
         return opened
@@ -137,6 +162,7 @@ class OwnFiles:
                 original(path, *args, **kwargs)
                 return
             deadline = time.monotonic() + MKDIR_TIMEOUT
+            self._gone.discard(str(self._path(path)))
             while not Path(path).is_dir():  # rank 0 makes it, or says why not
                 if time.monotonic() > deadline or not Path(path).absolute().parent.is_dir():
                     original(path, *args, **kwargs)
@@ -154,6 +180,8 @@ class OwnFiles:
                 return
             for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
                 del self._own[name]
+            if Path(gone).is_dir() or self._is_from_before(gone):  # else rank 0 may have made another in the meantime
+                self._gone.add(gone)
 
         return removed
 
@@ -165,15 +193,34 @@ class OwnFiles:
                 original(src, dst, *args, **kwargs)
             elif old in self._own:
                 self._own[new] = self._own.pop(old)
+                self._gone.add(old)
+                self._gone.discard(new)
 
         return renamed
 
-    def _exists(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def exists(path: Any) -> bool:
-            return bool(self._own and self._path(path) in self._own) or original(path)
+        def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            old, new = self._path(src), self._path(dst)
+            source = self._own.get(old, src) if old is not None else src
+            if new is None or not self._is_here(new):
+                return original(source, dst, *args, **kwargs)
+            into = Path(dst).is_dir()
+            original(source, self._instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
+            return str(Path(dst) / Path(src).name) if into else dst
 
-        return exists
+        return copied
+
+    def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+            asked = self._path(path) if self._own or self._gone else None
+            if asked not in self._own and self._is_gone(asked):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            result: os.stat_result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
+            return result
+
+        return stat
 
 
 def _user_asks() -> bool:

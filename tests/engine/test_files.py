@@ -42,6 +42,32 @@ with open("left.txt", "w") as file:
 os.replace("left.txt", "kept.txt")
 found = found, open("kept.txt").read(), os.path.exists("kept.txt")
 """,
+    "looked up, copied and taken away": """
+os.makedirs("kept", exist_ok=True)
+for epoch in range(3):
+    torch.save({"epoch": epoch}, f"kept/{epoch}.pt")
+    shutil.copy(f"kept/{epoch}.pt", "best.pt")
+    shutil.copy2("best.pt", pathlib.Path("kept") / "last.pt")
+shutil.copy("before.txt", "kept")
+found = torch.load("best.pt"), torch.load("kept/last.pt"), pathlib.Path("kept/before.txt").read_text(), os.path.getsize("best.pt") > 100
+os.remove("gone.txt")
+found = *found, os.path.exists("gone.txt"), pathlib.Path("gone.txt").exists(), pathlib.Path("kept/2.pt").is_file()
+shutil.rmtree("old")
+os.makedirs("old/deep")
+pathlib.Path("old/deep/new.txt").write_text("new")
+found = *found, pathlib.Path("old/deep").is_dir(), os.path.exists("old/deep/new.txt"), os.path.isdir("kept")
+try:
+    open("gone.txt").close()
+except FileNotFoundError as error:
+    found = *found, error.filename
+""",
+    "read, and written over in its place": """
+with open("before.txt", "r+") as file:
+    count = len(file.read())
+    file.seek(0)
+    file.write("OLD")
+found = count, open("before.txt").read()
+""",
     "a table and a figure": """
 import pandas as pd
 pd.DataFrame({"a": [1, 2]}).to_csv("table.csv", index=False)
