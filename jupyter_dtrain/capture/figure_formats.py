@@ -34,8 +34,10 @@ def set_figure_formats(chosen: tuple[list[str], dict[str, Any]] | None) -> None:
     shell = get_ipython()
     if chosen is None or shell is None:
         return
-    from matplotlib_inline.config import InlineBackend
-
+    try:
+        from matplotlib_inline.config import InlineBackend
+    except ImportError:  # nothing shows figures here
+        return
     formats, options = chosen
     backend = InlineBackend.instance(parent=shell)
     backend.figure_formats, backend.print_figure_kwargs = set(formats), options

@@ -47,7 +47,7 @@ _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it in
 
 def may_mix(model: nn.Module) -> bool:
     """Return whether `model` has a layer that may go along the batch, or code that is not PyTorch's own and has a word of that."""
-    if any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
+    if any(isinstance(module, (*_ALONG_A_DIM, torch.jit.ScriptModule)) for module in modules_in(model)):  # compiled code has no names
         return True
     return uses_names(model, lambda names: not _STATISTICS.isdisjoint(names))
 

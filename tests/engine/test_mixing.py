@@ -115,6 +115,11 @@ def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
     assert_same(ranks, setup(inside, layer), 3)
 
 
+def test_a_scripted_model_that_mixes_samples(ranks):
+    code = setup("return x - x.mean(0, keepdim=True)")
+    assert_same(ranks, code.replace("nn.Sequential(Net(), nn.Tanh())", "torch.jit.script(nn.Sequential(Net(), nn.Tanh()))"), 3)
+
+
 def assert_same(ranks: Ranks, code: str, world_size: int) -> None:
     arguments = code, CELL, "losses, model.state_dict()"
     expected: Any = ranks.call(1, run_plain, *arguments)[0]["compared"]
