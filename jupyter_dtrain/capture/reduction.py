@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copyreg
 import importlib
-import io
 import pickle
 import sys
 import warnings
@@ -30,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 from .compiled import reduced_compiled
 from .imports import brought
 from .open_files import reduced_file
+from .scripted import methods_of, reduced_function, reduced_module
 
 _Cached = type(lru_cache(lambda: None))
 
@@ -52,7 +52,9 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if is_event_writer(obj):
             return _without(obj, foreign_attributes(obj))
         case torch.jit.ScriptModule():
-            return _scripted(obj)
+            return reduced_module(obj)
+        case torch.jit.ScriptFunction():
+            return reduced_function(obj)
         case nn.Module():
             return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
         case RemovableHandle():
@@ -114,6 +116,8 @@ def foreign_attributes(obj: object) -> frozenset[str]:
         return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
     if isinstance(obj, nn.RNNBase):
         return _REFERENCES  # weak ones, which it makes anew
+    if isinstance(obj, torch.jit.ScriptModule):
+        return methods_of(obj)
     if is_event_writer(obj):
         return _FILES  # each process writes one of its own, which is opened when there is something to write
     return _NONE
@@ -230,25 +234,6 @@ def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
     module.__dict__.update(state)
     for name in module.parametrizations:  # type: ignore[union-attr]
         parametrize._inject_property(module, name)
-
-
-def _scripted(module: torch.jit.ScriptModule) -> tuple[Any, ...]:
-    """Return how a scripted or traced module reduces: as PyTorch saves it, but with the very tensors that an optimizer has."""
-    buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return _load_scripted, (buffer.getvalue(),), tensors, None, None, _set_tensors
-
-
-def _load_scripted(saved: bytes) -> Any:
-    return torch.jit.load(io.BytesIO(saved), map_location="cpu")
-
-
-def _set_tensors(module: Any, tensors: dict[str, torch.Tensor]) -> None:
-    parts = dict(module.named_modules())
-    for name, tensor in tensors.items():
-        path, _, last = name.rpartition(".")
-        parts[path]._c.setattr(last, tensor)
 
 
 def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cached_property[Any]:

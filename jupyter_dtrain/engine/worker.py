@@ -168,6 +168,8 @@ def _run_cell(
     surroundings = Surroundings.now()
     _modules.refresh(Path.cwd())
     look_like_a_notebook()
+    for filename, text in task.sources.items():
+        keep_text(filename, text)  # scripted functions are compiled from it
     namespace: dict[str, Any] = {"__name__": "__main__"}
     packed = from_parcel(task.parcel, blobs)
     values, tracked = unpack(
@@ -198,8 +200,6 @@ def _run_cell(
     if meter is not None:
         emitter.add_source(meter.drain)
     loops.adopt(tracked, task.sources)
-    for filename, text in task.sources.items():
-        keep_text(filename, text)
     training: Training | Program
     if task.program_port is not None:
         training = Program(rank=rank, world_size=world_size, address="127.0.0.1", port=task.program_port)

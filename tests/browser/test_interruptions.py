@@ -30,7 +30,7 @@ for epoch in range({epochs}):
         loss.backward()
         optimizer.step()
 """
-LONG = LOOP.format(epochs=1000) + "        torch.trapezoid(x)  # of which the sidebar says that each engine computes the whole\n"
+LONG = LOOP.format(epochs=1000) + "        torch.renorm(x, 2, 0, 1.0)  # of which the sidebar says that each engine computes the whole\n"
 SHORT = LOOP.format(epochs=2)
 FAILING = (
     SHORT
@@ -102,7 +102,7 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
     lab.start(long)
     lab.wait_for_points(20)
     before = lab.points()
-    notice = lab.part("notices").get_by_text("trapezoid` (line 9) has no rule")
+    notice = lab.part("notices").get_by_text("renorm` (line 9) has no rule")
     expect(notice).to_be_visible()
 
     lab.page.reload()

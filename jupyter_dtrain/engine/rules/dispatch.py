@@ -64,7 +64,7 @@ class Rules:
             except NeedsWhole:
                 pass
         else:
-            self.on_whole(getattr(func, "__name__", str(func)))
+            self.on_whole(str(getattr(func, "__name__", None) or getattr(func, "name", func)))  # a scripted method has a name only
         return self.on_wholes(func, args, kwargs)
 
     def local(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
