@@ -60,7 +60,9 @@ class OwnFiles:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Follow what the cell does with files, until the end of the ``with`` block; what it wrote is gone then."""
-        with tempfile.TemporaryDirectory(prefix="dtrain-files-") as self._place, ExitStack() as stack:
+        # In a folder of the cluster's own, which is removed with the cluster: a rank that is killed removes nothing.
+        folder = os.environ.get("IPP_PROFILE_DIR")
+        with tempfile.TemporaryDirectory(prefix="dtrain-files-", dir=folder) as self._place, ExitStack() as stack:
             for target, name, replacement in (
                 (builtins, "open", self._open(builtins.open)),
                 (io, "open", self._open(io.open)),
