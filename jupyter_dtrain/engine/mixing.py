@@ -88,7 +88,7 @@ def mixes_samples(
     run : callable
         Calls the model with arguments, in a mode, and undoes what that does, to random streams as well.
     parts : sequence of (slice, tuple)
-        Which of the rank's samples are in which arguments: all of them first.
+        Which samples are in which arguments: all of them first, the rank's or those of the batch.
     stream : ModelStream
     sites : DrawSites, optional
         Along which dims the model draws for its samples; ``None``: it is guessed by sizes.
@@ -110,7 +110,7 @@ def mixes_samples(
     dims = dims_of(tuple(result.dim() for result in results[0]))
     if dims is None or any(len(end) != len(results[0]) for end in results):
         return False
-    return any(map(_differ, *results, dims))
+    return any(_differs(result, dim, number, parts, others) for result, dim, *others in zip(results[0], dims, *results[1:], strict=True))
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor]:
@@ -118,15 +118,21 @@ def _tensors_in(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
 
 
-def _differ(result: torch.Tensor, first: torch.Tensor, last: torch.Tensor, dim: int | None) -> bool:
+def _differs(
+    result: torch.Tensor, dim: int | None, number: int, parts: Sequence[tuple[slice, Any]], others: Sequence[torch.Tensor]
+) -> bool:
+    """Return whether a result of all `number` samples, which are along `dim`, has others for some than those that these come to."""
     if dim is None or not (result.is_floating_point() or result.is_complex()):
         return False
-    if not result.dim() == first.dim() == last.dim() or max(first.shape[dim], last.shape[dim]) > result.shape[dim]:
-        return False
-    there = result.narrow(dim, 0, first.shape[dim]), result.narrow(dim, result.shape[dim] - last.shape[dim], last.shape[dim])
     close = _CLOSE.get(result.dtype, _CLOSE_ELSEWHERE) if result.device.type == "cpu" else _CLOSE_ELSEWHERE
     largest = result.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if result.numel() else 0.0
-    return any(
-        one.shape == other.shape and not torch.allclose(one, other, rtol=0.0, atol=largest * close, equal_nan=True)
-        for one, other in zip(there, (first, last), strict=True)
-    )
+    for (samples, _), other in zip(parts[1:], others, strict=True):
+        if other.dim() != result.dim():
+            return False
+        start = samples.start * (result.shape[dim] // number)
+        if start + other.shape[dim] > result.shape[dim]:
+            return False
+        there = result.narrow(dim, start, other.shape[dim])
+        if there.shape == other.shape and not torch.allclose(there, other, rtol=0.0, atol=largest * close, equal_nan=True):
+            return True
+    return False

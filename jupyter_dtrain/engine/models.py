@@ -237,13 +237,18 @@ class ModelCalls:
         """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that."""
         if self._stream is None or not may_mix(module):
             return False
-        number = placement.share.loaded.stop - placement.share.loaded.start
-        ends = [(part, view.with_some(given, placement, part.start, part.stop)) for part in ends_of(number)]
+        share = placement.share
+        if view.smallest(placement) < _FEWEST:  # nothing to leave out: it is the share that lacks the others
+            parts = [(slice(0, share.total), self.whole(given)), (share.loaded, own)]
+        else:
+            number = share.loaded.stop - share.loaded.start
+            ends = [(part, view.with_some(given, placement, part.start, part.stop)) for part in ends_of(number)]
+            parts = [(slice(0, number), own), *ends]
         sites = None if self._draws is None else self._draws.sites(module)
         mixes = mixes_samples(
             module,
             run,
-            [(slice(0, number), own), *ends],
+            parts,
             stream=self._stream,
             sites=sites,
             dims_of=lambda kinds: known.get((placement, kinds)),

@@ -115,6 +115,17 @@ def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
     assert_same(ranks, setup(inside, layer), 3)
 
 
+# What is drawn in an attention between samples is not told apart where each engine has one.
+ALONE = [name for name in (*MIXING, *APART) if name != "behind attention with dropout"]
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_a_sample_for_each_engine(ranks, name, batch_size):
+    code = setup({**MIXING, **APART}[name]).replace("batch_size=8", f"batch_size={batch_size}")
+    assert_same(ranks, code, 2)
+
+
 def test_a_scripted_model_that_mixes_samples(ranks):
     code = setup("return x - x.mean(0, keepdim=True)")
     assert_same(ranks, code.replace("nn.Sequential(Net(), nn.Tanh())", "torch.jit.script(nn.Sequential(Net(), nn.Tanh()))"), 3)
