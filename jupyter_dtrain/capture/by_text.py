@@ -7,12 +7,13 @@ notebook go along that can be sent: more bytes than are needed, and the value th
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from .names import CellNames, all_global_reads
+from .originals import names_in
 
 _IN_CELL = frozenset({"globals", "locals", "eval", "exec"})
 _IN_FUNCTION = _IN_CELL - {"locals"}  # which are its own there
@@ -33,7 +34,7 @@ def with_names_by_text(names: CellNames, seen: Iterable[object], namespace: Mapp
 def _looks_up(obj: object, namespace: Mapping[str, Any]) -> bool:
     if not isinstance(obj, FunctionType) or obj.__globals__ is not namespace:
         return False
-    found = set(_words(obj.__code__))
+    found = names_in(obj.__code__)
     if "__main__" in found or {"modules", "__name__"} <= found:  # getattr(sys.modules[__name__], name)
         return True
     words = {word for word in _IN_FUNCTION.intersection(found) if _is_builtin(word, namespace)}
@@ -44,10 +45,3 @@ def _is_builtin(word: str, namespace: Mapping[str, Any]) -> bool:
     """Return whether `word` is not a function of the notebook's own, as ``def eval(model)``."""
     builtin = getattr(builtins, word)
     return namespace.get(word, builtin) is builtin
-
-
-def _words(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _words(constant)

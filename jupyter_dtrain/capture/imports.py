@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 
+from .originals import everything
+
 _IMPORTS, _SETS = dis.opmap["IMPORT_NAME"], dis.opmap["STORE_GLOBAL"]
 
 
@@ -68,7 +70,7 @@ def asked_for(names: Iterable[str], objects: Iterable[object], modules: Iterable
 def _of_function(function: FunctionType, modules: Mapping[str, ModuleType]) -> Iterator[str]:
     own = str(function.__globals__.get("__name__"))
     sets = own in modules and function.__globals__ is vars(modules[own])
-    for code in _everything(function.__code__):
+    for code in everything(function.__code__):
         instructions = code.co_code[::2]  # a look at these spares a list of them for nearly every function
         if sets and _SETS in instructions and any(step.opcode == _SETS for step in dis.get_instructions(code)):
             yield own
@@ -89,10 +91,3 @@ def _imports(code: CodeType, package: str) -> Iterator[str]:
                 continue
         yield name
         yield from (f"{name}.{part}" for part in parts or ())
-
-
-def _everything(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _everything(constant)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import ast
 import dis
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 
 from .imports import imported_names
+from .originals import everything, nested
 
 _GLOBAL_READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GLOBAL_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
@@ -64,7 +65,7 @@ def find_names(tree: ast.Module) -> CellNames:
 
 def all_global_reads(code: CodeType) -> set[str]:
     """Return the global names that `code` reads, and those that the functions within it do."""
-    return {name for inner in _everything(code) for name, _, _ in _global_reads(inner)}
+    return {name for inner in everything(code) for name, _, _ in _global_reads(inner)}
 
 
 def _main_by_name(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -314,10 +315,6 @@ def _as_load(target: ast.expr) -> ast.expr:
     return target
 
 
-def _nested(code: CodeType) -> Iterable[CodeType]:
-    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
-
-
 def _runs_at_once(code: CodeType) -> bool:
     # A class body is not optimized (its locals are a namespace); comprehensions have reserved names.
     return code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") or not code.co_flags & 0x1
@@ -325,23 +322,17 @@ def _runs_at_once(code: CodeType) -> bool:
 
 def _now(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for inner in _nested(code):
+    for inner in nested(code):
         if _runs_at_once(inner):
             yield from _now(inner)
 
 
 def _later(code: CodeType) -> Iterator[CodeType]:
-    for inner in _nested(code):
+    for inner in nested(code):
         if _runs_at_once(inner):
             yield from _later(inner)
         else:
-            yield from _everything(inner)
-
-
-def _everything(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for inner in _nested(code):
-        yield from _everything(inner)
+            yield from everything(inner)
 
 
 def _global_reads(code: CodeType) -> Iterator[tuple[str, int, bool]]:

@@ -47,9 +47,21 @@ def future_flags(code: CodeType) -> int:
     return code.co_flags & _FUTURE_FLAGS
 
 
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code that stands directly in `code`: of functions, classes, lambdas and comprehensions."""
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+
+
+def everything(code: CodeType) -> Iterator[CodeType]:
+    """Yield `code` and all that is in it, however deep."""
+    yield code
+    for inner in nested(code):
+        yield from everything(inner)
+
+
 def names_in(code: CodeType) -> set[str]:
     """Return the global names and attributes that code uses, and what is defined in it."""
-    return {*code.co_names}.union(*(names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
+    return {name for part in everything(code) for name in part.co_names}
 
 
 def closed_over(function: FunctionType) -> Iterator[object]:

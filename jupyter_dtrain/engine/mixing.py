@@ -4,8 +4,9 @@ On a share, a statistic that a ``forward`` takes of its batch (the largest value
 would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows, and those that go along a dim
 which the model may mean to be another one: an LSTM without ``batch_first`` that is given the batch first goes from sample to sample. So
 where a model has such a layer, or the code of others in it a word of statistics, the first samples of a share, and then the last, are put
-through the model without the others: their results are to be the same. (The largest value of all can be among one of them only.) What the
-model draws at random is drawn for all samples of the share each time, from one state of the stream, and these samples get their rows.
+through the model without the others: their results are to be the same. (The largest value of all can be among one of them only.) Where
+a rank has a single sample, there are no others to leave out: all of the batch are put through, and then the share. What the model draws at
+random is drawn for all samples each time, from one state of the stream, and those that are put through get their rows.
 """
 
 from __future__ import annotations

@@ -95,9 +95,9 @@ def _num_dims(item: Any) -> int:
 
 def _of_each_row(where: tuple[Any, ...], placement: Shard) -> tuple[Any, ...]:
     """Return the index into a part of ``x[torch.arange(len(x)), y]``: one place, or some, for each row."""
-    rows = _numbers(where[0])
     if len(where) == 1:
         raise NeedsWhole  # samples in an order: in some batches it is theirs, but what is split must not depend on that
+    rows = _numbers(where[0])
     if rows is None or rows.numel() != rows.shape[0] or not torch.equal(rows.flatten(), _all_numbers(rows, placement.total)):
         raise NeedsWhole
     size = placement.loaded.stop - placement.loaded.start
