@@ -32,6 +32,7 @@ from .curve import Curve
 from .notices import Notices
 from .pace import Pace
 from .run_curves import Rows, RunCurves
+from .scalars import LoggedScalars
 from .steps import GlobalStep, GlobalSteps
 from .throughput import Throughput
 from .times import TimeSplits
@@ -97,7 +98,7 @@ class RunRecorder:
         self._times = TimeSplits()
         self._notices = Notices()
         self._loss_was_odd = False
-        self._num_logged: dict[str, int] = {}
+        self._scalars = LoggedScalars(MEASURED)
         self._curves = RunCurves(run_id)
         self._fresh_devices: set[int] = set()
         self._changed = True
@@ -151,8 +152,7 @@ class RunRecorder:
                 if name.startswith("device/"):
                     continue
                 self._curves.know(name, curve)
-                if name not in MEASURED:
-                    self._num_logged[name] = len(curve)
+                self._scalars.know(name, len(curve))
             known = curves.get(LOSS) or curves.get(LEARNING_RATE)
             if known is not None and len(known):
                 self._steps.begin_after(known.step[-1])
@@ -168,8 +168,7 @@ class RunRecorder:
         with self._lock:
             self._steps.go_back(step)
             lost = self._curves.cut(step)
-            for name in self._num_logged:
-                self._num_logged[name] -= (lost if taken_back is None else taken_back).get(name, 0)
+            self._scalars.take_back(lost if taken_back is None else taken_back)
             self._last = GlobalStep(step, self._clock(), self._curves.last_value(LOSS), self._curves.last_value(LEARNING_RATE), 0, None)
             self._progress = None
             self._pace.clear()
@@ -305,15 +304,9 @@ class RunRecorder:
             self._changed = True
 
     def _log(self, event: Scalars) -> None:
-        if len({len(event.step), len(event.time), len(event.value)}) > 1:
-            raise ProtocolError(f"the columns of {event.name!r} have different lengths")
-        if event.rank != 0:
-            return
-        name = f"{event.name} (logged)" if event.name in MEASURED else event.name
-        known = self._num_logged.get(name, 0) - event.first  # told again by a run that went on from a snapshot
-        self._num_logged[name] = event.first + max(known, len(event.value))
-        for step, seconds, value in list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]:
-            self._curves.add(name, step, seconds, value)
+        name, points = self._scalars.fresh(event)
+        for point in points:
+            self._curves.add(name, *point)
 
     def _record_epoch(self, progress: Progress) -> None:
         """Add a point to the curve that says which step belongs to which epoch."""

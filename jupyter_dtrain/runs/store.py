@@ -13,10 +13,8 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +22,9 @@ from typing import Any
 from ..errors import StoreError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
+from .database import Database
 from .owner import Owner
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
-from .schema import connect
-
-DATABASE = "runs.sqlite"
 
 
 class RunStore:
@@ -43,8 +39,7 @@ class RunStore:
 
     def __init__(self, folder: Path = DEFAULT_FOLDER) -> None:
         self.folder = Path(folder).absolute()  # the notebook may change its working directory later
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._database = Database(self.folder)
 
     def create_run(
         self,
@@ -77,7 +72,7 @@ class RunStore:
         """
         started = time.time()
         owner = Owner.this_process()
-        with self._transaction(create=True) as connection:
+        with self._database.transaction(create=True) as connection:
             (number,) = connection.execute("SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'runs'").fetchone()
             name = str(number) if name is None else name
             folder = self._create_folder(new_run_id(name, started))
@@ -113,7 +108,7 @@ class RunStore:
 
     def add_curves(self, run_id: str, curves: Iterable[tuple[str, list[int], list[float], list[float]]]) -> None:
         """Append points to many curves at once, each with its name: all of them or, if there is an error, none."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             number = self._number(connection, run_id)
             for name, step, time, value in curves:
                 connection.execute("INSERT OR IGNORE INTO curves (number, name) VALUES (?, ?)", (number, name))
@@ -127,7 +122,7 @@ class RunStore:
 
     def cut_curves(self, run_id: str, step: int) -> dict[str, int]:
         """Take back the points after `step`, but those of devices, which are about time; return how many each curve has lost."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             wanted = "number = ? AND name NOT LIKE 'device/%'"
             curves = connection.execute(f"SELECT curve, name FROM curves WHERE {wanted}", (self._number(connection, run_id),)).fetchall()
             delete = "DELETE FROM points WHERE curve = ? AND step > ?"
@@ -137,14 +132,14 @@ class RunStore:
         """Record that a run has ended as `phase`, one of finished, stopped and failed."""
         if phase not in RUN_PHASES_ENDED:
             raise ValueError(f"a run does not end as {phase!r}")
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             number = self._number(connection, run_id)
             connection.execute("UPDATE runs SET phase = ?, error = ?, ended = ? WHERE number = ?", (phase, error, time.time(), number))
 
     def reopen_run(self, run_id: str, world_size: int) -> None:
         """Record that this process goes on with a run that has ended."""
         owner = Owner.this_process()
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
                 raise StoreError(f"Run {run_id} is still going on.")
@@ -156,14 +151,14 @@ class RunStore:
 
     def get_run(self, run_id: str) -> RunRecord:
         """Return one run."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             return self._record(_one(connection, run_id))
 
     def list_runs(self) -> list[RunRecord]:
         """Return all runs, the oldest first; none if nothing was ever written here."""
-        if not (self.folder / DATABASE).exists():
+        if not self._database.exists:
             return []
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             return [self._record(row) for row in connection.execute("SELECT * FROM runs ORDER BY number")]
 
     def find_run(self, wanted: str) -> RunRecord | None:
@@ -175,13 +170,13 @@ class RunStore:
 
     def names(self, run_id: str) -> list[str]:
         """Return the names of a run's curves."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             number = self._number(connection, run_id)
             return [name for (name,) in connection.execute("SELECT name FROM curves WHERE number = ? ORDER BY curve", (number,))]
 
     def points(self, run_id: str, name: str) -> Curve:
         """Return all points of one curve in the order in which they came; an empty curve if there are none."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             number = self._number(connection, run_id)
             points = Curve()
             for row in connection.execute(
@@ -197,7 +192,7 @@ class RunStore:
         Where there are more than `limit`, those with the smallest and the largest value of each of ``limit // 2`` stretches of
         steps are returned (:meth:`~.curve.Curve.thinned` says why). SQLite chooses them, so a million points are never in memory.
         """
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             number = self._number(connection, run_id)
             found = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
             points = Curve()
@@ -225,7 +220,7 @@ class RunStore:
 
     def last_point(self, run_id: str, name: str, *, up_to: int | None = None) -> tuple[int, float | None]:
         """Return the last step of the curve `name`, at most `up_to`, and its value, ``None`` where it was not a number; step 0 if none."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             row = connection.execute(
                 "SELECT step, value FROM points JOIN curves USING (curve) JOIN runs USING (number)"
                 " WHERE run_id = ? AND curves.name = ? AND step <= ? ORDER BY step DESC LIMIT 1",
@@ -237,17 +232,17 @@ class RunStore:
         """Call a run `name`. Its id and its folder stay as they are."""
         if not name.strip():
             raise StoreError("A run needs a name.")
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute("UPDATE runs SET name = ? WHERE number = ?", (name.strip(), self._number(connection, run_id)))
 
     def tag_run(self, run_id: str, tags: list[str]) -> None:
         """Give a run `tags` in the place of those that it has."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute("UPDATE runs SET tags = ? WHERE number = ?", (json.dumps(tags), self._number(connection, run_id)))
 
     def delete_run(self, run_id: str) -> None:
         """Delete a run that has ended: its row, its points and its folder."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
                 raise StoreError(f"Run {run_id} is still going on: stop it first.")
@@ -257,17 +252,14 @@ class RunStore:
 
     def close(self) -> None:
         """Let go of the database. The next call opens it again."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        self._database.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _record(self, row: sqlite3.Row) -> RunRecord:
         run_id = row["run_id"]
         if Path(run_id).name != run_id:  # a database from elsewhere must not make us read, or delete, other folders
-            raise StoreError(f"{self.folder / DATABASE} has a run with the impossible id {run_id!r}; move that file away.")
+            raise StoreError(f"{self._database.path} has a run with the impossible id {run_id!r}; move that file away.")
         record = RunRecord(
             **{key: row[key] for key in ("run_id", "number", "name", "phase", "world_size", "started", "ended", "error")},
             arguments=json.loads(row["arguments"]),
@@ -293,47 +285,6 @@ class RunStore:
                 continue
             return folder
         raise StoreError(f"There are too many runs named {wanted} in {self.folder}.")
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._explained():
-            yield self._open(create=False)
-
-    @contextmanager
-    def _transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._explained():
-            connection = self._open(create=create)
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # a full disk has rolled it back already
-                    connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            self.close()  # whatever is wrong with it, the next call starts anew
-            raise StoreError(
-                f"The record of runs in {self.folder} cannot be used: {error}. Check that the folder is writable and the disk not full."
-            ) from error
-
-    def _open(self, *, create: bool) -> sqlite3.Connection:
-        path = self.folder / DATABASE
-        if self._connection is not None and path.exists():  # someone may have deleted the folder
-            return self._connection
-        self.close()
-        if create:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-        elif not path.exists():
-            raise StoreError(f"There are no runs in {self.folder}: {DATABASE} is not there.")
-        self._connection = connect(path)
-        return self._connection
 
 
 def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:

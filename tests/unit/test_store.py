@@ -19,7 +19,8 @@ from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.runs.curve import Curve
 from jupyter_dtrain.runs.record import new_run_id
 from jupyter_dtrain.runs.schema import SCHEMA_VERSION
-from jupyter_dtrain.runs.store import DATABASE, RunStore
+from jupyter_dtrain.runs.database import DATABASE
+from jupyter_dtrain.runs.store import RunStore
 
 
 @pytest.fixture
@@ -303,7 +304,7 @@ def test_a_folder_that_cannot_be_written_can_be_read(store):
 def test_a_full_disk_is_an_error_that_loses_nothing_written_before(store):
     run_id = start(store)
     store.add_points(run_id, "loss", [1], [1.0], [0.5])
-    with store._reading() as connection:
+    with store._database.reading() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     many = list(range(100_000))
