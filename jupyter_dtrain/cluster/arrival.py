@@ -33,8 +33,8 @@ class Arrival:
     processes : GuardedProcesses
     log_tail : callable
         Returns the last lines of a process's log.
-    names : list of str
-        Of the ranks' processes.
+    names : callable
+        Returns what the ranks' processes are called.
     registered : callable
         Returns the ids of the engines that can be reached, ``None`` before the controller can be.
     tell : callable, optional
@@ -48,7 +48,7 @@ class Arrival:
         processes: GuardedProcesses,
         *,
         log_tail: Callable[[str], str],
-        names: Sequence[str],
+        names: Callable[[], Sequence[str]],
         registered: Callable[[], Sequence[int] | None],
         tell: Progress | None,
         limit: timedelta,
@@ -94,7 +94,7 @@ class Arrival:
 
     def check(self) -> None:
         """Raise what keeps the cluster from coming up."""
-        for name in (CONTROLLER, *self._names):
+        for name in (CONTROLLER, *self._names()):
             status = self._processes.statuses.get(name)
             if status is None:
                 continue
@@ -109,11 +109,11 @@ class Arrival:
             raise self._late()
 
     def _late(self) -> ClusterError:
-        up = self._registered()
-        missing = [name for name in self._names if id_of(name) not in (up or ())]
+        up, names = self._registered(), self._names()
+        missing = [name for name in names if id_of(name) not in (up or ())]
         tail = self._log_tail(missing[0] if up is not None and missing else CONTROLLER)
         return ClusterError(
-            f"Only {len(up or ())} of {len(self._names)} engines came up in time.{_logged(tail)}\n"
+            f"Only {len(up or ())} of {len(names)} engines came up in time.{_logged(tail)}\n"
             "Is the machine overloaded? Try fewer engines, or a longer start timeout."
         )
 

@@ -12,11 +12,9 @@ import atexit
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -29,9 +27,9 @@ from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
 from .arrival import NEXT_STEP, STEP, Arrival, PortTaken, Progress
-from .commands import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, id_of, template_command
+from .commands import CONTROLLER, id_of
 from .devices import DevicePlan, plan_devices
-from .environment import process_environment
+from .launch import Launcher, Member
 from .processes import GuardedProcesses
 from .registration import unregister
 from .spare import Spare
@@ -49,12 +47,6 @@ class EngineCluster:
     ----------
     client : ipyparallel.Client
         The connection to the engines.
-    engine_ids : list of int
-        ipyparallel's engine ids in rank order.
-    engines : list of EngineInfo
-        The engines in rank order.
-    device_plans : list of DevicePlan
-        What each rank computes on.
     private_dir, blob_dir : Path
         The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared
         memory where there is enough of it. A rendezvous by file belongs into `private_dir`.
@@ -62,32 +54,28 @@ class EngineCluster:
 
     client: Any
 
-    def __init__(self, device_plans: Sequence[DevicePlan]) -> None:
-        self.device_plans = list(device_plans)
-        self.engine_ids: list[int] = []
-        self._next_id = 0  # of the next engine: the first ones' are their ranks
-        self._names = [engine_name(plan.rank) for plan in self.device_plans]  # of the ranks' processes
-        self.engines: list[EngineInfo] = []
+    def __init__(self) -> None:
+        self._members: list[Member] = []  # in rank order
         self.client = None
         self._kernel = os.getpid()
         self._stopped = False
         self._stop_lock = threading.Lock()
         self._warm: Any = None
         self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
-        self._spare = Spare(
-            start=lambda: self._start_engine(self.device_plans[0]),
-            has_ended=lambda name: name in self._processes.statuses,
-            is_registered=lambda engine_id: engine_id in self.client.ids,
-            warm_up=self._warm_up,
-        )
         self._folders = folder_files.Folders()
-        self._marker = uuid.uuid4().hex
         folders = [self.private_dir, self.blob_dir]
         try:
             self._processes = GuardedProcesses(folders, on_exit=self._on_exit)
         except BaseException:
             self._folders.remove()
             raise
+        self._launcher = Launcher(self._processes, self._folders, WARM_MODULES)
+        self._spare = Spare(
+            start=lambda: self._launcher.start_engine(self.device_plans[0]),
+            has_ended=lambda name: name in self._processes.statuses,
+            is_registered=lambda engine_id: engine_id in self.client.ids,
+            warm_up=self._warm_up,
+        )
         atexit.register(self.stop)
 
     @classmethod
@@ -114,9 +102,9 @@ class EngineCluster:
         folder_files.sweep()
         deadline = time.monotonic() + options.start_timeout.total_seconds()
         for attempt in (1, 2):
-            cluster = cls(plans)
+            cluster = cls()
             try:
-                cluster._start(cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
+                cluster._start(plans, cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
                 return cluster
             except PortTaken as error:
                 # The controller picks free ports and binds them a moment later: once in a while someone is quicker.
@@ -141,6 +129,21 @@ class EngineCluster:
         return self._folders.blobs
 
     @property
+    def device_plans(self) -> list[DevicePlan]:
+        """What each rank computes on."""
+        return [member.plan for member in self._members]
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """The ids that ipyparallel knows the engines by, in rank order."""
+        return [member.engine_id for member in self._members]
+
+    @property
+    def engines(self) -> list[EngineInfo]:
+        """The engines in rank order."""
+        return [member.info(self._processes.pids) for member in self._members]
+
+    @property
     def view(self) -> Any:
         """A ``DirectView`` of all engines in rank order."""
         return self.client.direct_view(self.engine_ids)
@@ -148,7 +151,7 @@ class EngineCluster:
     @property
     def alive(self) -> bool:
         """Whether the controller and every engine are running."""
-        return bool(self.engine_ids) and self.controller_alive and not self.dead_ranks()
+        return bool(self._members) and self.controller_alive and not self.dead_ranks()
 
     @property
     def warm(self) -> bool:
@@ -163,8 +166,8 @@ class EngineCluster:
     def dead_ranks(self) -> list[int]:
         """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
         if not self.controller_alive:
-            return [plan.rank for plan in self.device_plans]
-        return [rank for rank, name in enumerate(self._names) if name in self._processes.statuses]
+            return list(range(len(self._members)))
+        return [rank for rank, member in enumerate(self._members) if member.name in self._processes.statuses]
 
     def pids(self) -> dict[str, int]:
         """Return the pids of the guard, the controller and the engines by name."""
@@ -172,16 +175,16 @@ class EngineCluster:
 
     def exit_status(self, rank: int) -> int | None:
         """Return with what status the engine of `rank` has ended, negative for a signal; ``None``: it has not, as far as is known."""
-        return self._processes.statuses.get(self._names[rank])
+        return self._processes.statuses.get(self._members[rank].name)
 
     def log_tail(self, rank: int) -> str:
         """Return the last lines that the engine of `rank` wrote to its log."""
-        return self._folders.log_tail(self._names[rank])
+        return self._folders.log_tail(self._members[rank].name)
 
     def cpu_time(self, rank: int) -> float | None:
         """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
         try:
-            times = psutil.Process(self._processes.pids[self._names[rank]]).cpu_times()
+            times = psutil.Process(self._processes.pids[self._members[rank].name]).cpu_times()
         except (psutil.Error, KeyError):
             return None
         return float(times.user + times.system)
@@ -197,8 +200,8 @@ class EngineCluster:
 
     def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
         """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
-        for rank in range(len(self.device_plans)) if ranks is None else ranks:
-            self._processes.signal(self._names[rank], number)
+        for rank in range(len(self._members)) if ranks is None else ranks:
+            self._processes.signal(self._members[rank].name, number)
 
     def replace(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
         """Put other engines in the place of those of `ranks`, which have ended, and wait until they have imported torch.
@@ -210,16 +213,12 @@ class EngineCluster:
         """
         arrival = self._arrival(on_progress, limit)
         for rank in ranks:
-            self._processes.forget(self._names[rank])
-            self._names[rank] = self._spare.take() or self._start_engine(self.device_plans[rank])
-            self.engine_ids[rank] = id_of(self._names[rank])
+            lost = self._members[rank]
+            self._processes.forget(lost.name)
+            self._members[rank] = self._spare.take(lost.plan) or self._launcher.start_engine(lost.plan)
         arrival.of_engines(self.engine_ids)
-        from .warm import take_place
-
-        tasks = [self._warm_up([self.engine_ids[rank] for rank in ranks])]
-        for rank in ranks:
-            self.engines[rank] = self._engine_info(self.device_plans[rank])
-            tasks.append(self.client[self.engine_ids[rank]].apply_async(take_place, self.device_plans[rank].environment()))
+        tasks = [self._warm_up([self._members[rank].engine_id for rank in ranks])]
+        tasks += [self._take_place(self._members[rank]) for rank in ranks]
         arrival.of(lambda: all(task.ready() for task in tasks), lambda: "the new engine imports torch")
 
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
@@ -239,27 +238,20 @@ class EngineCluster:
 
     def let_go(self, ranks: Sequence[int]) -> None:
         """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
-        kept = [rank for rank in range(len(self.device_plans)) if rank not in ranks]
         self.send_signal(signal.SIGKILL, ranks)  # one may only be slow
-        self._let_go += [self.device_plans[rank] for rank in ranks]
-        self.device_plans = [replace(self.device_plans[rank], rank=number) for number, rank in enumerate(kept)]
-        self._names = [self._names[rank] for rank in kept]
-        self.engine_ids[:] = [self.engine_ids[rank] for rank in kept]
-        self.engines = [self._engine_info(plan) for plan in self.device_plans]
+        self._let_go += [self._members[rank].plan for rank in ranks]
+        self._members = [member for rank, member in enumerate(self._members) if rank not in ranks]
+        for rank, member in enumerate(self._members):
+            member.plan = replace(member.plan, rank=rank)
 
     def take_back(self) -> bool:
         """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
-        name = self._spare.take()
-        if name is None:
+        member = self._spare.take(replace(self._let_go[-1], rank=len(self._members))) if self._let_go else None
+        if member is None:
             return False
-        plan = replace(self._let_go.pop(), rank=len(self.device_plans))
-        self.device_plans.append(plan)
-        self._names.append(name)
-        self.engine_ids.append(id_of(name))
-        self.engines.append(self._engine_info(plan))
-        from .warm import take_place
-
-        self.client[id_of(name)].apply_async(take_place, plan.environment())
+        self._let_go.pop()
+        self._members.append(member)
+        self._take_place(member)
         return True
 
     def missing_ranks(self) -> list[int]:
@@ -284,74 +276,30 @@ class EngineCluster:
 
     # -- how it starts ----------------------------------------------------------------------------------------------
 
-    def _start(self, arrival: Arrival) -> None:
-        num_engines = len(self.device_plans)
-        arrival.tell(f"starting {num_engines} engine{'s' if num_engines > 1 else ''}")
-        folders = self._folders
-        security = folders.profile / "security"
-        files = [security / f"ipcontroller-{kind}.json" for kind in ("client", "engine")]
-        environment = process_environment(folders, marker=self._marker, connection_file=files[1])
-        self._environment = environment
-        # Elsewhere a fork of a process with torch in it is not safe, and for GPUs it takes more care than has been tried.
-        if sys.platform == "linux" and all(plan.kind == "cpu" for plan in self.device_plans):
-            self._processes.start(
-                TEMPLATE,
-                template_command(WARM_MODULES),
-                env={**environment, **self.device_plans[0].environment()},
-                cwd=Path.cwd(),
-                log=folders.log_of(TEMPLATE),
-                how="template",
-            )
-        # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
-        self._processes.start(CONTROLLER, controller_command(), env=environment, cwd=folders.private, log=folders.log_of(CONTROLLER))
-        for plan in self.device_plans:
-            self._start_engine(plan)
+    def _start(self, plans: Sequence[DevicePlan], arrival: Arrival) -> None:
+        arrival.tell(f"starting {len(plans)} engine{'s' if len(plans) > 1 else ''}")
+        self._members = self._launcher.start_cluster(plans)
         import ipyparallel  # while the processes import it too
 
-        connection = arrival.of_file(files[0])
-        folder = str(folders.profile)
+        connection = arrival.of_file(self._launcher.connection_files[0])
+        folder = str(self._folders.profile)
         while self.client is None:
             arrival.check()
             with contextlib.suppress(TimeoutError):
                 self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, arrival.seconds_left))
-        ids = [plan.rank for plan in self.device_plans]  # an engine asks for its rank as its id
-        arrival.of_engines(ids)
-        self.engine_ids = ids
-        self.engines = [self._engine_info(plan) for plan in self.device_plans]
-        self._warm = self._warm_up(ids)
-        arrival.tell(f"{num_engines} of {num_engines} engines up")
+        arrival.of_engines(self.engine_ids)
+        self._warm = self._warm_up(self.engine_ids)
+        arrival.tell(f"{len(plans)} of {len(plans)} engines up")
 
     def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
         """Return what waits, until `limit` from now, for processes to come up, and tells how far that is."""
         return Arrival(
             self._processes,
             log_tail=self._folders.log_tail,
-            names=self._names,
+            names=lambda: [member.name for member in self._members],
             registered=lambda: self.client.ids if self.client is not None else None,
             tell=tell,
             limit=limit,
-        )
-
-    def _start_engine(self, plan: DevicePlan) -> str:
-        engine_id, self._next_id = self._next_id, self._next_id + 1
-        name = engine_name(engine_id)
-        self._processes.start(
-            name,
-            engine_command(engine_id),
-            env={**self._environment, **plan.environment()},
-            cwd=Path.cwd(),
-            log=self._folders.log_of(name),
-            how="fork",
-        )
-        return name
-
-    def _engine_info(self, plan: DevicePlan) -> EngineInfo:
-        return EngineInfo(
-            rank=plan.rank,
-            host=socket.gethostname(),
-            pid=self._processes.pids[self._names[plan.rank]],
-            device=plan.device,
-            device_name=plan.name,
         )
 
     def _warm_up(self, engine_ids: list[int]) -> Any:
@@ -360,6 +308,11 @@ class EngineCluster:
         view = self.client.direct_view(engine_ids)
         view.block = False
         return view.apply_async(warm_up, WARM_MODULES)
+
+    def _take_place(self, member: Member) -> Any:
+        from .warm import take_place
+
+        return self.client[member.engine_id].apply_async(take_place, member.plan.environment())
 
     # -- what happens meanwhile -------------------------------------------------------------------------------------
 

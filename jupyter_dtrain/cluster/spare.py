@@ -9,7 +9,8 @@ from typing import Any
 
 import psutil
 
-from .commands import id_of
+from .devices import DevicePlan
+from .launch import Member
 
 MEMORY = 2 << 30
 """Bytes that have to be free for an engine that only waits."""
@@ -23,7 +24,7 @@ class Spare:
     Parameters
     ----------
     start : callable
-        Starts an engine and returns its name.
+        Starts an engine.
     has_ended : callable
         Says whether the process of this name has.
     is_registered : callable
@@ -35,33 +36,36 @@ class Spare:
     def __init__(
         self,
         *,
-        start: Callable[[], str],
+        start: Callable[[], Member],
         has_ended: Callable[[str], bool],
         is_registered: Callable[[int], bool],
         warm_up: Callable[[list[int]], Any],
     ) -> None:
         self._start, self._has_ended = start, has_ended
         self._is_registered, self._warm_up = is_registered, warm_up
-        self._name: str | None = None
+        self._member: Member | None = None
         self._warm: Any = None
         self._not_before = 0.0
 
     @property
     def ready(self) -> bool:
         """Whether there is one that has imported torch."""
-        return self._name is not None and self._warm is not None and self._warm.ready() and not self._has_ended(self._name)
+        return self._member is not None and self._warm is not None and self._warm.ready() and not self._has_ended(self._member.name)
 
     def prepare(self) -> None:
         """See to it that there is one, if there is memory for it. Does not wait; to be called again and again."""
-        if self._name is not None and self._has_ended(self._name):
-            self._name, self._warm, self._not_before = None, None, time.monotonic() + RETRY.total_seconds()
-        if self._name is None:
+        if self._member is not None and self._has_ended(self._member.name):
+            self._member, self._warm, self._not_before = None, None, time.monotonic() + RETRY.total_seconds()
+        if self._member is None:
             if time.monotonic() >= self._not_before and psutil.virtual_memory().available >= MEMORY:
-                self._name = self._start()
-        elif self._warm is None and self._is_registered(id_of(self._name)):
-            self._warm = self._warm_up([id_of(self._name)])
+                self._member = self._start()
+        elif self._warm is None and self._is_registered(self._member.engine_id):
+            self._warm = self._warm_up([self._member.engine_id])
 
-    def take(self) -> str | None:
-        """Return the name of the engine in reserve, which is in reserve no longer; ``None`` if there is none that lives."""
-        name, self._name, self._warm = self._name, None, None
-        return name if name is not None and not self._has_ended(name) else None
+    def take(self, plan: DevicePlan) -> Member | None:
+        """Return the engine in reserve, for `plan`; it is in reserve no longer. ``None`` if there is none that lives."""
+        member, self._member, self._warm = self._member, None, None
+        if member is None or self._has_ended(member.name):
+            return None
+        member.plan = plan
+        return member

@@ -307,11 +307,11 @@ def test_a_taken_port_is_tried_again(mark, monkeypatch):
     attempts = []
     real_start = EngineCluster._start
 
-    def start(self, arrival):
+    def start(self, plans, arrival):
         attempts.append(self)
         if len(attempts) == 1:
             raise PortTaken("taken")
-        real_start(self, arrival)
+        real_start(self, plans, arrival)
 
     monkeypatch.setattr(EngineCluster, "_start", start)
     cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))

@@ -17,9 +17,9 @@ import pytest
 
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import new_run_id
 from jupyter_dtrain.runs.schema import SCHEMA_VERSION
-from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.store import RunStore
 
 
