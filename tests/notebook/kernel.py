@@ -146,7 +146,13 @@ class Notebook:
         deadline = time.monotonic() + LIMIT
         while not condition():
             self._receive()
+            assert self.manager.is_alive(), f"{what} did not come: the kernel has ended, {self._status()}"
             assert time.monotonic() < deadline, f"{what} did not come" + (f"; {cell}" if cell is not None else "")
+
+    def _status(self) -> str:
+        """Say how the kernel's process has ended."""
+        provisioner = self.manager.provisioner
+        return f"with status {getattr(provisioner, 'process', None) and provisioner.process.poll()}"
 
     def wait_for_stdout(self, cell: Cell, text: str) -> None:
         self.wait(lambda: text in cell.stdout or not cell.running, f"{text!r}", cell)
