@@ -15,7 +15,7 @@ from .event_loop import CellLoop
 from .loops import Loops
 from .whose import is_ours
 
-_BROKEN = ("gloo", "nccl", "connection closed by peer")
+_BROKEN = ("gloo", "nccl", "connection closed by peer", "connection with rank")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .alone import all_ranks_come
+from .collectives import all_gather, all_reduce
 from .later import Later, later_of
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .timing import COMMUNICATION, Counted
@@ -177,7 +178,7 @@ def _all_sum(part: torch.Tensor) -> torch.Tensor:
     is_bool = part.dtype == torch.bool
     result = (part.long() if is_bool else part).detach().clone().contiguous()
     with Counted(COMMUNICATION):
-        dist.all_reduce(result)
+        all_reduce(result)
     return result > 0 if is_bool else result
 
 
@@ -195,7 +196,7 @@ def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> to
         own = own.to(torch.uint8)
     parts = [torch.empty_like(own) for _ in sizes]
     with Counted(COMMUNICATION):
-        dist.all_gather(parts, own)
+        all_gather(parts, own)
     whole = torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
     if is_bool:
         whole = whole.bool()

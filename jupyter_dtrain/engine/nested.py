@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd import grad as _grad
 
+from .collectives import all_reduce
 from .leaf_hooks import hooks_set_aside
 
 Gradients = list[tuple[torch.Tensor, torch.Tensor]]
@@ -61,10 +61,9 @@ class NestedPasses:
                 leaf.grad = before
                 others.insert(0, (leaf, gradient))
         for found in (*self._found, others):
-            gradients = [gradient / world_size for _, gradient in found]
-            handles = [cast("dist.Work", dist.all_reduce(gradient, async_op=True)) for gradient in gradients]
-            for handle in handles:
-                handle.wait()
+            gradients = [(gradient / world_size).contiguous() for _, gradient in found]
+            for gradient in gradients:
+                all_reduce(gradient)
             for (leaf, _), gradient in zip(found, gradients, strict=True):
                 _add(leaf, gradient)
 

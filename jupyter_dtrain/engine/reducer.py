@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .collectives import reducer_group
 from .exchange import Exchange
 from .leaf_hooks import hooks_set_aside
 from .placements import GlobalTensor
@@ -47,6 +48,7 @@ class Reducer:
         self._leaves = leaves if slot is None else [*leaves, slot]
         self._ddp = DistributedDataParallel(
             _Leaves(self._leaves, sparse),
+            process_group=reducer_group(),
             init_sync=False,
             gradient_as_bucket_view=True,
             find_unused_parameters=self.may_lack_leaves,

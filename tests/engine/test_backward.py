@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch.distributed as dist
 
+from jupyter_dtrain.engine import exchange
 from jupyter_dtrain.engine.cell import run_cell
 from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 
@@ -373,13 +373,13 @@ for number, (x, y) in enumerate(DataLoader(TensorDataset(x_all[:12], y_all[:12])
     counted: list[int] = []
     namespace: dict[str, Any] = {"__name__": "__main__", "counted": counted}
     run_cell(BASE.replace("11", "12"), "setup", namespace)
-    training, reduce = run.training(namespace["model"]), dist.all_reduce
+    training, reduce = run.training(namespace["model"]), exchange.all_reduce
 
     def all_reduce(*args: Any, **kwargs: Any) -> Any:
         counted.append(1)
         return reduce(*args, **kwargs)
 
-    with training.installed(), mock.patch.object(dist, "all_reduce", all_reduce):
+    with training.installed(), mock.patch.object(exchange, "all_reduce", all_reduce):
         run_cell(cell, "cell", namespace)
     return len(counted), len(namespace["seen"])
 

@@ -151,8 +151,8 @@ class Notebook:
 
     def _status(self) -> str:
         """Say how the kernel's process has ended."""
-        provisioner = self.manager.provisioner
-        return f"with status {getattr(provisioner, 'process', None) and provisioner.process.poll()}"
+        process = getattr(self.manager.provisioner, "process", None)
+        return "by being shut down" if process is None else f"with status {process.poll()}"
 
     def wait_for_stdout(self, cell: Cell, text: str) -> None:
         self.wait(lambda: text in cell.stdout or not cell.running, f"{text!r}", cell)

@@ -1,0 +1,79 @@
+"""Sums over ranks and parts put together: over shared memory where the ranks have some, else by their process group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from .process_group import near
+from .timing import COMMUNICATION, Counted
+
+
+def all_reduce(tensor: torch.Tensor) -> None:
+    """Put the sum of all ranks' `tensor`, which is contiguous, in its place."""
+    shared = near()
+    if shared is not None and tensor.device.type == "cpu":
+        shared.all_reduce(tensor)
+    else:
+        dist.all_reduce(tensor)
+
+
+def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+    """Put each rank's `own` in its place in `parts`; all are contiguous and of one size."""
+    shared = near()
+    if shared is not None and own.device.type == "cpu":
+        shared.all_gather(parts, own)
+    else:
+        dist.all_gather(list(parts), own)
+
+
+def reducer_group() -> dist.ProcessGroup | None:
+    """Return the group for PyTorch's reducer, ``None`` for the default one."""
+    return None if near() is None else _ReducerGroup()
+
+
+class _ReducerGroup(dist.ProcessGroup):
+    """The default group, whose sums go over shared memory. What else the reducer asks for is the default group's."""
+
+    def __init__(self) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size())  # type: ignore[call-arg]  # as PyTorch's own tests do
+        assert dist.group.WORLD is not None
+        self._group = dist.group.WORLD
+
+    def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
+        return "shared_memory"  # one that PyTorch knows is asked for more
+
+    def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]
+        shared = near()
+        is_sum = options is None or options.reduceOp == dist.ReduceOp.SUM
+        if shared is None or not is_sum or any(tensor.layout != torch.strided or not tensor.is_contiguous() for tensor in tensors):
+            return self._group.allreduce(tensors, options)
+        with Counted(COMMUNICATION):
+            for tensor in tensors:
+                shared.all_reduce(tensor)
+        return _Done(tensors)
+
+    def broadcast(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]
+        return self._group.broadcast(tensors, options)
+
+    def allgather(self, outputs: Any, tensors: Any, options: Any = None) -> dist.Work:
+        return self._group.allgather(outputs, tensors, options)
+
+
+class _Done(dist.Work):
+    """A collective that has ended."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._future: Future[list[torch.Tensor]] = Future()
+        self._future.set_result(tensors)
+
+    def wait(self, _timeout: Any = None) -> bool:
+        return True
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        return self._future

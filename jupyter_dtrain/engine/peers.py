@@ -1,0 +1,209 @@
+"""Connections between the ranks of one host: a socket and a piece of shared memory for each pair.
+
+Neither has a name in a file system, so nothing is left of them, whoever is killed: the sockets are found in Linux's abstract namespace,
+under names that only the ranks know, and the memory is sent along. A rank that leaves, or is killed, ends its sockets, which its peers see
+at once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import sys
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
+
+_HELLO = struct.Struct("<I")  # a rank
+_CREDENTIALS = struct.Struct("3i")  # process, user and group, as Linux tells them of the other side
+_SECONDS = struct.Struct("ll")
+_NONE = "-"  # in the place of a name: this rank cannot
+
+
+class Peers:
+    """A rank's connections to all others.
+
+    Parameters
+    ----------
+    rank : int
+    sockets : dict of int to socket
+        By rank.
+    memory : list of mmap
+        What each rank writes to, its own too.
+
+    Attributes
+    ----------
+    rank, world_size : int
+    memory : list of mmap
+    """
+
+    def __init__(self, rank: int, sockets: dict[int, socket.socket], memory: list[mmap.mmap]) -> None:
+        self.rank = rank
+        self.world_size = len(memory)
+        self.memory = memory
+        self._sockets = sockets
+        _of_this_process.add(self)
+
+    @classmethod
+    def meet(cls, store: Store, *, rank: int, world_size: int, size: int, timeout: timedelta) -> Peers | None:
+        """Connect all ranks, each with `size` bytes to write to; ``None`` on all of them where one cannot: not on Linux, for example."""
+        own = _Own.make(size)
+        try:
+            store.set(f"near/{rank}", _NONE if own is None else own.name)
+            names = [store.get(f"near/{other}").decode() for other in range(world_size)]
+            peers = None if own is None or _NONE in names else own.connect(rank, names, timeout)
+            # Whoever could not connect tells the others, who may have.
+            store.set(f"near/{rank}/connected", _NONE if peers is None else "+")
+            if all(store.get(f"near/{other}/connected").decode() != _NONE for other in range(world_size)):
+                return peers
+            if peers is not None:
+                peers.close()
+            return None
+        finally:
+            if own is not None:
+                own.close()
+
+    def send(self, message: bytes) -> None:
+        """Send a few bytes to every other rank.
+
+        Raises
+        ------
+        RuntimeError
+            One has left.
+        """
+        for rank, connection in self._sockets.items():
+            try:
+                connection.sendall(message)
+            except OSError as error:
+                raise _lost(rank) from error
+
+    def receive(self, size: int) -> list[bytes]:
+        """Return what every other rank has sent, so many bytes.
+
+        Raises
+        ------
+        RuntimeError
+            One has left, or has sent nothing for too long.
+        """
+        return [self._receive(rank, size) for rank in self._sockets]
+
+    def _receive(self, rank: int, size: int) -> bytes:
+        try:
+            found = self._sockets[rank].recv(size, socket.MSG_WAITALL)
+        except BlockingIOError:
+            raise RuntimeError(f"Connection with rank {rank}: it has not come to where this one waits for it.") from None
+        except OSError as error:
+            raise _lost(rank) from error
+        if len(found) < size:
+            raise _lost(rank)
+        return found
+
+    def close(self) -> None:
+        """End the connections, which frees ranks that wait for this one."""
+        _of_this_process.discard(self)
+        for connection in self._sockets.values():
+            try:
+                connection.shutdown(socket.SHUT_RDWR)  # also where a forked process has it as well
+            except OSError:
+                pass  # the other side was quicker
+            connection.close()
+
+    def forget(self) -> None:
+        """Let go of the connections without ending them: a process that was forked has them too, and they are not its own."""
+        for connection in self._sockets.values():
+            connection.close()
+
+
+class _Own:
+    """What a rank brings: a socket that listens, and memory."""
+
+    def __init__(self, size: int) -> None:
+        self.name = f"jupyter-dtrain-{uuid.uuid4().hex}"
+        self._size = size
+        self._memory = os.memfd_create("jupyter-dtrain", os.MFD_CLOEXEC)
+        os.ftruncate(self._memory, size)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(f"\0{self.name}")
+        self._listener.listen(128)
+
+    @classmethod
+    def make(cls, size: int) -> _Own | None:
+        if sys.platform != "linux":
+            return None
+        try:
+            return cls(size)
+        except OSError:  # a sandbox may forbid either
+            return None
+
+    def connect(self, rank: int, names: list[str], timeout: timedelta) -> Peers | None:
+        sockets: dict[int, socket.socket] = {}
+        try:
+            for other in range(rank):
+                sockets[other] = connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.settimeout(timeout.total_seconds())
+                connection.connect(f"\0{names[other]}")
+                socket.send_fds(connection, [_HELLO.pack(rank)], [self._memory])
+            self._listener.settimeout(timeout.total_seconds())
+            memory = {rank: mmap.mmap(self._memory, self._size)}
+            while len(sockets) < len(names) - 1:
+                connection, _ = self._listener.accept()
+                if not _is_own(connection):
+                    connection.close()
+                    continue
+                connection.settimeout(timeout.total_seconds())
+                other = self._take_memory(connection, memory)
+                sockets[other] = connection
+                socket.send_fds(connection, [_HELLO.pack(rank)], [self._memory])
+            for other in range(rank):
+                self._take_memory(sockets[other], memory)
+        except OSError:
+            for connection in sockets.values():
+                connection.close()
+            return None
+        limit = _SECONDS.pack(int(timeout.total_seconds()), 0)
+        for connection in sockets.values():
+            connection.settimeout(None)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)  # one call of the system a message, not two
+        return Peers(rank, dict(sorted(sockets.items())), [memory[other] for other in range(len(names))])
+
+    def _take_memory(self, connection: socket.socket, memory: dict[int, mmap.mmap]) -> int:
+        """Take what the other side writes to, and return its rank."""
+        hello, files, _, _ = socket.recv_fds(connection, _HELLO.size, 1)
+        if not files:
+            raise OSError("no memory came along")
+        (rank,) = _HELLO.unpack(hello)
+        memory[rank] = mmap.mmap(files[0], self._size)
+        os.close(files[0])
+        return int(rank)
+
+    def close(self) -> None:
+        self._listener.close()
+        os.close(self._memory)  # what is mapped stays
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Return whether a process of the same user is on the other side."""
+    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(user == os.getuid())
+
+
+def _lost(rank: int) -> RuntimeError:
+    return RuntimeError(f"Connection with rank {rank}: it has left.")
+
+
+_of_this_process: WeakSet[Peers] = WeakSet()
+
+
+def _after_fork() -> None:
+    for peers in list(_of_this_process):
+        peers.forget()
+    _of_this_process.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

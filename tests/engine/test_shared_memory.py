@@ -1,0 +1,191 @@
+"""Collectives over shared memory: exact in any size and type, the same on all ranks, and over at once when a rank leaves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from unittest import mock
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from jupyter_dtrain.engine import collectives
+from jupyter_dtrain.engine.process_group import near
+from jupyter_dtrain.engine.shared_memory import SLOT, TOGETHER
+
+from .ranks import RankError, Ranks, Run
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(4) as started:
+        yield started
+
+
+SIZES = [0, 1, 7, TOGETHER // 8, TOGETHER // 8 + 1, SLOT // 8, SLOT // 8 + 1, 3 * SLOT // 8 + 5]
+
+
+def part(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return (torch.rand(size, generator=generator, dtype=torch.float64) * 100).to(dtype)
+
+
+def sums(run: Run, dtype: torch.dtype) -> list[tuple[bool, int]]:
+    """Return of each sum whether it is that of the parts in rank order, and a number that tells it from others."""
+    assert near() is not None
+    found = []
+    for size in SIZES:
+        value = part(run.rank, size, dtype)
+        expected = part(0, size, dtype)
+        for rank in range(1, run.world_size):
+            expected += part(rank, size, dtype)
+        collectives.all_reduce(value)
+        found.append((torch.equal(value, expected), hash(value.view(torch.uint8).numpy().tobytes())))
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.uint8], ids=str)
+def test_a_sum_is_added_up_in_rank_order_whatever_its_size(ranks, world_size, dtype):
+    for found in ranks.call(world_size, sums, dtype):
+        assert [equal for equal, _ in found] == [True] * len(SIZES)
+
+
+def gathered(run: Run) -> list[bool]:
+    found = []
+    for size in SIZES:
+        own = part(run.rank, size, torch.float64).reshape(size, 1)
+        parts = [torch.empty_like(own) for _ in range(run.world_size)]
+        collectives.all_gather(parts, own)
+        found.append(all(torch.equal(p.reshape(-1), part(rank, size, torch.float64)) for rank, p in enumerate(parts)))
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_ranks_part_is_there_for_all(ranks, world_size):
+    assert ranks.call(world_size, gathered) == [[True] * len(SIZES)] * world_size
+
+
+def at_odds(run: Run, rounds: int) -> float:
+    """Exchange again and again, where ranks take turns at being late."""
+    value = torch.ones(3, dtype=torch.float64)
+    for number in range(rounds):
+        if number % run.world_size == run.rank:
+            time.sleep(0.001)
+        value[0] = number + run.rank
+        collectives.all_reduce(value)
+        assert value[0] == sum(number + rank for rank in range(run.world_size)), f"of exchange {number}"
+        value /= run.world_size
+    return float(value[1])
+
+
+def test_nothing_is_written_over_before_the_others_have_read_it(ranks):
+    assert ranks.call(3, at_odds, 300) == [1.0] * 3
+
+
+def leave_in_the_middle(run: Run, how: str) -> str:
+    collectives.all_reduce(torch.ones(1))
+    if run.rank == 1:
+        if how == "killed":
+            os.kill(os.getpid(), 9)
+        raise ValueError("of rank 1")  # its process ends its connections when the test has heard of it
+    began = time.monotonic()
+    try:
+        collectives.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        raise RuntimeError(f"freed after {'a moment' if time.monotonic() - began < 2 else 'long'}: {error}") from error
+    return "went on"
+
+
+def test_a_rank_that_is_killed_frees_the_others(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.call(3, leave_in_the_middle, "killed")
+    assert str(caught.value).count("freed after a moment: Connection with rank") == 2
+
+
+def different(run: Run) -> None:
+    collectives.all_reduce(torch.ones(3 if run.rank else 4))
+
+
+def test_ranks_that_exchange_something_else_are_told(ranks):
+    with pytest.raises(RankError, match="The engines are at different places of the cell"):
+        ranks.call(2, different)
+
+
+def fork_and_leave(run: Run) -> list[float]:
+    """Go on beside a process that was forked, and that ends: what it had of the connections is not theirs."""
+    value = torch.ones(1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    collectives.all_reduce(value)
+    return value.tolist()
+
+
+def test_a_forked_process_that_ends_takes_nothing_with_it(ranks):
+    assert ranks.call(2, fork_and_leave) == [[2.0], [2.0]]
+
+
+def open_files(run: Run) -> tuple[int, list[str]]:
+    process = psutil.Process()
+    maps = [item.path for item in process.memory_maps(grouped=False) if "jupyter-dtrain" in item.path]
+    return process.num_fds(), maps
+
+
+def test_memory_and_connections_of_groups_that_were_left_are_given_back(ranks):
+    found = [ranks.call(world_size, open_files)[0] for world_size in (2, 3, 2, 3, 2)]
+    for (files, maps), (later_files, later_maps) in pairwise(found[::2]):
+        assert later_files <= files + 1
+        assert len(later_maps) == len(maps) == 2
+
+
+def far(run: Run) -> tuple[bool, float]:
+    value = torch.ones(1)
+    collectives.all_reduce(value)
+    return near() is None, value.item()
+
+
+def forbid(run: Run) -> None:
+    if run.rank == 1:
+        mock.patch.object(os, "memfd_create", side_effect=PermissionError).start()
+
+
+def test_where_one_rank_cannot_share_memory_all_go_by_the_process_group(ranks):
+    ranks.call(2, forbid)
+    try:
+        ranks.call(3, far)  # another group, so that the next is a new one
+        assert ranks.call(2, far) == [(True, 2.0)] * 2
+    finally:
+        ranks.call(2, unforbid)
+
+
+def unforbid(run: Run) -> None:
+    mock.patch.stopall()
+
+
+def of_the_reducer(run: Run) -> tuple[bool, list[float]]:
+    """Reduce gradients of many buckets, some of which a rank has nothing for."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(20)]).double()
+    group = collectives.reducer_group()
+    assert group is not None
+    ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=1, init_sync=False)
+    x = torch.full((2, 300), float(run.rank + 1), dtype=torch.float64)
+    ddp(x).sum().backward()
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    for rank in range(run.world_size):
+        (model(torch.full((2, 300), float(rank + 1), dtype=torch.float64)).sum() / run.world_size).backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    return dist.is_initialized(), [(a - b).abs().max().item() for a, b in zip(found, expected, strict=True)]
+
+
+def test_pytorchs_reducer_adds_up_over_it(ranks):
+    for _, differences in ranks.call(3, of_the_reducer):
+        assert max(differences) < 1e-12
+        assert len(differences) == 40
