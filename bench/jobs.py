@@ -36,12 +36,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
 LOOP = """
 stamps = []
-for x, y in itertools.islice(loader, {steps}):
-    optimizer.zero_grad()
-    loss = loss_of({model}(x), y)
-    {backward}
-    optimizer.step()
-    stamps.append(time.time())
+for epoch in range({epochs}):
+    for x, y in itertools.islice(loader, {steps}):
+        optimizer.zero_grad()
+        loss = loss_of({model}(x), y)
+        {backward}
+        optimizer.step()
+        stamps.append(time.time())
 """
 
 WRITTEN = f'Path("{STAMPS}").write_text(json.dumps(stamps))\n'
@@ -58,12 +59,15 @@ class Job:
         Makes ``model``, ``data`` and ``loss_of(output, target)``.
     batch_size : int
         Samples of a step, over all processes.
+    epochs : int
     steps : int
+        Of each epoch.
     """
 
     name: str
     setup: str
     batch_size: int
+    epochs: int = 1
     steps: int
 
     @property
@@ -96,7 +100,7 @@ prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         return "def train():\n" + "".join(f"    {line}\n" for line in body.splitlines()) + "notebook_launcher(train, num_processes=2)\n"
 
     def _filled(self, text: str, *, model: str, backward: str) -> str:
-        return text.format(batch_size=self.batch_size, steps=self.steps, model=model, backward=backward)
+        return text.format(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps, model=model, backward=backward)
 
     @staticmethod
     def _of_rank_0(condition: str) -> str:
@@ -161,7 +165,7 @@ def jobs(*, quick: bool) -> list[Job]:
     for name, value in shape.items():
         text = text.replace(f"{{{name}}}", str(value))
     return [
-        Job(name="digits CNN", setup=DIGITS, batch_size=64, steps=28),
+        Job(name="digits CNN", setup=DIGITS, batch_size=64, epochs=10, steps=28),
         Job(name="transformer, 0.4M parameters" if quick else "transformer, 10.9M parameters", setup=text, batch_size=16, steps=8),
         Job(
             name="MLP, 5M parameters" if quick else "MLP, 92M parameters",
@@ -173,6 +177,6 @@ def jobs(*, quick: bool) -> list[Job]:
             name="dataset of 64 MB" if quick else "dataset of 1 GB",
             setup=DATASET.format(rows=2**14 if quick else 2**18),
             batch_size=256,
-            steps=40,
+            steps=300,
         ),
     ]

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from jupyter_dtrain.engine import exchange
+from jupyter_dtrain.engine import collectives, exchange
 from jupyter_dtrain.engine.cell import run_cell
 from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 
@@ -373,7 +373,7 @@ for number, (x, y) in enumerate(DataLoader(TensorDataset(x_all[:12], y_all[:12])
     counted: list[int] = []
     namespace: dict[str, Any] = {"__name__": "__main__", "counted": counted}
     run_cell(BASE.replace("11", "12"), "setup", namespace)
-    training, reduce = run.training(namespace["model"]), exchange.all_reduce
+    training, reduce = run.training(namespace["model"]), collectives.all_reduce
 
     def all_reduce(*args: Any, **kwargs: Any) -> Any:
         counted.append(1)
