@@ -146,11 +146,14 @@ def _attention(_func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: 
     assert shape is not None
     query, dropped = given["query"], given["dropout_p"]
     mask = rows.of(torch.empty(rows.widened(shape), dtype=query.dtype).bernoulli_(1 - dropped)).bool()
+    seen = given.get("attn_mask")
+    if seen is not None and seen.dtype == torch.bool:  # what is below `F.scaled_dot_product_attention` would add it as a number
+        seen = torch.zeros_like(seen, dtype=query.dtype).masked_fill_(seen.logical_not(), -torch.inf)
     return torch.ops.aten._scaled_dot_product_attention_math(
         query,
         given["key"],
         given["value"],
-        given.get("attn_mask"),
+        seen,
         dropped,
         given.get("is_causal", False),
         mask,

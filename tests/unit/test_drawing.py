@@ -128,6 +128,16 @@ def test_attention():
     assert_drawn_as_one(lambda x: encoder(x, mask=mask, is_causal=True), (TOTAL, 5, 6))
 
 
+def test_attention_that_is_told_what_to_see():
+    def padded(x):
+        h = x.view(len(x), 5, 2, 3).transpose(1, 2)
+        return F.scaled_dot_product_attention(h, h, h, attn_mask=(x[..., 0] > -0.5)[:, None, None], dropout_p=0.3)
+
+    assert_drawn_as_one(padded, (TOTAL, 5, 6))
+    causal = torch.ones(5, 5).tril().bool()
+    assert_drawn_as_one(lambda x: F.scaled_dot_product_attention(x, x, x, causal, 0.3), (TOTAL, 2, 5, 6))
+
+
 def test_gradients_go_through_the_masks_that_were_drawn():
     x = torch.randn(TOTAL, 5)
     weight = torch.randn(5, requires_grad=True)
