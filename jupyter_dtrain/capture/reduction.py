@@ -11,10 +11,11 @@ import importlib
 import pickle
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from types import FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import torch
@@ -77,6 +78,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
         case GeneratorType() if obj.gi_frame is None:
             return _ended_generator, ()
+        case _ if type(obj) is weakref.ref and cast("Any", obj).__callback__ is None:  # one of a weak dict's has a callback
+            return _reference, () if (target := obj()) is None else (target,)
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
@@ -89,6 +92,11 @@ def _ended_generator() -> Iterator[Any]:
     generator = (item for item in tuple[Any, ...]())
     next(generator, None)
     return generator
+
+
+def _reference(target: Any = None) -> weakref.ref[Any]:
+    """Return a weak reference to `target`, which is gone if nothing else in what was sent refers to it."""
+    return weakref.ref({0} if target is None else target)
 
 
 def _is_found_by_name(method: MethodType) -> bool:

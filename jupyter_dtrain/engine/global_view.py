@@ -23,6 +23,7 @@ from .backward_hooks import GradientHooks
 from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
+from .holders import may_hold_tensors
 from .placements import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
 from .recomputation import checked_by_parts
 from .rules.dispatch import Rules, at
@@ -140,7 +141,8 @@ class GlobalView:
     def _own(self, value: Any, placement: Shard) -> Any:
         if isinstance(value, GlobalTensor):
             self._rules.take_back(value)
-            return self._rules.whole(value) if isinstance(value.placement, Partial) else part_of(value)
+            of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
+            return part_of(value) if of_batch else self._rules.whole(value)
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter) or placement.share.total == 1:
             return value
         dims = [dim for dim, size in enumerate(value.shape) if size == placement.share.total]
@@ -152,15 +154,20 @@ class GlobalView:
         """Return the number of samples of the rank that has fewest."""
         return min(placement.share.sizes)
 
-    def with_one_more(self, values: Any, placement: Shard) -> Any:
-        """Return a model's arguments as :meth:`enter` does, with one sample more."""
-        return self._changed(values, placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, 0, unit)], dim))
+    def own(self, placement: Shard) -> Callable[[Any], Any]:
+        """Return what makes of an argument of a model what :meth:`enter` does."""
+        return lambda value: self._own(value, placement)
 
-    def with_some(self, values: Any, placement: Shard, start: int, stop: int) -> Any:
-        """Return a model's arguments as :meth:`enter` does, with the rank's samples from `start` to `stop` alone."""
-        return self._changed(values, placement, lambda own, dim, unit: own.narrow(dim, start * unit, (stop - start) * unit))
+    def one_more(self, placement: Shard) -> Callable[[Any], Any]:
+        """Return what makes of an argument of a model what :meth:`enter` does, with one sample more."""
+        return self._changed(placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, 0, unit)], dim))
 
-    def _changed(self, values: Any, placement: Shard, change: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Any:
+    def some(self, placement: Shard, samples: slice) -> Callable[[Any], Any]:
+        """Return what makes of an argument of a model what :meth:`enter` does, with some of the rank's samples alone."""
+        number = samples.stop - samples.start
+        return self._changed(placement, lambda own, dim, unit: own.narrow(dim, samples.start * unit, number * unit))
+
+    def _changed(self, placement: Shard, change: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Callable[[Any], Any]:
         def convert(value: Any) -> Any:
             own = self._own(value, placement)
             if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard):
@@ -169,7 +176,7 @@ class GlobalView:
                 return change(own, next(d for d in range(2) if value.shape[d] != own.shape[d]), 1)
             return own
 
-        return pytree.tree_map(convert, values)
+        return convert
 
     def leave(
         self,
@@ -229,14 +236,20 @@ class GlobalView:
             hint = batch_dims.get(id(tensor))
             wanted = range(tensor.dim()) if hint is None else [hint]
             found.append([dim for dim in wanted if is_row(dim, of_ranks, rows, placement)])
-        if any(len(dims) > 1 for dims in found):
+        # With as many rows on each rank, a dim of something else (heads, classes) may have that size by chance.
+        by_chance = len(set(rows)) == 1 and [dims[:1] for dims in found] != [[placement.dim]]
+        doubted = [
+            len(dims) > 1 or (by_chance and len(dims) == 1 and id(tensor) not in batch_dims)
+            for dims, tensor in zip(found, tensors, strict=True)
+        ]
+        if any(doubted):
             more = [
                 leaf for leaf in pytree.tree_leaves(one_more()) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
             ]
             shapes = Exchange.objects([tuple(tensor.shape) for tensor in more])
             rows = [size + 1 for size in rows]
             for index, dims in enumerate(found):
-                if len(dims) > 1:
+                if doubted[index]:
                     of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes if index < len(shapes_of_rank)]
                     found[index] = [dim for dim in dims if len(of_ranks) == len(rows) and is_row(dim, of_ranks, rows, placement)]
         return [dims[0] if len(dims) == 1 else None for dims in found]
@@ -319,20 +332,10 @@ class GlobalView:
                 result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
                 seen[id(value)] = value, result
                 return result
-        elif _may_hold_tensors(value):
+        elif may_hold_tensors(value):
             self._settled(value.__dict__, seen)  # of a module, its buffers and the modules in it too
         return value
 
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
         if tensor.is_leaf and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
             tensor.grad = self._rules.whole(tensor.grad).detach()
-
-
-_NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins", "functools", "types", "IPython", "jupyter_dtrain"))
-
-
-def _may_hold_tensors(value: Any) -> bool:
-    """Return whether the attributes of `value` are worth a look."""
-    if callable(value) and not isinstance(value, nn.Module):
-        return type(value).__module__ == "__main__" and hasattr(value, "__dict__")
-    return type(value).__module__.partition(".")[0] not in _NO_HOLDERS and isinstance(getattr(value, "__dict__", None), dict)

@@ -31,6 +31,7 @@ from .compiling import compiled
 from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
+from .handed import Handed
 from .identity import IdentityMap
 from .inputs import InputShares
 from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
@@ -156,6 +157,7 @@ class ModelCalls:
         self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard
     ) -> Any:
         """Run a model on the rank's part of the batch, `own`, and place what comes out; `given` is what the cell has called it with."""
+        handed = Handed(*own)
         known = called.results
         is_first = not known or (self._draws is not None and not self._draws.knows(module))
         before = Before(module, self._stream) if is_first else None
@@ -164,22 +166,27 @@ class ModelCalls:
             self._normalization.share = placement.share
 
         def run() -> tuple[Any, Drawing | None]:
+            handed.restore()
+            handed.narrow(view.own(placement))
             with nullcontext() if self._draws is None else self._draws.drawing(module, placement) as drawing:
                 return self._enclosed(original, module, own, self._stream), drawing
 
-        def to_learn(values: Any, mode: AbstractContextManager[Any] | None = None) -> Any:
+        def to_learn(convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
             again = Before(module, self._stream)
             again.drop_hooks()
             if before is not None:
                 before.rewind()
             try:
-                with torch.no_grad(), mode or nullcontext(), warnings.catch_warnings(action="ignore"):
-                    return self._enclosed(original, module, values, self._stream)
+                values = pytree.tree_map(convert, given)
+                with handed.as_before(convert), torch.no_grad(), warnings.catch_warnings(action="ignore"):
+                    with mode or nullcontext():
+                        result = self._enclosed(original, module, values, self._stream)
+                    return handed.with_kept(result)
             finally:
                 again.restore()
 
         def one_more(mode: AbstractContextManager[Any] | None = None) -> Any:
-            return to_learn(view.with_one_more(given, placement), mode)
+            return to_learn(view.one_more(placement), mode)
 
         try:
             error: Exception | None = None
@@ -196,7 +203,7 @@ class ModelCalls:
             if before is not None:
                 # A module that refuses a part of a batch may take all of it. What one prints is of the batch.
                 shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
-                refuses = error is not None or self._keeps or before.written() or bool(said.getvalue()) or shuffles
+                refuses = error is not None or self._keeps or handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
                 of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
                 refused = any(refuses for refuses, _ in of_ranks)
                 if refused:
@@ -210,19 +217,21 @@ class ModelCalls:
                         result, _ = run()
             if isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
-            if self._keeps:
+            if self._keeps or handed.kept() is None:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-            placed = view.leave(result, placement, known=known, batch_dims=batch_dims, one_more=one_more)
-            if before is not None and self._mixes(module, to_learn, view, given, own, placement, known):
+            placed = view.leave(handed.with_kept(result), placement, known=known, batch_dims=batch_dims, one_more=one_more)
+            if before is not None and self._mixes(module, to_learn, view, placement, known):
                 raise NotPerSample
-            return placed
+            return handed.keep(placed)
         except NotPerSample:
+            handed.restore()
             called.is_open = True
             if isinstance(module, SEQUENCE_LAYERS) and not refused:
                 called.takes_batch_for_sequence = True
                 self._on_sequence(type(module).__name__)
         finally:
+            handed.widen()
             self._narrow, self._batch_dims = False, {}
             if self._normalization is not None:
                 self._normalization.share = None
@@ -231,19 +240,17 @@ class ModelCalls:
         del result
         return self.call(original, module, *given)
 
-    def _mixes(
-        self, module: nn.Module, run: Callable[..., Any], view: GlobalView, given: Any, own: Any, placement: Shard, known: Mapping[Any, Any]
-    ) -> bool:
+    def _mixes(self, module: nn.Module, run: Callable[..., Any], view: GlobalView, placement: Shard, known: Mapping[Any, Any]) -> bool:
         """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that."""
         if self._stream is None or not may_mix(module):
             return False
         share = placement.share
         if view.smallest(placement) < _FEWEST:  # nothing to leave out: it is the share that lacks the others
-            parts = [(slice(0, share.total), self.whole(given)), (share.loaded, own)]
+            parts = [(slice(0, share.total), view.whole), (share.loaded, view.own(placement))]
         else:
             number = share.loaded.stop - share.loaded.start
-            ends = [(part, view.with_some(given, placement, part.start, part.stop)) for part in ends_of(number)]
-            parts = [(slice(0, number), own), *ends]
+            ends = [(part, view.some(placement, part)) for part in ends_of(number)]
+            parts = [(slice(0, number), view.own(placement)), *ends]
         sites = None if self._draws is None else self._draws.sites(module)
         mixes = mixes_samples(
             module,

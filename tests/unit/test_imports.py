@@ -91,6 +91,8 @@ ENGINE_ORDER = [
     "stand_ins",
     "optimizers",
     "placements",
+    "holders",
+    "handed",
     "later",
     "alone",
     "constructors",

@@ -43,6 +43,7 @@ CASES = {
     "keyword-only, variadic, annotated": ("def f(a: int, *args: str, b: float = 2.0, **kw) -> tuple: return a, args, b, kw", "f(1, 'x', b=3, c=4), f.__annotations__, f.__kwdefaults__"),
     "generator that has ended": ("g = (i for i in range(3)); total = sum(g)", "type(g).__name__, list(g), next(g, 'nothing')"),
     "generator function": ("def g(n):\n    for i in range(n): yield i\n", "list(g(3))"),
+    "weak references": ("import weakref\nclass A: pass\na = A(); a.me = weakref.ref(a); handlers = [(print, (weakref.ref(a),))]; dead = weakref.ref(A())", "a.me() is a, handlers[0][1][0]() is a, dead()"),
     "standard library's": ("import math, operator; f = math.floor; g = operator.itemgetter(1)", "f(1.5), g([1, 2]), f is math.floor"),
     # classes
     "inheritance": ("class A:\n    def __init__(self, x): self.x = x\n    def f(self): return self.x\nclass B(A):\n    def __init__(self): super().__init__(3)\n    def f(self): return super().f() + 1\nb = B()", "b.f(), isinstance(b, A), B.__mro__[1] is A, B().f(), type(b) is B"),
