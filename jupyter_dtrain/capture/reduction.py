@@ -29,7 +29,9 @@ from torch.utils.hooks import RemovableHandle
 
 from .compiled import reduced_compiled
 from .imports import brought
+from .library_functions import reduced_library_function
 from .open_files import reduced_file
+from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
 
 _Cached = type(lru_cache(lambda: None))
@@ -57,7 +59,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case torch.jit.ScriptFunction():
             return reduced_function(obj)
         case nn.Module():
-            return _parametrized(obj) if parametrize.is_parametrized(obj) else NotImplemented
+            return _module_of_layers(obj)
         case RemovableHandle():
             hooks, number, more = obj.__getstate__()
             state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
@@ -85,7 +87,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
         case _ if (file := reduced_file(obj)) is not NotImplemented:
             return file
-    return reduced_compiled(obj)
+    found = reduced_compiled(obj)
+    return reduced_library_function(obj) if found is NotImplemented and type(obj) is FunctionType else found
 
 
 def _ended_generator() -> Iterator[Any]:
@@ -225,6 +228,12 @@ def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[A
         tensor.register_hook(hook)
     for hook in after:
         tensor.register_post_accumulate_grad_hook(hook)
+
+
+def _module_of_layers(module: nn.Module) -> Any:
+    if parametrize.is_parametrized(module):
+        return _parametrized(module)
+    return reduced_pretrained(module) if is_pretrained(module) else NotImplemented
 
 
 def _parametrized(module: nn.Module) -> tuple[Any, ...]:

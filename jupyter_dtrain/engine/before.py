@@ -16,7 +16,16 @@ from .modules import uses_names
 from .placements import GlobalTensor
 from .randomness import ModelStream, TorchState
 
-_MEMBERS = ("_parameters", "_buffers", "_modules")
+_MEMBERS = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
 
 
 class Before:

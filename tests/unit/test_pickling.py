@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from functools import wraps
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -43,6 +45,7 @@ CASES = {
     "keyword-only, variadic, annotated": ("def f(a: int, *args: str, b: float = 2.0, **kw) -> tuple: return a, args, b, kw", "f(1, 'x', b=3, c=4), f.__annotations__, f.__kwdefaults__"),
     "generator that has ended": ("g = (i for i in range(3)); total = sum(g)", "type(g).__name__, list(g), next(g, 'nothing')"),
     "generator function": ("def g(n):\n    for i in range(n): yield i\n", "list(g(3))"),
+    "what a library's function has made": ("import reprlib\nwithin = reprlib.recursive_repr('…')", "within.__globals__ is vars(reprlib), within.__closure__[0].cell_contents, within(lambda x: 'shown')(1)"),
     "weak references": ("import weakref\nclass A: pass\na = A(); a.me = weakref.ref(a); handlers = [(print, (weakref.ref(a),))]; dead = weakref.ref(A())", "a.me() is a, handlers[0][1][0]() is a, dead()"),
     "standard library's": ("import math, operator; f = math.floor; g = operator.itemgetter(1)", "f(1.5), g([1, 2]), f is math.floor"),
     # classes
@@ -229,3 +232,21 @@ def test_no_class_of_others_is_taken_for_one_that_stands_for_another():
 
     assert stands_for(Meta("Theirs", (), {"__wrapped__": int})) is None
     assert stands_for(wraps(len)(lambda: 0)) is None
+
+
+def test_models_of_transformers_say_anew_what_they_can_record(monkeypatch):
+    models, recording = ModuleType("transformers.modeling_utils"), ModuleType("transformers.utils.output_capturing")
+    models.PreTrainedModel, recording._CAN_RECORD_REGISTRY = Pretrained, {}
+    for module in (models, recording):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    received = sent(torch.nn.Sequential(Pretrained()))
+    assert list(recording._CAN_RECORD_REGISTRY.items()) == [(received[0], {"hidden_states": int})]
+    assert received[0].bias.tolist() == [0.0, 0.0]
+
+
+class Pretrained(torch.nn.Module):
+    _can_record_outputs: ClassVar = {"hidden_states": int}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(2))

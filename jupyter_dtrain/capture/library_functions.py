@@ -1,0 +1,36 @@
+"""Functions that a library has made (hooks, wrappers), which no name leads to: they use the globals of the library's module.
+
+cloudpickle writes such a function with copies of what it uses. A copy of a library's state (which outputs are being recorded, which context
+is open) is not that state, and some of it cannot be copied at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import cloudpickle
+
+from .imports import brought
+
+
+def reduced_library_function(function: FunctionType) -> Any:
+    """Return how `function` reduces if a library has made it, else ``NotImplemented``."""
+    module = sys.modules.get(function.__module__)
+    by_name = cloudpickle.cloudpickle._should_pickle_by_reference
+    if module is None or function.__module__ == "__main__" or vars(module) is not function.__globals__ or not by_name(module):
+        return NotImplemented
+    if getattr(module, "__spec__", None) is None or by_name(function):
+        return NotImplemented
+    attributes, own = cloudpickle.cloudpickle._function_getstate(function)
+    state = attributes, own | {"__globals__": {}}
+    args = function.__module__, function.__code__, len(function.__code__.co_freevars)
+    return _function_of, args, state, None, None, cloudpickle.cloudpickle._function_setstate
+
+
+def _function_of(module: str, code: CodeType, num_cells: int) -> FunctionType:
+    with brought():
+        names = vars(importlib.import_module(module))
+    return FunctionType(code, names, None, None, tuple(CellType() for _ in range(num_cells)))
