@@ -71,13 +71,14 @@ class SharedMemory:
 
     def _in_parts(self, tensor: torch.Tensor, do: Callable[[torch.Tensor], None]) -> None:
         # Nothing of this is an operation of the cell's: what looks at those, or records them, is to see none.
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            flat = tensor.view(-1)
-            if flat.nbytes <= SLOT:
-                do(flat)
-                return
-            for piece in flat.split(SLOT // flat.element_size()):
-                do(piece)
+        try:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                flat = tensor.view(-1)
+                for piece in [flat] if flat.nbytes <= SLOT else flat.split(SLOT // flat.element_size()):
+                    do(piece)
+        except BaseException:  # an interrupt, for example: nobody knows any more what the next message belongs to
+            self._peers.close()
+            raise
 
     def _sum(self, piece: torch.Tensor) -> None:
         slots = self._share(piece)

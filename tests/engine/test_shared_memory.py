@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -105,6 +106,25 @@ def test_a_rank_that_is_killed_frees_the_others(ranks):
     with pytest.raises(RankError) as caught:
         ranks.call(3, leave_in_the_middle, "killed")
     assert str(caught.value).count("freed after a moment: Connection with rank") == 2
+
+
+def interrupted(run: Run) -> None:
+    """Go on, on rank 0, after it was interrupted where it waited for the other."""
+    if run.rank == 0:
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            collectives.all_reduce(torch.ones(1))
+        signal.signal(signal.SIGALRM, previous)
+    dist.barrier()
+    collectives.all_reduce(torch.ones(1))
+
+
+def test_after_an_interrupt_no_exchange_takes_the_place_of_another(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.call(2, interrupted)
+    for other in (0, 1):
+        assert f"RuntimeError: Connection with rank {other}: it has left." in str(caught.value)
 
 
 def different(run: Run) -> None:
