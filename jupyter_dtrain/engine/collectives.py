@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,21 @@ def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         shared.all_gather(parts, own)
     else:
         dist.all_gather(list(parts), own)
+
+
+def all_gather_object(value: Any) -> list[Any]:
+    """Return every rank's `value`, in rank order: what can be pickled."""
+    if near() is None:
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, value)
+        return found
+    pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    sizes = [torch.empty(1, dtype=torch.long, device="cpu") for _ in range(dist.get_world_size())]
+    all_gather(sizes, torch.tensor([len(pickled)], device="cpu"))
+    most = max(int(size) for size in sizes)
+    texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
+    all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
+    return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
 
 
 def reducer_group() -> dist.ProcessGroup | None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .alone import all_ranks_come
-from .collectives import all_gather, all_reduce
+from .collectives import all_gather, all_gather_object, all_reduce
 from .later import Later, later_of
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .timing import COMMUNICATION, Counted
@@ -133,10 +133,8 @@ class Exchange:
     def objects(value: Any) -> list[Any]:
         """Return every rank's `value`, in rank order."""
         all_ranks_come()
-        found: list[Any] = [None] * dist.get_world_size()
         with Counted(COMMUNICATION):
-            dist.all_gather_object(found, value)
-        return found
+            return all_gather_object(value)
 
     @staticmethod
     def scattered(values: list[Any] | None, source: int) -> Any:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 import psutil
@@ -69,6 +70,21 @@ def gathered(run: Run) -> list[bool]:
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_each_ranks_part_is_there_for_all(ranks, world_size):
     assert ranks.call(world_size, gathered) == [[True] * len(SIZES)] * world_size
+
+
+def objects(run: Run) -> list[Any]:
+    small = collectives.all_gather_object({"rank": run.rank, "text": "ä" * run.rank})
+    large = collectives.all_gather_object(list(range(run.rank * SLOT // 4)))
+    return [small, [len(numbers) for numbers in large], [numbers[-1:] for numbers in large]]
+
+
+def test_each_ranks_object_is_there_for_all(ranks):
+    expected = [
+        [{"rank": 0, "text": ""}, {"rank": 1, "text": "ä"}, {"rank": 2, "text": "ää"}],
+        [0, SLOT // 4, SLOT // 2],
+        [[], [SLOT // 4 - 1], [SLOT // 2 - 1]],
+    ]
+    assert ranks.call(3, objects) == [expected] * 3
 
 
 def at_odds(run: Run, rounds: int) -> float:

@@ -236,11 +236,12 @@ def test_no_class_of_others_is_taken_for_one_that_stands_for_another():
 
 def test_models_of_transformers_say_anew_what_they_can_record(monkeypatch):
     models, recording = ModuleType("transformers.modeling_utils"), ModuleType("transformers.utils.output_capturing")
-    models.PreTrainedModel, recording._CAN_RECORD_REGISTRY = Pretrained, {}
+    registry: dict[object, object] = {}
+    vars(models)["PreTrainedModel"], vars(recording)["_CAN_RECORD_REGISTRY"] = Pretrained, registry
     for module in (models, recording):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     received = sent(torch.nn.Sequential(Pretrained()))
-    assert list(recording._CAN_RECORD_REGISTRY.items()) == [(received[0], {"hidden_states": int})]
+    assert list(registry.items()) == [(received[0], {"hidden_states": int})]
     assert received[0].bias.tolist() == [0.0, 0.0]
 
 
