@@ -24,6 +24,7 @@ from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
 from .holders import may_hold_tensors
+from .own_functions import OwnFunctions
 from .placements import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
 from .recomputation import checked_by_parts
 from .rules.dispatch import Rules, at
@@ -68,6 +69,7 @@ class GlobalView:
         self._exchange = Exchange()
         self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, count_targets=count_targets)
         self._hooks = GradientHooks(self._rules)
+        self.functions = OwnFunctions(self._rules)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -101,7 +103,9 @@ class GlobalView:
             if any(isinstance(arg, GlobalTensor) for arg in args):
                 self._rules.on_whole(function.__name__)
                 args = self._rules.whole(args)
-            return _apply(function, *args, **kwargs)
+            result = _apply(function, *args, **kwargs)
+            self.functions.see(function, args, result)
+            return result
 
         return apply
 

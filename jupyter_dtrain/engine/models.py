@@ -35,8 +35,9 @@ from .handed import Handed
 from .identity import IdentityMap
 from .inputs import InputShares
 from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
-from .modules import Found, has_hooks, modules_in
+from .modules import Found, has_hooks, modules_in, uses_names
 from .normalization import GlobalNormalization
+from .own_functions import must_be_whole
 from .placements import GlobalTensor, Shard, source_of
 from .randomness import ModelStream
 from .recomputation import BackwardPasses
@@ -162,6 +163,7 @@ class ModelCalls:
         is_first = not known or (self._draws is not None and not self._draws.knows(module))
         before = Before(module, self._stream) if is_first else None
         self._narrow, self._keeps, self._batch_dims = True, False, {}
+        view.functions.enter(placement, is_first=is_first)
         if self._normalization is not None:
             self._normalization.share = placement.share
 
@@ -178,7 +180,9 @@ class ModelCalls:
                 before.rewind()
             try:
                 values = pytree.tree_map(convert, given)
-                with handed.as_before(convert), torch.no_grad(), warnings.catch_warnings(action="ignore"):
+                # Gradients are off, unless it takes some itself.
+                on = torch.is_grad_enabled() and uses_names(module, lambda names: "grad" in names)
+                with handed.as_before(convert), torch.set_grad_enabled(on), warnings.catch_warnings(action="ignore"):
                     with mode or nullcontext():
                         result = self._enclosed(original, module, values, self._stream)
                     return handed.with_kept(result)
@@ -204,20 +208,20 @@ class ModelCalls:
                 # A module that refuses a part of a batch may take all of it. What one prints is of the batch.
                 shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
                 refuses = error is not None or self._keeps or handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
-                of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result))
-                refused = any(refuses for refuses, _ in of_ranks)
+                of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result, view.functions.met))
+                refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
                 if refused:
                     del error
                     raise NotPerSample
                 if drawing is not None and self._draws is not None:
-                    drawn = [of_rank for _, of_rank in of_ranks]
+                    drawn = [of_rank for _, of_rank, _ in of_ranks]
                     if not self._draws.learn(module, placement, of_ranks=drawn, one_more=one_more):
                         before.restore()
                         self._batch_dims = {}
                         result, _ = run()
             if isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
-            if self._keeps or handed.kept() is None:
+            if self._keeps or handed.kept() is None or view.functions.met.refused:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             placed = view.leave(handed.with_kept(result), placement, known=known, batch_dims=batch_dims, one_more=one_more)
@@ -233,6 +237,7 @@ class ModelCalls:
         finally:
             handed.widen()
             self._narrow, self._batch_dims = False, {}
+            view.functions.leave()
             if self._normalization is not None:
                 self._normalization.share = None
         if before is not None:

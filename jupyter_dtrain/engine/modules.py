@@ -93,23 +93,28 @@ def _registered(*_: object) -> None:
         _num_registered += 1
 
 
-_TORCH = ("torch.", "torchvision.")
+TORCH = ("torch.", "torchvision.")
 
 
 def uses_names(model: nn.Module, has: Callable[[set[str]], bool]) -> bool:
     """Return whether code in `model` that is not PyTorch's own, or that it calls by name, uses names that `has` is true of."""
     classes = {kind for module in modules_in(model) for kind in type(module).__mro__}
     seen: set[CodeType] = set()
-    return any(_uses(value, has, seen) for kind in classes for value in vars(kind).values())
+    return any(_uses(value, lambda _, names: has(names), seen) for kind in classes for value in vars(kind).values())
 
 
-def _uses(value: object, has: Callable[[set[str]], bool], seen: set[CodeType]) -> bool:
+def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return whether `has` is true of the code of `function`, or of others that it calls by name, and the names in it."""
+    return _uses(function, has, set())
+
+
+def _uses(value: object, has: Callable[[CodeType, set[str]], bool], seen: set[CodeType]) -> bool:
     function = getattr(value, "__func__", value)
-    if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(_TORCH):
+    if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(TORCH):
         return False
     seen.add(function.__code__)
     names = names_in(function.__code__)
-    return has(names) or any(_uses(function.__globals__.get(name), has, seen) for name in names)
+    return has(function.__code__, names) or any(_uses(function.__globals__.get(name), has, seen) for name in names)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -110,6 +110,7 @@ ENGINE_ORDER = [
     "scripting",
     "normalization",
     "backward_hooks",
+    "own_functions",
     "recomputation",
     "global_view",
     "mixing",
