@@ -27,6 +27,7 @@ from ..errors import CaptureError
 from .by_text import with_names_by_text
 from .copy_restore import attributes_of
 from .imports import asked_for
+from .library_state import library_states
 from .names import CellNames
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
 
@@ -41,7 +42,8 @@ class Bundle:
     Attributes
     ----------
     packed : Packed
-        A dict of the values by name, tuples of modules that the cell imports and an empty one, and the list `tracked`.
+        A dict of the values by name; tuples of what goes along, modules that the cell imports and states of libraries, and an empty one;
+        and the list `tracked`.
     tracked : list of object
         The notebook's objects that the engines work on copies of, in the order that both sides count them.
     names : CellNames
@@ -106,6 +108,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
     imported: list[ModuleType] = []
+    states = library_states()
 
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)
@@ -118,6 +121,8 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
             while more := [m for m in asked_for(names.imports, whole.seen, modules) if m not in imported and m.__name__ not in left_out]:
                 imported.extend(more)
                 whole.dump(tuple(more))
+            if states:
+                whole.dump(tuple(states))
             whole.dump(())  # there are no more
             tracked = trackable(whole.seen)
             whole.dump(tracked)
@@ -139,7 +144,9 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
             for module in imported:  # or else the engine reads its file
                 if (reason := _Search(packer).why_not(module)) is not None:
                     left_out[module.__name__] = reason
-            if not left_out:
+            num_states = len(states)
+            states[:] = [state for state in states if _Search(packer).why_not(state) is None]  # or else the engine has its own
+            if not left_out and len(states) == num_states:
                 raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
             return packed()
 

@@ -30,6 +30,7 @@ from torch.utils.hooks import RemovableHandle
 from .compiled import reduced_compiled
 from .imports import brought
 from .library_functions import reduced_library_function
+from .library_state import become, reduced_state
 from .open_files import reduced_file
 from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
@@ -85,10 +86,36 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
-        case _ if (file := reduced_file(obj)) is not NotImplemented:
-            return file
-    found = reduced_compiled(obj)
-    return reduced_library_function(obj) if found is NotImplemented and type(obj) is FunctionType else found
+    ways: tuple[Callable[[Any], Any], ...] = (reduced_file, reduced_state, reduced_compiled, _of_library, _as_it_was)
+    return next((found for way in ways if (found := way(obj)) is not NotImplemented), NotImplemented)
+
+
+def _of_library(obj: Any) -> Any:
+    return reduced_library_function(obj) if type(obj) is FunctionType else NotImplemented
+
+
+def forgets(obj: object, name: str) -> bool:
+    """Return whether `obj` itself leaves attribute `name` out of what is pickled."""
+    found = _as_it_was(obj)
+    if found is NotImplemented or len(found) < 3:
+        return False
+    state = found[2][0] if isinstance(found[2], tuple) else found[2]
+    return isinstance(state, dict) and name not in state
+
+
+def _as_it_was(obj: Any) -> Any:
+    """Return how `obj` reduces whose ``__getstate__`` takes away from it what cannot be pickled: whole, and it stays so."""
+    kind: Any = type(obj)
+    own = getattr(obj, "__dict__", None)
+    ordinary = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__ and kind not in copyreg.dispatch_table
+    if type(own) is not dict or not isinstance(getattr(kind, "__getstate__", None), FunctionType) or not ordinary:
+        return NotImplemented
+    before = dict(own)
+    function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if own.keys() == before.keys() and all(own[key] is value for key, value in before.items()):
+        return function, args, state, *rest
+    become(obj, before)
+    return function, args, before, None, None, become
 
 
 def _ended_generator() -> Iterator[Any]:
@@ -233,7 +260,7 @@ def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[A
 def _module_of_layers(module: nn.Module) -> Any:
     if parametrize.is_parametrized(module):
         return _parametrized(module)
-    return reduced_pretrained(module) if is_pretrained(module) else NotImplemented
+    return reduced_pretrained(module) if is_pretrained(module) else _as_it_was(module)
 
 
 def _parametrized(module: nn.Module) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..capture.originals import everything
+from ..capture.originals import everything, original_code
 from .exchange import Exchange, nothing_of
 from .modules import TORCH, code_uses
 from .placements import Shard
@@ -98,7 +98,7 @@ class OwnFunctions:
         if node is None:
             return
         placement = self._placement
-        inputs = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.requires_grad]
+        inputs = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
         if placement is None or all(isinstance(arg, nn.Parameter) for arg in inputs):
             self._of_sum(node)
         elif "several" in words or not all(self._may_be_rows(arg, placement) for arg in inputs):
@@ -155,6 +155,7 @@ def _bends(function: type[torch.autograd.Function]) -> frozenset[str]:
     found: set[str] = set()
 
     def has(code: CodeType, names: set[str]) -> bool:
+        code = original_code(code) or code  # in loops that can be resumed there are comparisons
         plain = {name.rstrip("_") for name in names} | names
         if not plain.isdisjoint(_OF_SEVERAL):
             found.update(("one", "several"))

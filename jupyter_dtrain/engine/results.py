@@ -15,7 +15,7 @@ import torch
 from ..capture.baseline import Baseline
 from ..capture.copy_restore import Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
-from ..capture.reduction import bar_at_rest, is_progress_bar, itself
+from ..capture.reduction import bar_at_rest, forgets, is_progress_bar, itself
 from .placements import GlobalTensor
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
@@ -218,10 +218,11 @@ class Home:
     def _contents_that_can_be_sent(self, index: int, new: Contents, stays: dict[str, str], whole: Callable[[Any], Any] | None) -> Contents:
         reasons = {f".{key}": reason for key, value in new.attributes.items() if (reason := self._why_not(value, whole)) is not None}
         attributes = {key: value for key, value in new.attributes.items() if f".{key}" not in reasons}
+        obj = self._baseline.objects[index]
+        reasons = {key: reason for key, reason in reasons.items() if not forgets(obj, key[1:])}
         reason = self._why_not(new.items, whole)
         if reason is not None:
             reasons[""] = f"of what the cell put into it, something cannot be sent ({reason})"
-        obj = self._baseline.objects[index]
         name = next((name for name, value in self._before.items() if value is obj), f"a {type(obj).__name__}")
         stays |= {name + key: reason for key, reason in reasons.items()}
         return replace(new, items=None if reason is not None else new.items, attributes=attributes)

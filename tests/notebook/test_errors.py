@@ -287,6 +287,16 @@ def test_whatever_is_raised_is_an_error_of_that_name(notebook, statement, name, 
     assert "jupyter_dtrain" not in cell.traceback
 
 
+def test_what_an_object_itself_leaves_out_is_not_missed(notebook):
+    notebook.run(
+        "import threading\nclass Traced:\n    n = 0\n    def __getstate__(self): return {'n': self.n}\n"
+        "    def __call__(self): self.own = threading.local(); self.n += 1\ntraced = Traced()"
+    )
+    cell = notebook.run("%%distribute --engines 2\ntraced()")
+    assert "stays on the engines" not in cell.stderr
+    assert notebook.value("vars(traced)") == {"n": 1}
+
+
 def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):
     cell = notebook.run("%%distribute --engines 2\nimport threading\nown_lock = threading.Lock()\nnumber = 5\nnumber")
     assert cell.result == "5"

@@ -70,10 +70,25 @@ class Signs(Clipping):
     def forward(self, x):
         return self.b(Binarize.apply(self.a(x)))
 
+class Clipped(Function):  # of rows and of weights
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad = grad.clamp(-0.02, 0.02)
+        return grad @ weight, grad.T @ x
+
+class WithClipped(Clipping):
+    def forward(self, x):
+        return self.b(Clipped.apply(x, self.a.weight))
+
 models = nn.ModuleList([
     nn.Sequential(BinaryLinear(5, 4), nn.Tanh(), nn.Linear(4, 2)),
     nn.Sequential(ScaledLinear(5, 4), nn.Tanh(), nn.Linear(4, 2)),
-    Clipping(), Normed(), Forces(), Checkpointed(), Signs(),
+    Clipping(), Normed(), Forces(), Checkpointed(), Signs(), WithClipped(),
 ])
 optimizer = torch.optim.SGD(models.parameters(), lr=0.1)
 # %% cell
