@@ -9,13 +9,18 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..capture.loggers import RECORD, Loggers, written
+from ..capture.loggers import RECORD, ROOT, Loggers, written
 
 
 @contextmanager
 def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
     """Let records go to the notebook's `loggers` within the ``with`` block: those of rank 0, the others log the same."""
     with loggers.installed() as handled:
+        # What a library has given its own logger when it was imported here, it has given it in the notebook: records would be shown twice.
+        known = [logging.getLogger(name) for name in loggers.settings if name != ROOT and not f"{name}.".startswith(_PREFIXES)]
+        aside = [(logger, logger.handlers.copy()) for logger in known if logger.handlers]
+        for logger, _ in aside:
+            logger.handlers = []
         added = [(logging.getLogger(name), _Sender(name) if rank == 0 else logging.NullHandler()) for name in handled]
         for logger, handler in added:
             logger.addHandler(handler)
@@ -24,6 +29,8 @@ def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
         finally:
             for logger, handler in added:
                 logger.removeHandler(handler)
+            for logger, handlers in aside:
+                logger.handlers = [*handlers, *(handler for handler in logger.handlers if handler not in handlers)]
 
 
 _OF_THE_ENGINE = ("asyncio", "ipykernel", "ipyparallel", "torch.distributed", "torch.nn.parallel", "tornado", "traitlets")

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from jupyter_dtrain.capture.loggers import Loggers, LoggerSettings, handle, written
+from jupyter_dtrain.engine.logged import logged_at_home
 
 
 class Kept(logging.Handler):
@@ -63,3 +64,16 @@ def test_a_warning_that_nobody_handles_is_shown(logger, capsys):
     for level in (logging.INFO, logging.WARNING):
         handle(written(logger.makeRecord("dtrain.test", level, "f.py", 1, "level %s", (level,), None), "dtrain.test"))
     assert capsys.readouterr().err == "level 30\n"
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_handlers_that_a_library_has_made_in_both_processes_write_once(logger, monkeypatch, handled):
+    published, of_library, of_cell = [], Kept(), Kept()
+    monkeypatch.setattr("IPython.display.publish_display_data", published.append)
+    logger.addHandler(of_library)  # when it was imported on the engine
+    there = Loggers({"dtrain.test": LoggerSettings(logging.INFO, propagate=False, disabled=False, handled=handled)})
+    with logged_at_home(there, rank=0):
+        logger.addHandler(of_cell)
+        logger.info("a line")
+    assert (len(published), len(of_library.records), len(of_cell.records)) == (int(handled), 0, 1)
+    assert logger.handlers == [of_library, of_cell]
