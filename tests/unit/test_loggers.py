@@ -68,7 +68,8 @@ def test_a_warning_that_nobody_handles_is_shown(logger, capsys):
 
 @pytest.mark.parametrize("handled", [True, False])
 def test_handlers_that_a_library_has_made_in_both_processes_write_once(logger, monkeypatch, handled):
-    published, of_library, of_cell = [], Kept(), Kept()
+    published: list[object] = []
+    of_library, of_cell = Kept(), Kept()
     monkeypatch.setattr("IPython.display.publish_display_data", published.append)
     logger.addHandler(of_library)  # when it was imported on the engine
     there = Loggers({"dtrain.test": LoggerSettings(logging.INFO, propagate=False, disabled=False, handled=handled)})
