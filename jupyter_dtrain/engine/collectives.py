@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,17 @@ def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         shared.all_gather(parts, own)
     else:
         dist.all_gather(list(parts), own)
+
+
+def broadcast(tensor: torch.Tensor) -> Callable[[], object]:
+    """Begin to put rank 0's `tensor`, which is contiguous, in the place of the others'; return what ends it."""
+    shared = near()
+    if shared is not None and tensor.device.type == "cpu":
+        shared.broadcast(tensor)
+        return lambda: None
+    work: Any = dist.broadcast(tensor, 0, async_op=True)
+    end: Callable[[], object] = work.wait
+    return end
 
 
 def all_gather_object(value: Any) -> list[Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .alone import all_ranks_come
-from .collectives import all_gather, all_gather_object, all_reduce
+from .collectives import all_gather, all_gather_object, all_reduce, broadcast
 from .later import Later, later_of
 from .placements import GlobalTensor, Partial, Shard, part_of
 from .timing import COMMUNICATION, Counted
@@ -150,11 +150,11 @@ class Exchange:
         for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
             alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
-            pending.append((dist.broadcast(flat, 0, async_op=True), flat, alike))
+            pending.append((broadcast(flat), flat, alike))
 
         def end() -> None:
-            for work, flat, alike in pending:
-                work.wait()
+            for end_one, flat, alike in pending:
+                end_one()
                 for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
                     tensor.data.copy_(values.view_as(tensor))
 

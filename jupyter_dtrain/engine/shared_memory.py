@@ -55,6 +55,10 @@ class SharedMemory:
         """
         self._in_parts(tensor, self._sum)
 
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Put rank 0's `tensor` in the place of the others'; it is contiguous, on the CPU."""
+        self._in_parts(tensor, lambda piece: piece.copy_(self._share(piece, of=(0,))[0]))
+
     def all_gather(self, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         """Put each rank's `own`, all of one size, in its place in `parts`. All of them are contiguous, on the CPU."""
         flat = [part.view(-1) for part in parts]
@@ -69,7 +73,7 @@ class SharedMemory:
 
         self._in_parts(own, gather)
 
-    def _in_parts(self, tensor: torch.Tensor, do: Callable[[torch.Tensor], None]) -> None:
+    def _in_parts(self, tensor: torch.Tensor, do: Callable[[torch.Tensor], object]) -> None:
         # Nothing of this is an operation of the cell's: what looks at those, or records them, is to see none.
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -96,11 +100,12 @@ class SharedMemory:
             if other != rank:
                 piece[span].copy_(slots[other][span])
 
-    def _share(self, piece: torch.Tensor) -> list[torch.Tensor]:
-        """Show `piece` to all ranks, and return that of each."""
+    def _share(self, piece: torch.Tensor, of: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """Show the `piece` of some ranks, by default of all, to all of them, and return those of each rank."""
         place, size = self._number % SLOTS, piece.numel()
         slots = [typed[place][:size] for typed in self._of_type(piece.dtype)]
-        slots[self._peers.rank].copy_(piece)
+        if of is None or self._peers.rank in of:
+            slots[self._peers.rank].copy_(piece)
         self._number += 1
         self._meet(piece.nbytes)
         return slots

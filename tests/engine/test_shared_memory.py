@@ -72,6 +72,19 @@ def test_each_ranks_part_is_there_for_all(ranks, world_size):
     assert ranks.call(world_size, gathered) == [[True] * len(SIZES)] * world_size
 
 
+def from_first(run: Run) -> list[bool]:
+    found = []
+    for size in SIZES:
+        value = part(run.rank, size, torch.float32)
+        collectives.broadcast(value)()
+        found.append(torch.equal(value, part(0, size, torch.float32)))
+    return found
+
+
+def test_rank_0s_part_is_there_for_all(ranks):
+    assert ranks.call(3, from_first) == [[True] * len(SIZES)] * 3
+
+
 def objects(run: Run) -> list[Any]:
     small = collectives.all_gather_object({"rank": run.rank, "text": "ä" * run.rank})
     large = collectives.all_gather_object(list(range(run.rank * SLOT // 4)))
