@@ -165,7 +165,7 @@ def jobs(*, quick: bool) -> list[Job]:
     for name, value in shape.items():
         text = text.replace(f"{{{name}}}", str(value))
     return [
-        Job(name="digits CNN", setup=DIGITS, batch_size=64, epochs=10, steps=28),
+        Job(name="digits CNN", setup=DIGITS, batch_size=64, epochs=1 if quick else 10, steps=28),
         Job(name="transformer, 0.4M parameters" if quick else "transformer, 10.9M parameters", setup=text, batch_size=16, steps=8),
         Job(
             name="MLP, 5M parameters" if quick else "MLP, 92M parameters",
@@ -177,6 +177,6 @@ def jobs(*, quick: bool) -> list[Job]:
             name="dataset of 64 MB" if quick else "dataset of 1 GB",
             setup=DATASET.format(rows=2**14 if quick else 2**18),
             batch_size=256,
-            steps=300,
+            steps=40 if quick else 300,
         ),
     ]

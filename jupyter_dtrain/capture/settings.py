@@ -158,6 +158,8 @@ _SETTINGS = {
     ),
     "torch.backends.cudnn.benchmark": _flag(torch.backends.cudnn, "benchmark"),
     "torch.backends.cudnn.deterministic": _flag(torch.backends.cudnn, "deterministic"),
+    # torch.compile switches it off, for the rest of the process: not each engine need have been in that cell.
+    "torch.distributions": _flag(torch.distributions.Distribution, "_validate_args"),
     "numpy.set_printoptions": _Setting(_numpy_printing, lambda options: np.set_printoptions(**options)),
     "numpy.seterr": _Setting(np.geterr, lambda kinds: np.seterr(**kinds)),
     "sys.argv": _flag(sys, "argv"),  # what argparse takes where it is given nothing

@@ -23,7 +23,7 @@ def test_a_job_trains_in_a_plain_cell(name, tmp_path, monkeypatch):
     exec(IMPORTS + job.setup, namespace)
     before = [parameter.detach().clone() for parameter in namespace["model"].parameters()]
     exec(job.cell, namespace)
-    assert len(json.loads(STAMPS.read_text())) == job.steps
+    assert len(json.loads(STAMPS.read_text())) == job.epochs * job.steps
     assert all((old != new).any() for old, new in zip(before, namespace["model"].parameters(), strict=True))
 
 

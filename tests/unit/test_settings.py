@@ -26,7 +26,7 @@ def made_again(monkeypatch):
 def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
-    assert len(before) == 15
+    assert len(before) == 16
     assert pickle.loads(pickle.dumps(before)) == before
 
 
@@ -39,6 +39,7 @@ def test_all_are_known_and_can_be_sent():
         lambda: np.seterr(divide="raise"),
         lambda: setattr(sys, "argv", ["train.py", "--lr", "0.1"]),
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        lambda: torch.distributions.Distribution.set_default_validate_args(False),
         lambda: pandas.set_option("display.precision", 2),
         lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
         lambda: warnings.filterwarnings("ignore", "of this kind", UserWarning),
