@@ -11,13 +11,14 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from .process_group import near
+from .shared_memory import SharedMemory
 from .timing import COMMUNICATION, Counted
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
     """Put the sum of all ranks' `tensor`, which is contiguous, in its place."""
-    shared = near()
-    if shared is not None and tensor.device.type == "cpu":
+    shared = _shared_for(tensor)
+    if shared is not None:
         shared.all_reduce(tensor)
     else:
         dist.all_reduce(tensor)
@@ -25,8 +26,8 @@ def all_reduce(tensor: torch.Tensor) -> None:
 
 def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
     """Put each rank's `own` in its place in `parts`; all are contiguous and of one size."""
-    shared = near()
-    if shared is not None and own.device.type == "cpu":
+    shared = _shared_for(own)
+    if shared is not None:
         shared.all_gather(parts, own)
     else:
         dist.all_gather(list(parts), own)
@@ -34,8 +35,8 @@ def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
 
 def broadcast(tensor: torch.Tensor) -> Callable[[], object]:
     """Begin to put rank 0's `tensor`, which is contiguous, in the place of the others'; return what ends it."""
-    shared = near()
-    if shared is not None and tensor.device.type == "cpu":
+    shared = _shared_for(tensor)
+    if shared is not None:
         shared.broadcast(tensor)
         return lambda: None
     work: Any = dist.broadcast(tensor, 0, async_op=True)
@@ -58,6 +59,10 @@ def all_gather_object(value: Any) -> list[Any]:
     return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
 
 
+def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:
+    return near() if tensor.device.type == "cpu" else None
+
+
 def reducer_group() -> dist.ProcessGroup | None:
     """Return the group for PyTorch's reducer, ``None`` for the default one."""
     return None if near() is None else _ReducerGroup()
@@ -75,13 +80,12 @@ class _ReducerGroup(dist.ProcessGroup):
         return "shared_memory"  # one that PyTorch knows is asked for more
 
     def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]
-        shared = near()
         is_sum = options is None or options.reduceOp == dist.ReduceOp.SUM
-        if shared is None or not is_sum or any(tensor.layout != torch.strided or not tensor.is_contiguous() for tensor in tensors):
+        if not is_sum or any(tensor.layout != torch.strided or not tensor.is_contiguous() for tensor in tensors):
             return self._group.allreduce(tensors, options)
         with Counted(COMMUNICATION):
             for tensor in tensors:
-                shared.all_reduce(tensor)
+                all_reduce(tensor)
         return _Done(tensors)
 
     def broadcast(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]

@@ -12,7 +12,7 @@ is looked for in its code; there
 from __future__ import annotations
 
 import dis
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType
@@ -41,6 +41,8 @@ _OF_SEVERAL = frozenset(
     """.split()  # noqa: SIM905
 )
 _OVER_ROWS = frozenset("cumsum mean nanmean nansum sum".split())  # noqa: SIM905
+
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
@@ -115,35 +117,28 @@ class OwnFunctions:
 
     def _of_sum(self, node: Any) -> None:
         rules = self._rules
-
-        def before(gradients: tuple[torch.Tensor | None, ...]) -> Any:
-            if self._placement is not None:  # a model takes a gradient in its own forward
-                return None
-            return tuple(None if g is None else Exchange.sum(g.contiguous()) / rules.gradient_scale for g in gradients)
-
-        def after(gradients: tuple[torch.Tensor | None, ...], _: Any) -> Any:
-            if self._placement is not None:
-                return None
-            return tuple(None if g is None else g * (rules.gradient_scale / rules.world_size) for g in gradients)
-
-        node.register_prehook(before)
-        node.register_hook(after)
+        self._change(
+            node,
+            before=lambda gradient: Exchange.sum(gradient.contiguous()) / rules.gradient_scale,
+            after=lambda gradient: gradient * (rules.gradient_scale / rules.world_size),
+        )
 
     def _of_rows(self, node: Any, *, counts: bool) -> None:
         rules = self._rules
+        self._change(
+            node,
+            before=lambda gradient: gradient / rules.gradient_scale,
+            after=lambda gradient: gradient * rules.gradient_scale if counts else nothing_of(gradient),
+        )
 
-        def before(gradients: tuple[torch.Tensor | None, ...]) -> Any:
-            if self._placement is not None:
-                return None
-            return tuple(None if g is None else g / rules.gradient_scale for g in gradients)
+    def _change(self, node: Any, *, before: Change, after: Change) -> None:
+        """Change the gradients that a node gets and those that it gives, but where a model takes a gradient in its own forward."""
 
-        def after(gradients: tuple[torch.Tensor | None, ...], _: Any) -> Any:
-            if self._placement is not None:
-                return None
-            return tuple(None if g is None else g * rules.gradient_scale if counts else nothing_of(g) for g in gradients)
+        def all_of(gradients: tuple[torch.Tensor | None, ...], change: Change) -> tuple[torch.Tensor | None, ...] | None:
+            return None if self._placement is not None else tuple(None if g is None else change(g) for g in gradients)
 
-        node.register_prehook(before)
-        node.register_hook(after)
+        node.register_prehook(lambda gradients: all_of(gradients, before))
+        node.register_hook(lambda gradients, _: all_of(gradients, after))
 
 
 @lru_cache(maxsize=1024)

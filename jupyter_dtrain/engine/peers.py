@@ -39,13 +39,12 @@ class Peers:
 
     Attributes
     ----------
-    rank, world_size : int
+    rank : int
     memory : list of mmap
     """
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], memory: list[mmap.mmap]) -> None:
         self.rank = rank
-        self.world_size = len(memory)
         self.memory = memory
         self._sockets = sockets
         _of_this_process.add(self)

@@ -57,7 +57,7 @@ class SharedMemory:
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Put rank 0's `tensor` in the place of the others'; it is contiguous, on the CPU."""
-        self._in_parts(tensor, lambda piece: piece.copy_(self._share(piece, of=(0,))[0]))
+        self._in_parts(tensor, lambda piece: piece.copy_(self._share(piece, shows=self._peers.rank == 0)[0]))
 
     def all_gather(self, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         """Put each rank's `own`, all of one size, in its place in `parts`. All of them are contiguous, on the CPU."""
@@ -100,11 +100,11 @@ class SharedMemory:
             if other != rank:
                 piece[span].copy_(slots[other][span])
 
-    def _share(self, piece: torch.Tensor, of: Sequence[int] | None = None) -> list[torch.Tensor]:
-        """Show the `piece` of some ranks, by default of all, to all of them, and return those of each rank."""
+    def _share(self, piece: torch.Tensor, *, shows: bool = True) -> list[torch.Tensor]:
+        """Show `piece` to all ranks, if this one `shows` its own, and return that of each."""
         place, size = self._number % SLOTS, piece.numel()
         slots = [typed[place][:size] for typed in self._of_type(piece.dtype)]
-        if of is None or self._peers.rank in of:
+        if shows:
             slots[self._peers.rank].copy_(piece)
         self._number += 1
         self._meet(piece.nbytes)
