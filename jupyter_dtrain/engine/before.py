@@ -85,13 +85,13 @@ class Before:
                     buffer.data.copy_(value)  # normalization writes without counting, in scripted modules too, and so does this
         parametrize._cache.clear()  # else the call is made again with weights of this one, and without its power iterations
         parametrize._cache.update(self._parametrized)
-        if self._stream is not None and self._random is not None:
-            self._stream.other = self._random
-        self._cell_random.set()
         self.rewind()
 
     def rewind(self) -> None:
-        """Let Python's and NumPy's streams begin where they were, so that a call takes the ways of the other."""
+        """Let random streams begin where they were, so that a call takes the ways of the other."""
+        if self._stream is not None and self._random is not None:
+            self._stream.other = self._random
+        self._cell_random.set()
         random.setstate(self._python_random)
         np.random.set_state(self._numpy_random)
 

@@ -34,7 +34,7 @@ from .global_view import GlobalView, NotPerSample
 from .handed import Handed
 from .identity import IdentityMap
 from .inputs import InputShares
-from .mixing import SEQUENCE_LAYERS, ends_of, may_mix, mixes_samples
+from .mixing import SEQUENCE_LAYERS, left_alone, mixes_samples, shows_itself
 from .modules import Found, has_hooks, modules_in, uses_names
 from .normalization import GlobalNormalization
 from .own_functions import must_be_whole
@@ -218,14 +218,15 @@ class ModelCalls:
                     if not self._draws.learn(module, placement, of_ranks=drawn, one_more=one_more):
                         before.restore()
                         self._batch_dims = {}
-                        result, _ = run()
+                        result, drawing = run()
             if isinstance(module, nn.RNNBase):
                 self._note_batch_dims(module, result)
             if self._keeps or handed.kept() is None or view.functions.met.refused:
                 raise NotPerSample
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-            placed = view.leave(handed.with_kept(result), placement, known=known, batch_dims=batch_dims, one_more=one_more)
-            if before is not None and self._mixes(module, to_learn, view, placement, known):
+            given_out = handed.with_kept(result)
+            placed = view.leave(given_out, placement, known=known, batch_dims=batch_dims, one_more=one_more)
+            if before is not None and self._mixes(module, to_learn, view, placement, known, (given_out, drawing)):
                 raise NotPerSample
             return handed.keep(placed)
         except NotPerSample:
@@ -245,22 +246,37 @@ class ModelCalls:
         del result
         return self.call(original, module, *given)
 
-    def _mixes(self, module: nn.Module, run: Callable[..., Any], view: GlobalView, placement: Shard, known: Mapping[Any, Any]) -> bool:
-        """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that."""
-        if self._stream is None or not may_mix(module):
+    def _mixes(
+        self,
+        module: nn.Module,
+        run: Callable[..., Any],
+        view: GlobalView,
+        placement: Shard,
+        known: Mapping[Any, Any],
+        first: tuple[Any, Drawing | None],
+    ) -> bool:
+        """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that.
+
+        `first` is what its first call gave, and drew.
+        """
+        own = placement.share.loaded
+        alone = left_alone(module, own.stop - own.start)
+        if self._stream is None or not alone:
             return False
-        share = placement.share
-        if view.smallest(placement) < _FEWEST:  # nothing to leave out: it is the share that lacks the others
-            parts = [(slice(0, share.total), view.whole), (share.loaded, view.own(placement))]
-        else:
-            number = share.loaded.stop - share.loaded.start
-            ends = [(part, view.some(placement, part)) for part in ends_of(number)]
-            parts = [(slice(0, number), view.own(placement)), *ends]
         sites = None if self._draws is None else self._draws.sites(module)
+        result, drawing = first
+        reused = result if shows_itself(module, drawing, sites) else None
+        parts = [(own, view.own(placement))]
+        if view.smallest(placement) < _FEWEST:  # nothing to leave out: it is the share that lacks the others
+            parts, reused = [(slice(0, placement.share.total), view.whole), *parts], None
+        else:
+            parts += [(slice(own.start + part.start, own.start + part.stop), view.some(placement, part)) for part in alone]
         mixes = mixes_samples(
             module,
             run,
             parts,
+            first=reused,
+            total=placement.share.total,
             stream=self._stream,
             sites=sites,
             dims_of=lambda kinds: known.get((placement, kinds)),

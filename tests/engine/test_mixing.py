@@ -157,6 +157,39 @@ def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):
         assert ranks.call(2, opened, inside, True, layer) == [[]] * 2, name
 
 
+CALLED = """
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout={dropped}, batch_first=True)
+        self.out, self.last = nn.Linear(4, 2), {last}
+    def forward(self, x):
+        calls.append(len(x))
+        y = self.out(self.layer(x[:, :, None].expand(-1, -1, 4)))[:, 0]
+        {statistic}
+        return self.last(y)
+calls = []
+model = Counts()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("dropped", "statistic", "last", "looks"),
+    [
+        (0.0, "", "nn.Identity()", [2]),
+        (0.1, "", "nn.Identity()", [2]),  # with the masks of the first call
+        (0.1, "largest = y.max().item() > 1e9", "nn.Identity()", [2, 2]),
+        (0.0, "", "nn.BatchNorm1d(2)", [6, 2]),  # without the batch's statistics, of which it is known that they mix
+    ],
+)
+def test_what_a_first_call_has_come_to_is_not_computed_again(ranks, dropped, statistic, last, looks):
+    code = SETUP.replace("batch_size=8", "batch_size=12").partition("def steps_of")[0]
+    code += CALLED.format(dropped=dropped, statistic=statistic, last=last)
+    for found in ranks.call(2, run_notebook, code, CELL, "calls", {"global_draws": True, "global_batchnorm": True}):
+        assert found["compared"] == [6, *looks, 4]
+
+
 def test_so_it_is_where_each_rank_draws_for_itself(ranks):
     for name in ("behind dropout", "noise by the spread of the batch"):
         assert ranks.call(2, opened, MIXING[name], False) == [["Net", "Sequential"]] * 2, name
