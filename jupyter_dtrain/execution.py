@@ -121,9 +121,9 @@ class Execution:
         return ends
 
     def _submit(self) -> None:
+        encoded = pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL)
         for rank, engine_id in enumerate(self._group.engine_ids):
-            encoded = pickle.dumps(replace(self._task, rank=rank), protocol=pickle.HIGHEST_PROTOCOL)
-            task = self._group.channel.call(engine_id, worker.run, encoded, on_message=self._listener(rank))
+            task = self._group.channel.call(engine_id, worker.run, encoded, rank, on_message=self._listener(rank))
             task.on_done(lambda: self._inbox.put(None))
             self._tasks.append(task)
 

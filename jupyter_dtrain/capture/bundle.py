@@ -10,7 +10,6 @@ import contextlib
 import os
 import random
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from ..errors import CaptureError
 from .by_text import with_names_by_text
 from .copy_restore import attributes_of
 from .imports import asked_for
+from .installed import installed_folders
 from .library_state import library_states
 from .names import CellNames
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
@@ -71,6 +71,9 @@ class RandomState:
         """Return the state of this process."""
         return cls(torch.get_rng_state(), np.random.get_state(), random.getstate())  # type: ignore[arg-type]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _random_state, (self.torch_cpu.numpy(), self.numpy_legacy, self.python)  # an array: a tensor takes a millisecond to pickle
+
     def set(self) -> None:
         """Make it the state of this process."""
         torch.set_rng_state(self.torch_cpu)
@@ -86,6 +89,10 @@ class RandomState:
             and self.numpy_legacy[2:] == other.numpy_legacy[2:]
             and np.array_equal(keys, other_keys)
         )
+
+
+def _random_state(torch_cpu: np.ndarray[Any, Any], numpy_legacy: tuple[Any, ...], python: tuple[Any, ...]) -> RandomState:
+    return RandomState(torch.from_numpy(torch_cpu), numpy_legacy, python)
 
 
 def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:
@@ -239,20 +246,23 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, object]]:
 def modules_beside(folder: Path) -> list[ModuleType]:
     """Return the imported modules whose files lie under `folder` and are not installed."""
     here = f"{folder.resolve()}{os.sep}"
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    installed = tuple(f"{path}{os.sep}" for path in libraries | {os.path.realpath(path) for path in libraries})
     found = []
-    for name, module in sys.modules.copy().items():  # which grows while another thread imports
+    for name in sorted(sys.modules.keys() - _installed):
+        module = sys.modules.get(name)
         # Some modules make up attributes when asked for them.
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")
-        if not isinstance(file, str) or file.startswith(installed) or attributes.get("__name__") != name:
+        if module is None or not isinstance(file, str) or attributes.get("__name__") != name or name == "__main__":
             continue
-        if name == "__main__" or name.partition(".")[0] == _OURS or "site-packages" in file:
-            continue
-        if os.path.realpath(file).startswith(here):
+        if name.partition(".")[0] == _OURS or file.startswith(installed_folders()) or "site-packages" in file:
+            _installed.add(name)
+        elif os.path.realpath(file).startswith(here):
             found.append(module)
     return found
+
+
+_installed: set[str] = set()
+"""Names of imported modules that are: there are thousands, and each cell asks several times."""
 
 
 @contextlib.contextmanager

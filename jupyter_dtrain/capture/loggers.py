@@ -75,7 +75,8 @@ def _settings(logger: logging.Logger) -> LoggerSettings:
 def _set(settings: Mapping[str, LoggerSettings], disabled: int) -> None:
     for name, one in settings.items():
         logger = logging.getLogger(name)
-        logger.setLevel(one.level)
+        if logger.level != one.level:  # which makes all loggers forget what they are enabled for
+            logger.setLevel(one.level)
         logger.propagate, logger.disabled = one.propagate, one.disabled
     logging.disable(disabled)
 

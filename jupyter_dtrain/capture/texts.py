@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
-import sysconfig
 from collections.abc import Iterable
 from types import FunctionType
+
+from .installed import installed_folders
 
 
 def sources_of(objects: Iterable[object]) -> dict[str, str]:
     """Return the texts that functions among `objects` were made from, by the names of their files. Those of libraries are left out."""
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    installed = tuple(f"{path}{os.sep}" for path in libraries | {os.path.realpath(path) for path in libraries})
+    not_the_users = (*installed_folders(), "<frozen")
     found: dict[str, str] = {}
     for obj in objects:
         if isinstance(obj, FunctionType):
             filename = obj.__code__.co_filename
-            if filename not in found and not filename.startswith((*installed, "<frozen")):
+            if filename not in found and not filename.startswith(not_the_users):
                 lines = linecache.getlines(filename, obj.__globals__)
                 if lines:
                     found[filename] = "".join(lines)

@@ -19,10 +19,11 @@ _MAPS, _PAGES = Path("/proc/self/maps"), Path("/proc/self/pagemap")
 
 
 class PrivateMappings:
-    """The memory of this process that is mapped privately, as it is at the moment."""
+    """The memory of this process that is mapped privately, as it is when it is first asked about."""
 
-    def __init__(self) -> None:
-        self._ranges = private_ranges() if _is_told() else []
+    @functools.cached_property
+    def _ranges(self) -> list[tuple[int, int]]:
+        return private_ranges() if _is_told() else []
 
     def untouched(self, address: int, num_bytes: int) -> bool:
         """Return whether nothing has been written to `num_bytes` at `address` since they were mapped; False where that is not known."""

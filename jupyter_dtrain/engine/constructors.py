@@ -83,23 +83,28 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
         yield
 
 
+class _Constructor(type):
+    """What takes the place of a class like ``torch.LongTensor``, also in ``isinstance`` and ``x.type(torch.LongTensor)``."""
+
+    __wrapped__: Any
+    _whole: Callable[[Any], Any]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.__wrapped__(*cls._whole(args), **cls._whole(kwargs))
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__wrapped__)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.__wrapped__, name)
+
+    def __hash__(cls) -> int:
+        return hash(cls.__wrapped__)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls.__wrapped__ or other is cls
+
+
 def _of_type(original: Any, whole: Callable[[Any], Any]) -> Any:
-    """Return what takes the place of a class like ``torch.LongTensor``, also in ``isinstance`` and ``x.type(torch.LongTensor)``."""
-
-    class _Constructor(type):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            return original(*whole(args), **whole(kwargs))
-
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, original)
-
-        def __getattr__(cls, name: str) -> Any:
-            return getattr(original, name)
-
-        def __hash__(cls) -> int:
-            return hash(original)
-
-        def __eq__(cls, other: object) -> bool:
-            return other is original or other is cls
-
-    return _Constructor(f"torch.{original.__name__}", (), {"__module__": "torch", "__wrapped__": original})
+    members = {"__module__": "torch", "__wrapped__": original, "_whole": staticmethod(whole)}
+    return _Constructor(f"torch.{original.__name__}", (), members)

@@ -15,11 +15,13 @@ from typing import Any
 
 import psutil
 
-from ..protocol import DeviceUse
+from ..protocol import DeviceUse, Message
 
 DEVICE_NAME = "JUPYTER_DTRAIN_DEVICE_NAME"  # set by the cluster, which knows the hardware without asking torch
 PROPORTIONAL_SHARE = 0.01
 """Part of the time that may go into asking how much memory is shared."""
+SHORTEST = 0.1
+"""Seconds of which an average says something."""
 
 
 class DeviceSampler:
@@ -37,13 +39,25 @@ class DeviceSampler:
         self.rank = rank
         name = str(device)
         self._source: _GpuUse | _CpuUse = _GpuUse(name) if name.startswith("cuda") else _CpuUse()
+        self._last = time.monotonic()
+
+    def begin(self, rank: int) -> None:
+        """Sample for `rank`, from now on."""
+        self.rank = rank
+        self._source.begin()
+        self._last = time.monotonic()
 
     def device_name(self) -> str:
         """Return the hardware's name of the device."""
         return os.environ.get(DEVICE_NAME) or platform.processor() or platform.machine() or "CPU"
 
+    def due(self) -> list[Message]:
+        """Return a sample, or none where the last one was just now."""
+        return [self.sample()] if time.monotonic() - self._last >= SHORTEST else []
+
     def sample(self) -> DeviceUse:
         """Return the use of the device; on CPU the utilization is an average since the last sample."""
+        self._last = time.monotonic()
         utilization, memory_used, memory_total = self._source.read()
         temperature, power = self._source.heat()
         return DeviceUse(
@@ -67,6 +81,10 @@ class _CpuUse:
         self._children: dict[int, psutil.Process] = {}
         self._counted_twice = 0  # bytes, when they were last counted
         self._count_again = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the next average begin here."""
         self._before = (time.monotonic(), self._seconds_and_memory()[0])
 
     def read(self) -> tuple[float, int, int]:
@@ -140,6 +158,9 @@ class _GpuUse:
             pynvml.nvmlInit()
             self._handle = _handle(pynvml, device)
             self._nvml = pynvml
+
+    def begin(self) -> None:
+        """Do nothing: NVML tells of the moment."""
 
     def read(self) -> tuple[float, int, int]:
         """Return percent, bytes used, bytes of the device."""

@@ -55,7 +55,10 @@ class ModelStream:
     def __init__(self, rank: int) -> None:
         cell = TorchState.now()
         seed = int(torch.randint(2**62, ()).item())  # follows from the cell's stream, so a seeded run stays seeded
-        torch.manual_seed(seed + rank)
+        # Not all of `torch.manual_seed`: of devices that nobody uses it would keep in mind how to seed them one day.
+        torch.default_generator.manual_seed(seed + rank)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed + rank)
         self.other = TorchState.now()  # the stream that is not in use
         cell.set()
 

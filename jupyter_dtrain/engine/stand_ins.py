@@ -44,8 +44,8 @@ def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
     try:
         yield
     finally:
-        new = [vars(module) for name, module in list(sys.modules.items()) if name not in imported and isinstance(module, ModuleType)]
-        for names in (*namespaces, *new):
+        new = [module for name in sys.modules.keys() - imported if isinstance(module := sys.modules.get(name), ModuleType)]
+        for names in (*namespaces, *map(vars, new)):
             for name, obj in list(names.items()):
                 value = stands_for(obj)
                 if value is not None:

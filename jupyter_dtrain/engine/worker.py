@@ -59,6 +59,7 @@ from .warned import warnings_of_callers
 _group = ProcessGroup()
 _modules = LocalModules()
 _idle = Idle()
+_samplers: dict[str, DeviceSampler] = {}  # by device: they know what is slow to ask
 
 
 def host_store(generation: str, address: str, timeout: timedelta) -> Rendezvous:
@@ -71,11 +72,11 @@ def leave() -> None:
     _group.leave()
 
 
-def run(encoded: bytes) -> bytes:
-    """Run one task. The argument is a pickled :class:`Task`, the result a pickled :class:`Outcome`."""
+def run(encoded: bytes, rank: int) -> bytes:
+    """Run one task as `rank`. `encoded` is a pickled :class:`Task`, the same for all ranks, and the result a pickled :class:`Outcome`."""
     _idle.ends()
     interrupts = Interrupts(not_here=is_stepping)
-    task: Task = pickle.loads(encoded)
+    task: Task = replace(pickle.loads(encoded), rank=rank)
     try:
         outcome = _run(task, interrupts)
     except BaseException as error:  # anything else would be shown as an error of ipyparallel's
@@ -104,11 +105,12 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         store, rank, world_size = HashStore(), 0, 1
     observer = Observer(task.rank, Best(task.best) if task.best is not None else None)
     timing = Timing(task.rank, device)
-    sampler = DeviceSampler(task.rank, device)
+    sampler = _samplers.get(str(device)) or _samplers.setdefault(str(device), DeviceSampler(task.rank, device))
+    sampler.begin(task.rank)
     emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
     emitter.add_source(observer.drain)
     emitter.add_source(lambda: timing.drain(observer.step))
-    emitter.add_source(lambda: [sampler.sample()])
+    emitter.add_source(sampler.due)
     emitter.emit(
         RankStarted(
             rank=task.rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import shlex
 from collections.abc import Callable
@@ -74,6 +75,7 @@ def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
 
 
+@functools.cache
 def _cell_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="%%distribute",
@@ -169,6 +171,7 @@ def _cell_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@functools.cache
 def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="start | status | resume | attach | stop", parser_class=_ActionParser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -34,7 +35,7 @@ class Owner:
     @classmethod
     def this_process(cls) -> Owner:
         """Return the process that this is called in."""
-        return cls(host=socket.gethostname(), pid=os.getpid(), created=psutil.Process().create_time())
+        return cls(host=socket.gethostname(), pid=os.getpid(), created=_created(os.getpid()))
 
     def is_gone(self, *, seen: float) -> bool:
         """Return whether it has ended; `seen` is its last sign of life, for where it cannot be asked."""
@@ -49,3 +50,8 @@ class Owner:
             return True
         except psutil.Error:
             return False
+
+
+@functools.cache
+def _created(pid: int) -> float:
+    return float(psutil.Process(pid).create_time())

@@ -5,6 +5,7 @@ The record must never cost the training: when it cannot be written, that is said
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import time
@@ -139,8 +140,9 @@ class Recording:
             return None
 
 
+@functools.cache
 def environment() -> dict[str, Any]:
-    """Return the versions that a run depends on."""
+    """Return the versions that a run depends on. They are what this process has imported, whatever is installed meanwhile."""
     versions = {}
     for name in PACKAGES:
         try:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from torch.distributions import Distribution
 
 from jupyter_dtrain.capture.settings import changes, make_settings, settings_now
 
@@ -39,7 +40,7 @@ def test_all_are_known_and_can_be_sent():
         lambda: np.seterr(divide="raise"),
         lambda: setattr(sys, "argv", ["train.py", "--lr", "0.1"]),
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
-        lambda: torch.distributions.Distribution.set_default_validate_args(False),
+        lambda: Distribution.set_default_validate_args(not Distribution._validate_args),  # torch.compile may have switched it off before
         lambda: pandas.set_option("display.precision", 2),
         lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
         lambda: warnings.filterwarnings("ignore", "of this kind", UserWarning),
