@@ -10,7 +10,6 @@ import copyreg
 import importlib
 import pickle
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -34,6 +33,7 @@ from .library_state import become, reduced_state
 from .open_files import reduced_file
 from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
+from .unwarned import unwarned
 
 _Cached = type(lru_cache(lambda: None))
 
@@ -240,7 +240,7 @@ def _tensor(tensor: torch.Tensor) -> Any:
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented
-    with warnings.catch_warnings(action="ignore"):  # of the hooks
+    with unwarned():  # of the hooks
         reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     if len(reduced) != 2:
         return NotImplemented

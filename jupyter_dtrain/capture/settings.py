@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from .figure_formats import figure_formats, set_figure_formats
+from .unwarned import unwarned
 
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
@@ -119,7 +120,7 @@ def _pandas_options() -> dict[str, Any]:
     config = sys.modules.get("pandas._config.config")
     if config is None:
         return {}
-    with warnings.catch_warnings(action="ignore"):  # of options that will go
+    with unwarned():  # of options that will go
         values = {key: (config.get_option(key), option.defval) for key, option in config._registered_options.items()}
     return {key: value for key, (value, default) in values.items() if value != default}
 

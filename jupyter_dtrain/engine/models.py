@@ -12,7 +12,6 @@ is then made again. Open is a model with hooks as well.
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from itertools import chain
@@ -25,6 +24,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from ..capture.unwarned import unwarned
 from .before import Before
 from .called import Called
 from .compiling import compiled
@@ -182,7 +182,7 @@ class ModelCalls:
                 values = pytree.tree_map(convert, given)
                 # Gradients are off, unless it takes some itself.
                 on = torch.is_grad_enabled() and uses_names(module, lambda names: "grad" in names)
-                with handed.as_before(convert), torch.set_grad_enabled(on), warnings.catch_warnings(action="ignore"):
+                with handed.as_before(convert), torch.set_grad_enabled(on), unwarned():
                     with mode or nullcontext():
                         result = self._enclosed(original, module, values, self._stream)
                     return handed.with_kept(result)

@@ -94,6 +94,23 @@ for x in loader:
     assert re.search(r"ipykernel\S+:6: UserWarning: Implicit dimension choice", warned)
 
 
+def test_what_a_library_warns_of_is_shown_once_though_models_are_tried_and_snapshots_taken(notebook):
+    notebook.run("import torch\nfrom torch import nn")
+    cell = """
+layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+model = nn.Sequential(nn.Linear(3, 4), nn.Dropout2d(0.5), nn.Linear(4, 1))  # which is meant for images, and says so
+loader = torch.utils.data.DataLoader(torch.randn(8, 3), batch_size=4)
+optimizer = torch.optim.SGD([*model.parameters(), *layer.parameters()], lr=0.1)
+for epoch in range(4):
+    for x in loader:
+        optimizer.zero_grad()
+        (model(x).mean() + layer(x.repeat(1, 4)[:, :8].view(-1, 2, 4)).mean()).backward()
+        optimizer.step()
+"""
+    assert notebook.run(cell).stderr.count("UserWarning") == 1
+    assert notebook.run("%%distribute --engines 2 --checkpoint-every 2" + cell).stderr.count("UserWarning") == 1
+
+
 def test_an_untouched_cell_brings_no_warnings_of_ours_or_pytorchs(notebook):
     notebook.run("model = nn.Linear(3, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
     notebook.run("scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)")
