@@ -147,10 +147,10 @@ class GlobalView:
             self._rules.take_back(value)
             of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
             return part_of(value) if of_batch else self._rules.whole(value)
-        if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter) or placement.share.total == 1:
+        if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
             return value
         dims = [dim for dim, size in enumerate(value.shape) if size == placement.share.total]
-        if len(dims) > 1:
+        if len(dims) > 1 or (dims and placement.share.total == 1):  # of a single sample nothing is told by sizes
             raise _Unrelated
         return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
 
@@ -160,7 +160,14 @@ class GlobalView:
 
     def own(self, placement: Shard) -> Callable[[Any], Any]:
         """Return what makes of an argument of a model what :meth:`enter` does."""
-        return lambda value: self._own(value, placement)
+
+        def convert(value: Any) -> Any:
+            try:
+                return self._own(value, placement)
+            except _Unrelated:  # it is in an object among the arguments
+                return value
+
+        return convert
 
     def one_more(self, placement: Shard) -> Callable[[Any], Any]:
         """Return what makes of an argument of a model what :meth:`enter` does, with one sample more."""

@@ -54,6 +54,9 @@ class Reducer:
             gradient_as_bucket_view=True,
             find_unused_parameters=self.may_lack_leaves,
         ).eval()  # no model that is in training, when the cell evaluates its own
+        if any(id(leaf) in sparse for leaf in leaves):
+            # It looks at the types that a function states, which a lambda does not.
+            self._ddp.register_comm_hook(self._ddp.process_group, lambda group, bucket: _averaged(group, bucket))
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
         """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
@@ -101,6 +104,12 @@ class Reducer:
             leaf.grad = gradient
             if gradient is not None and values is not None:
                 gradient.copy_(values)  # the reducer has made it a view of its bucket
+
+
+def _averaged(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket's gradients. PyTorch itself divides them in place, and sparse ones of two leaves may share their values."""
+    mean = bucket.buffer() / group.size()
+    return group.allreduce([mean], dist.AllreduceOptions()).get_future().then(lambda done: done.value()[0])
 
 
 class _Leaves(nn.Module):

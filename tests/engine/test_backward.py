@@ -322,7 +322,27 @@ CASES = {
         """,
         LOOP.replace("model(x), y", "Cube.apply(model(x)), y"),
     ),
+    "one sample, and what the cell has made for it": Case(
+        """
+        class Attention(nn.Module):
+            def __init__(self): super().__init__(); self.a = nn.Linear(3, 2)
+            def forward(self, x, known): return torch.bmm(torch.softmax(self.a(x), 1).unsqueeze(1), known)
+        model = Attention(); loader = DataLoader(TensorDataset(x_all, y_all), batch_size=5)
+        """,
+        LOOP.replace("model(x), y", "model(x, torch.arange(4.0).view(1, 2, 2).repeat(len(x), 1, 1)).squeeze(1), y"),
+    ),
     "gradients of few rows": Case("model = nn.Sequential(nn.Embedding(20, 2, sparse=True)); loader = DataLoader(TensorDataset(torch.arange(11), y_all), batch_size=4)", LOOP),
+    "gradients of few rows that are one and the same": Case(
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rows, self.others, self.products = (nn.Embedding(20, 2, sparse=True) for _ in range(3))
+            def forward(self, x): return self.rows(x) + self.others(x) + self.products(x) * self.rows(x)
+        model = Model(); loader = DataLoader(TensorDataset(torch.arange(11), y_all), batch_size=4)
+        """,
+        LOOP,
+    ),
     "evaluation in between": Case("", LOOP + "    with torch.no_grad(): seen.append(F.mse_loss(model(x_all), y_all).item())"),
     "a model after the other": Case("models = [nn.Linear(3, 2) for _ in range(11)]", "for _ in range(2):\n    for model in models:\n        F.mse_loss(model(x_all), y_all).backward()\n        for x, y in loader: F.mse_loss(model(x), y).backward()\nseen = grads(*models)"),
     "the loss by a method": Case(
