@@ -11,9 +11,9 @@ is then made again. Open is a model with hooks as well.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,25 +24,19 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from ..capture.unwarned import unwarned
-from .before import Before
 from .called import Called
 from .compiling import compiled
-from .drawing import Drawing, ModelDraws
-from .exchange import Exchange
+from .drawing import ModelDraws
 from .global_view import GlobalView, NotPerSample
-from .handed import Handed
 from .identity import IdentityMap
 from .inputs import InputShares
-from .mixing import SEQUENCE_LAYERS, left_alone, mixes_samples, shows_itself
-from .modules import Found, has_hooks, modules_in, uses_names
+from .mixing import SEQUENCE_LAYERS
+from .modules import Found, has_hooks, modules_in
 from .normalization import GlobalNormalization
-from .own_functions import must_be_whole
+from .part_call import FEWEST, PartCall
 from .placements import GlobalTensor, Shard, source_of
 from .randomness import ModelStream
 from .recomputation import BackwardPasses
-
-_FEWEST = 2  # samples of a share that statistics can be taken of
 
 
 class ModelCalls:
@@ -88,10 +82,7 @@ class ModelCalls:
         self._num_opened = 0  # calls of open models that are under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
-        # During a call on the rank's part:
-        self._narrow = False
-        self._keeps = False  # a module has kept a tensor
-        self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
+        self._part: PartCall | None = None  # the call on the rank's part of the batch that is under way
 
     def know(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
@@ -106,8 +97,8 @@ class ModelCalls:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
         if self.inside or self.passes.compute_again((args, kwargs)):
             result = original(module, *args, **kwargs)
-            if self._narrow and isinstance(module, nn.RNNBase):
-                self._note_batch_dims(module, result)
+            if self._part is not None and isinstance(module, nn.RNNBase):
+                self._part.note_batch_dims(module, result)
             return result
         called = self._of(module)
         if called.is_model is None:
@@ -138,13 +129,18 @@ class ModelCalls:
             return self._opened(original, module, args, kwargs)
         view = self._view
         own, placement = view.enter((args, kwargs))
-        if placement is not None and self._takes_statistics(module) and view.smallest(placement) < _FEWEST:
+        if placement is not None and self._takes_statistics(module) and view.smallest(placement) < FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
             own, placement = self.whole((args, kwargs)), None
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
-        return self._on_part(view, original, module, called, (args, kwargs), own, placement)
+        own_call = partial(self._enclosed, original, module, stream=self._stream)
+        try:
+            return self._on_part(own_call, module, called, (args, kwargs), own, placement)
+        except NotPerSample:
+            pass  # and again where no frame of that call keeps its graph
+        return self.call(original, module, args, kwargs)
 
     def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the ``forward`` of an open model as the cell's own code."""
@@ -154,134 +150,37 @@ class ModelCalls:
         finally:
             self._num_opened -= 1
 
-    def _on_part(
-        self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard
-    ) -> Any:
-        """Run a model on the rank's part of the batch, `own`, and place what comes out; `given` is what the cell has called it with."""
-        handed = Handed(*own)
-        known = called.results
-        is_first = not known or (self._draws is not None and not self._draws.knows(module))
-        before = Before(module, self._stream) if is_first else None
-        self._narrow, self._keeps, self._batch_dims = True, False, {}
-        view.functions.enter(placement, is_first=is_first)
-        if self._normalization is not None:
-            self._normalization.share = placement.share
+    def _on_part(self, own_call: Callable[[Any], Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard) -> Any:
+        """Call a model on the rank's part of the batch; :class:`PartCall` says what the parameters are.
 
-        def run() -> tuple[Any, Drawing | None]:
-            handed.restore()
-            handed.narrow(view.own(placement))
-            with nullcontext() if self._draws is None else self._draws.drawing(module, placement) as drawing:
-                return self._enclosed(original, module, own, self._stream), drawing
-
-        def to_learn(convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
-            again = Before(module, self._stream)
-            again.drop_hooks()
-            if before is not None:
-                before.rewind()
-            try:
-                values = pytree.tree_map(convert, given)
-                # Gradients are off, unless it takes some itself.
-                on = torch.is_grad_enabled() and uses_names(module, lambda names: "grad" in names)
-                with handed.as_before(convert), torch.set_grad_enabled(on), unwarned():
-                    with mode or nullcontext():
-                        result = self._enclosed(original, module, values, self._stream)
-                    return handed.with_kept(result)
-            finally:
-                again.restore()
-
-        def one_more(mode: AbstractContextManager[Any] | None = None) -> Any:
-            return to_learn(view.one_more(placement), mode)
-
+        Raises
+        ------
+        NotPerSample
+            It is open from now on.
+        """
+        assert self._view is not None
+        part = self._part = PartCall(
+            module=module,
+            given=given,
+            own=own,
+            placement=placement,
+            known=called.results,
+            own_call=own_call,
+            view=self._view,
+            stream=self._stream,
+            draws=self._draws,
+            normalization=self._normalization,
+        )
         try:
-            error: Exception | None = None
-            refused = False
-            drawing: Drawing | None = None
-            said = io.StringIO()
-            try:
-                with nullcontext() if before is None else redirect_stdout(said):
-                    result, drawing = run()
-            except Exception as raised:
-                if before is None:
-                    raise
-                error, result = raised, None
-            if before is not None:
-                # A module that refuses a part of a batch may take all of it. What one prints is of the batch.
-                shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
-                refuses = error is not None or self._keeps or handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
-                of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result, view.functions.met))
-                refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
-                if refused:
-                    del error
-                    raise NotPerSample
-                if drawing is not None and self._draws is not None:
-                    drawn = [of_rank for _, of_rank, _ in of_ranks]
-                    if not self._draws.learn(module, placement, of_ranks=drawn, one_more=one_more):
-                        before.restore()
-                        self._batch_dims = {}
-                        result, drawing = run()
-            if isinstance(module, nn.RNNBase):
-                self._note_batch_dims(module, result)
-            if self._keeps or handed.kept() is None or view.functions.met.refused:
-                raise NotPerSample
-            batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-            given_out = handed.with_kept(result)
-            placed = view.leave(given_out, placement, known=known, batch_dims=batch_dims, one_more=one_more)
-            if before is not None and self._mixes(module, to_learn, view, placement, known, (given_out, drawing)):
-                raise NotPerSample
-            return handed.keep(placed)
+            return part.result()
         except NotPerSample:
-            handed.restore()
             called.is_open = True
-            if isinstance(module, SEQUENCE_LAYERS) and not refused:
+            if isinstance(module, SEQUENCE_LAYERS) and not part.refused:
                 called.takes_batch_for_sequence = True
                 self._on_sequence(type(module).__name__)
+            raise
         finally:
-            handed.widen()
-            self._narrow, self._batch_dims = False, {}
-            view.functions.leave()
-            if self._normalization is not None:
-                self._normalization.share = None
-        if before is not None:
-            before.restore()
-        del result
-        return self.call(original, module, *given)
-
-    def _mixes(
-        self,
-        module: nn.Module,
-        run: Callable[..., Any],
-        view: GlobalView,
-        placement: Shard,
-        known: Mapping[Any, Any],
-        first: tuple[Any, Drawing | None],
-    ) -> bool:
-        """Return whether samples depend on each other in a model, on any rank. A collective where its code has a word of that.
-
-        `first` is what its first call gave, and drew.
-        """
-        own = placement.share.loaded
-        alone = left_alone(module, own.stop - own.start)
-        if self._stream is None or not alone:
-            return False
-        sites = None if self._draws is None else self._draws.sites(module)
-        result, drawing = first
-        reused = result if shows_itself(module, drawing, sites) else None
-        parts = [(own, view.own(placement))]
-        if view.smallest(placement) < _FEWEST:  # nothing to leave out: it is the share that lacks the others
-            parts, reused = [(slice(0, placement.share.total), view.whole), *parts], None
-        else:
-            parts += [(slice(own.start + part.start, own.start + part.stop), view.some(placement, part)) for part in alone]
-        mixes = mixes_samples(
-            module,
-            run,
-            parts,
-            first=reused,
-            total=placement.share.total,
-            stream=self._stream,
-            sites=sites,
-            dims_of=lambda kinds: known.get((placement, kinds)),
-        )
-        return any(Exchange.objects(mixes))
+            self._part = None
 
     def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
         args, kwargs = given
@@ -296,14 +195,6 @@ class ModelCalls:
                 stream.switch()
             self.inside = False
 
-    def _note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
-        output, hidden = result
-        if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
-            return
-        self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
-        for state in hidden if isinstance(hidden, tuple) else (hidden,):
-            self._batch_dims[id(state)] = state, 1
-
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""
         if self._view is None or self.inside or self.passes.compute_again((args, kwargs)):
@@ -312,10 +203,10 @@ class ModelCalls:
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
-        if self._narrow and isinstance(value, torch.Tensor | list | tuple | dict):
+        if self._part is not None and isinstance(value, torch.Tensor | list | tuple | dict):
             leaves = pytree.tree_leaves(value)
             if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
-                self._keeps |= getattr(module, name, None) is not value
+                self._part.keeps |= getattr(module, name, None) is not value
         elif self._view is not None and isinstance(value, GlobalTensor):
             return self._view.kept(module, name, value)
         return value
@@ -326,8 +217,9 @@ class ModelCalls:
 
     def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
         """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), with which the user's code looks at gradients of `tensor`."""
-        self._keeps |= self._narrow and tensor.grad_fn is not None
-        if self._view is not None and not self._narrow and hook:
+        if self._part is not None:
+            self._part.keeps |= tensor.grad_fn is not None
+        elif self._view is not None and hook:
             return self._view.register_hook(original, tensor, *hook)
         with torch._C.DisableTorchFunctionSubclass():
             return original(source_of(tensor), *hook)
