@@ -20,7 +20,6 @@ import cloudpickle
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -33,7 +32,7 @@ from .library_state import become, reduced_state
 from .open_files import reduced_file
 from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
-from .unwarned import unwarned
+from .tensors import reduced_tensor
 
 _Cached = type(lru_cache(lambda: None))
 
@@ -48,7 +47,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
     """
     match obj:
         case torch.Tensor():
-            return _tensor(obj)
+            return reduced_tensor(obj)
         case DistributedDataParallel():
             return itself, (obj.module,)  # it is nothing without its process group, which stays where it is
         case Optimizer() | DataLoader():
@@ -231,32 +230,6 @@ def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
         object.__setattr__(obj, key, value)
 
 
-def _tensor(tensor: torch.Tensor) -> Any:
-    """Return how a tensor reduces: torch's own way, and with it the gradient and the hooks, which that leaves out."""
-    if is_lazy(tensor):
-        return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
-    if not tensor.is_leaf:
-        return _without_graph, (tensor.detach(),)
-    hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
-    if tensor.grad is None and not hooks and not after:
-        return NotImplemented
-    with unwarned():  # of the hooks
-        reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    if len(reduced) != 2:
-        return NotImplemented
-    return (*reduced, (tensor.grad, list((hooks or {}).values()), list((after or {}).values())), None, None, _set_gradient)
-
-
-def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[Any], list[Any]]) -> None:
-    gradient, hooks, after = state
-    if gradient is not None:
-        tensor.grad = gradient
-    for hook in hooks:
-        tensor.register_hook(hook)
-    for hook in after:
-        tensor.register_post_accumulate_grad_hook(hook)
-
-
 def _module_of_layers(module: nn.Module) -> Any:
     if parametrize.is_parametrized(module):
         return _parametrized(module)
@@ -288,27 +261,6 @@ def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cac
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     return lru_cache(**parameters)(function)
-
-
-class _GraphElsewhere(torch.autograd.Function):
-    """In the place of a graph that stayed in another process: a backward pass must not end there unnoticed."""
-
-    @staticmethod
-    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(_ctx: Any, *_: torch.Tensor) -> None:
-        raise RuntimeError(
-            "This tensor was computed in another cell, and what it was computed from is not here: %%distribute sends its value. "
-            "Compute it and call backward() in the same cell."
-        )
-
-
-def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
-    with torch.enable_grad():
-        result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
-    return result
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------

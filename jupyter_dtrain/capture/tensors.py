@@ -1,0 +1,61 @@
+"""A tensor goes with its gradient and its hooks, which its own way of pickling forgets, and without the graph that made it.
+
+A graph stays in its process: a backward pass that comes to where it was cut off says so, and does not end there unnoticed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from .unwarned import unwarned
+
+
+def reduced_tensor(tensor: torch.Tensor) -> Any:
+    """Return how a tensor reduces, ``NotImplemented`` where torch's own way leaves out nothing."""
+    if is_lazy(tensor):
+        return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
+    if not tensor.is_leaf:
+        return _without_graph, (tensor.detach(),)
+    hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
+    if tensor.grad is None and not hooks and not after:
+        return NotImplemented
+    with unwarned():  # of the hooks
+        reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(reduced) != 2:
+        return NotImplemented
+    return (*reduced, (tensor.grad, list((hooks or {}).values()), list((after or {}).values())), None, None, _set_gradient)
+
+
+def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[Any], list[Any]]) -> None:
+    gradient, hooks, after = state
+    if gradient is not None:
+        tensor.grad = gradient
+    for hook in hooks:
+        tensor.register_hook(hook)
+    for hook in after:
+        tensor.register_post_accumulate_grad_hook(hook)
+
+
+class _GraphElsewhere(torch.autograd.Function):
+    """In the place of a graph that stayed in another process."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(_ctx: Any, *_: torch.Tensor) -> None:
+        raise RuntimeError(
+            "This tensor was computed in another cell, and what it was computed from is not here: %%distribute sends its value. "
+            "Compute it and call backward() in the same cell."
+        )
+
+
+def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
+    return result
