@@ -8,8 +8,6 @@ began. What is known of them is kept with the loader, and so is in snapshots, an
 
 from __future__ import annotations
 
-import pickle
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,13 +16,11 @@ from typing import Any
 from unittest import mock
 from weakref import WeakSet
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .randomness import generators_in, set_state, state_of
+from .teller import Teller, Told
 
 _NAME = "_dtrain_workers"  # of the attribute that a loader has for it
 
@@ -94,7 +90,7 @@ def iterate(
     else:
         source = torch.Generator()
         source.set_state(before.seeded_from)
-    teller = _Teller(used, {} if before is None else before.streams)
+    teller = Teller(used, {} if before is None else before.streams)
     with _with(used, generator=source, worker_init_fn=teller.start, collate_fn=teller.collate):
         return _Telling(make(used), loader, before, on_draw)
 
@@ -143,7 +139,7 @@ class _Telling:
         return self
 
     def __next__(self) -> Any:
-        found: _Told = next(self._batches)
+        found: Told = next(self._batches)
         if found.streams is not None:
             self._on_draw()
             worker, at_first, now = found.streams
@@ -156,48 +152,3 @@ class _Telling:
 
     def __len__(self) -> int:
         return len(self._batches)
-
-
-@dataclass
-class _Told:
-    """A batch, and the number of its worker with the states of its streams before and after, where they are not the same."""
-
-    batch: Any
-    streams: tuple[int, bytes, bytes] | None
-
-    def pin_memory(self) -> _Told:
-        """Pin the batch, as a loader does."""
-        return _Told(pin_memory(self.batch), self.streams)
-
-
-class _Teller:
-    """Tells in a worker the states of its streams. One object for both functions: they are pickled together."""
-
-    def __init__(self, loader: DataLoader[Any], streams: dict[int, bytes]) -> None:
-        self._init, self._collate, self._streams = loader.worker_init_fn, loader.collate_fn, streams
-
-    def start(self, worker: int) -> None:
-        """Begin, with the streams of another that has ended."""
-        if self._init is not None:
-            self._init(worker)
-        info: Any = get_worker_info()
-        self._worker, self._generators = worker, generators_in((info.dataset, self._collate))
-        if worker in self._streams:
-            torch_cpu, numpy_legacy, python, others = pickle.loads(self._streams[worker])
-            torch.set_rng_state(torch.from_numpy(torch_cpu))
-            np.random.set_state(numpy_legacy)
-            random.setstate(python)
-            for generator, state in zip(self._generators, others, strict=True):
-                set_state(generator, torch.from_numpy(state) if isinstance(generator, torch.Generator) else state)
-        self._last = self._now()
-
-    def collate(self, samples: Any) -> _Told:
-        """Return the batch."""
-        batch = self._collate(samples)
-        before, self._last = self._last, self._now()
-        return _Told(batch, None if self._last == before else (self._worker, before, self._last))
-
-    def _now(self) -> bytes:
-        others = [state_of(generator) for generator in self._generators]
-        plain = [state.numpy() if isinstance(state, torch.Tensor) else state for state in others]
-        return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state(), random.getstate(), plain))

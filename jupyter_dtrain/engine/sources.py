@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from ..capture.bundle import RandomState
 from .batches import Layout
 from .collation import Collation
 from .copies import copy_of
@@ -24,6 +23,7 @@ from .index_batches import with_batches
 from .randomness import LoadingStream, generators_in
 from .rows import has_rows
 from .shares import Share
+from .teller import Teller, Told
 
 Loaded = tuple[Any, Share | None, Layout | None]
 
@@ -75,8 +75,8 @@ class OwnSamples(Source):
         with nullcontext() if self._stream is None else self._stream.loading():
             batch = next(self._batches)
         drew = before is not None and self._stream is not None and not self._stream.state().equals(before)
-        if isinstance(getattr(self._loader.collate_fn, "__self__", None), _Watch):
-            drew, batch = batch
+        if isinstance(batch, Told):
+            drew, batch = batch.streams is not None, batch.batch
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
             on_first(drew)
@@ -94,8 +94,8 @@ def of_own_samples(
     """Return a copy of `loader` that loads the rank's part of each batch; with `watch` its workers tell whether they draw."""
     made = with_batches(loader, _ShareOfBatches(loader.batch_sampler, share, stream, collation))
     if watch and loader.num_workers:
-        watching = _Watch(loader)
-        made = copy_of(made, worker_init_fn=watching.start, collate_fn=watching.collate)
+        teller = Teller(loader)
+        made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
     return made
 
 
@@ -157,20 +157,3 @@ class _ShareOfBatches:
     def next_share(self, batch: Any) -> Loaded:
         share, indices = self.pending.pop(0)
         return (batch, share, None) if self._collation is None else self._collation.own(batch, share, indices)
-
-
-class _Watch:
-    """Notices in a worker whether samples are loaded with random numbers. One object for both functions: they are pickled together."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._init, self._collate = loader.worker_init_fn, loader.collate_fn
-        self._before: RandomState | None = None
-
-    def start(self, number: int) -> None:
-        if self._init is not None:
-            self._init(number)
-        self._before = RandomState.now()
-
-    def collate(self, samples: Any) -> tuple[bool, Any]:
-        batch = self._collate(samples)
-        return self._before is not None and not RandomState.now().equals(self._before), batch
