@@ -75,6 +75,10 @@ class _Data:
         self._original.__set__(tensor, value)
 
 
+Replacement = tuple[object, str, Any]
+"""Of what, which attribute, by what."""
+
+
 @contextmanager
 def instrumented(
     *,
@@ -100,8 +104,23 @@ def instrumented(
     on_optimizer_step : callable
         Told of every optimizer after its step.
     """
+    replacements = (
+        (torch.Tensor, "data", _Data(models.whole)),
+        (torch.Tensor, "detach_", _detach_()),
+        (dist, "is_initialized", _is_initialized(models)),
+        *_of_modules(models, timing),
+        *_of_loaders(loaders, timing),
+        *_of_backward_passes(models, gradients, timing, on_backward),
+    )
+    with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
+        for target, name, replacement in replacements:
+            stack.enter_context(mock.patch.object(target, name, replacement))
+        stack.enter_context(_optimizers_watched(timing, on_optimizer, on_optimizer_step))
+        yield
+
+
+def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
     make, call, set_attribute = nn.Module.__init__, nn.Module.__call__, nn.Module.__setattr__
-    iterate, count, backward, grad = DataLoader.__iter__, DataLoader.__len__, torch.autograd.backward, torch.autograd.grad
 
     @wraps(make)
     def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -122,12 +141,11 @@ def instrumented(
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
         set_attribute(self, name, models.set_attribute(self, name, value))
 
-    make_optimizer = torch.optim.Optimizer.__init__
+    return [(nn.Module, "__init__", module_init), (nn.Module, "__call__", module_call), (nn.Module, "__setattr__", module_setattr)]
 
-    @wraps(make_optimizer)
-    def optimizer_init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        make_optimizer(self, *args, **kwargs)
-        on_optimizer()
+
+def _of_loaders(loaders: SharedLoaders, timing: Timing) -> list[Replacement]:
+    iterate, count = DataLoader.__iter__, DataLoader.__len__
 
     @wraps(iterate)
     def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
@@ -142,6 +160,13 @@ def instrumented(
     def loader_len(self: DataLoader[Any]) -> int:
         return loaders.length(count, self)
 
+    return [(DataLoader, "__iter__", loader_iter), (DataLoader, "__len__", loader_len)]
+
+
+def _of_backward_passes(
+    models: ModelCalls, gradients: GradientSync | None, timing: Timing, on_backward: Callable[[torch.Tensor], None]
+) -> list[Replacement]:
+    backward, grad = torch.autograd.backward, torch.autograd.grad
     run = backward if gradients is None else partial(gradients.backward, backward)
 
     @wraps(backward)
@@ -177,6 +202,10 @@ def instrumented(
     def autograd_grad(*args: Any, **kwargs: Any) -> Any:
         return models.grad(grad, args, kwargs)
 
+    return [(torch.autograd, "backward", autograd_backward), (torch.autograd, "grad", autograd_grad)]
+
+
+def _detach_() -> Callable[[torch.Tensor], torch.Tensor]:
     detach_ = torch.Tensor.detach_
 
     @wraps(detach_)
@@ -184,6 +213,10 @@ def instrumented(
         # A gradient is a view of the reducer's bucket, which PyTorch refuses to detach in place even where there is nothing to detach.
         return detach_(self) if isinstance(self, GlobalTensor) or self.requires_grad else self
 
+    return tensor_detach_
+
+
+def _is_initialized(models: ModelCalls) -> Callable[[], bool]:
     is_initialized = dist.is_initialized
 
     @wraps(is_initialized)
@@ -191,6 +224,20 @@ def instrumented(
         # The cell sees one process, and so do libraries that would add up values that are global already. PyTorch's own layer for
         # statistics over all ranks asks as well, where these are not taken over the whole batch anyway.
         return models.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
+
+    return dist_is_initialized
+
+
+@contextmanager
+def _optimizers_watched(
+    timing: Timing, on_optimizer: Callable[[], None], on_optimizer_step: Callable[[torch.optim.Optimizer], None]
+) -> Iterator[None]:
+    make_optimizer = torch.optim.Optimizer.__init__
+
+    @wraps(make_optimizer)
+    def optimizer_init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        make_optimizer(self, *args, **kwargs)
+        on_optimizer()
 
     before_step = timing.part
 
@@ -202,21 +249,10 @@ def instrumented(
         timing.switch(before_step)
         on_optimizer_step(optimizer)
 
-    with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
-        for target, name, replacement in (
-            (torch.Tensor, "data", _Data(models.whole)),
-            (torch.Tensor, "detach_", tensor_detach_),
-            (nn.Module, "__init__", module_init),
-            (nn.Module, "__call__", module_call),
-            (nn.Module, "__setattr__", module_setattr),
-            (DataLoader, "__iter__", loader_iter),
-            (DataLoader, "__len__", loader_len),
-            (torch.optim.Optimizer, "__init__", optimizer_init),
-            (torch.autograd, "backward", autograd_backward),
-            (torch.autograd, "grad", autograd_grad),
-            (dist, "is_initialized", dist_is_initialized),
-        ):
-            stack.enter_context(mock.patch.object(target, name, replacement))
-        stack.callback(register_optimizer_step_pre_hook(optimizer_begins).remove)
-        stack.callback(register_optimizer_step_post_hook(optimizer_stepped).remove)
-        yield
+    with mock.patch.object(torch.optim.Optimizer, "__init__", optimizer_init):
+        hooks = [register_optimizer_step_pre_hook(optimizer_begins), register_optimizer_step_post_hook(optimizer_stepped)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()

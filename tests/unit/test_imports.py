@@ -140,8 +140,10 @@ ENGINE_ORDER = [
     "snapshots",
     "standing",
     "task",
+    "reports",
     "rescue",
     "warned",
+    "cell_run",
     "worker",
 ]
 

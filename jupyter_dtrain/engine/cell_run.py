@@ -1,0 +1,235 @@
+"""A cell on one rank, from what was sent for it to what goes home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..capture.bundle import RandomState, unpack
+from ..capture.pickling import Unpacker
+from ..capture.surroundings import Surroundings
+from ..transport.blobs import HASHED, BlobFolder
+from ..transport.wire import from_parcel, to_parcel
+from .cell import Failure, describe, forget_frames, keep_text, run_cell
+from .control import Control, StopRun
+from .device_names import DeviceNames
+from .event_writers import event_writers
+from .extent import ExtentMeter
+from .link import Interrupts, look_like_a_notebook, output_of, shell_in
+from .local_modules import LocalModules
+from .logged import logged_at_home
+from .loops import Loops
+from .optimizers import connect_schedulers
+from .program import Program
+from .reports import Reports
+from .rescue import Rescue
+from .results import Home
+from .rules.losses import CountTargets
+from .sent_modules import found_by_name
+from .shown import Count, Shown
+from .snapshots import Snapshots
+from .staging import bytes_of_state
+from .stand_ins import known_by_names, namespaces_of
+from .task import Outcome, Task
+from .training import Training
+from .warned import warnings_of_callers
+
+_modules = LocalModules()
+
+
+class CellRun:
+    """The cell of a task, prepared to be run once.
+
+    Parameters
+    ----------
+    task : Task
+    device : torch.device
+        The rank's.
+    control : Control
+    reports : Reports
+    rescue : Rescue
+        Stands by while the cell runs.
+    """
+
+    def __init__(self, task: Task, device: torch.device, *, control: Control, reports: Reports, rescue: Rescue) -> None:
+        self._task, self._device = task, device
+        self._control, self._reports, self._rescue = control, reports, rescue
+        self._blobs = BlobFolder(task.blob_folder, hashed=HASHED)
+        task.surroundings.set()
+        self._surroundings = Surroundings.now()
+        _modules.refresh(Path.cwd())
+        look_like_a_notebook()
+        for filename, text in task.sources.items():
+            keep_text(filename, text)  # scripted functions are compiled from it
+        self._namespace: dict[str, Any] = {"__name__": "__main__"}
+        self._tracked = self._unpack()
+        self._devices = DeviceNames(self._namespace, self._tracked, device)
+        self._devices.move_models()
+        self._home = Home(self._namespace, self._tracked)
+        task.random_state.set()
+        self._loops = Loops(on_boundary=self._at_boundary, say=reports.notes.say)
+        self._meter = ExtentMeter(task.rank, self._loops, reports.observer) if task.rank == 0 else None
+        if self._meter is not None:
+            reports.emitter.add_source(self._meter.drain)
+        self._loops.adopt(self._tracked, task.sources)
+        self._shown = Shown(seen=task.resume.seen_of(task.rank) if task.resume is not None else Count())
+        self._training = self._new_training() if task.program_port is None else self._new_program(task.program_port)
+        self._whole = {name: self._namespace[name] for name in task.split}
+        self._shared_out = self._training.share_out(self._whole)
+        self._namespace.update(self._shared_out)
+        self._skip = {**self._shared_out, **self._devices.names}
+        self._snapshots: Snapshots | None = None
+
+    def _unpack(self) -> list[object]:
+        """Put the cell's names into its namespace, and return the objects that came."""
+        packed = from_parcel(self._task.parcel, self._blobs)
+        unpacker = Unpacker(
+            packed, namespace=self._namespace, device_for=lambda kind: self._device if kind == "cuda" else torch.device(kind)
+        )
+        values, tracked = unpack(unpacker)
+        self._namespace.update(values)
+        connect_schedulers(tracked)
+        return tracked
+
+    def _new_training(self) -> Training:
+        task, reports = self._task, self._reports
+        return Training(
+            rank=task.rank,
+            world_size=task.world_size,
+            objects=self._tracked,
+            global_numbers=task.numbers == "global",
+            global_draws=task.global_draws,
+            global_batchnorm=task.global_batchnorm,
+            per_rank_batches=task.per_rank_batches,
+            split_evaluation=task.split_evaluation,
+            split_inputs=task.split_inputs,
+            count_targets=task.count_targets,
+            control=self._control,
+            observer=reports.observer,
+            timing=reports.timing,
+            notes=reports.notes,
+            cursor_log=self._loops,
+            run_id=task.run_id,
+            sources=task.sources,
+        )
+
+    def _new_program(self, port: int) -> Program:
+        return Program(rank=self._task.rank, world_size=self._task.world_size, address="127.0.0.1", port=port)
+
+    def _new_snapshots(self, training: Training) -> Snapshots:
+        """Return what takes snapshots, after the cell goes on from the one that the task names, if it does."""
+        task, reports = self._task, self._reports
+        snapshots = Snapshots(
+            task.snapshot_folder,
+            rank=task.rank,
+            generation=task.generation,
+            home=self._home,
+            loops=self._loops,
+            training=training,
+            control=self._control,
+            observer=reports.observer,
+            shown=self._shown,
+            skip=self._skip,
+            from_cpu=self._devices.from_cpu,
+            emitter=reports.emitter,
+            notes=reports.notes,
+        )
+        if task.resume is not None and task.resume.number is not None:
+            of_rank = task.rank % task.resume.world_size
+            connect_schedulers(snapshots.resume(task.resume.number, of_rank=of_rank, device=self._device))
+        return snapshots
+
+    def _take_snapshot(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.at_boundary()
+
+    def _at_boundary(self) -> None:
+        self._control.boundary(self._reports.observer.step, self._take_snapshot)
+        self._take_snapshot()
+        if self._meter is not None:
+            self._meter.at_boundary()
+
+    def outcome(self, interrupts: Interrupts) -> Outcome:
+        """Run the cell and return what it came to; rank 0's has what goes home."""
+        rank, training, observer = self._task.rank, self._training, self._reports.observer
+        if rank == 0 or isinstance(training, Training):  # what others have of a cell that distributes itself may be a part
+            self._rescue.stand_by(
+                lambda failure: self._with_results(
+                    Outcome(rank=rank, failure=failure, stopped=False, steps=observer.step), skip=self._skip
+                ),
+                num_bytes=lambda: bytes_of_state(self._home.objects()),
+            )
+        if isinstance(training, Training):
+            self._control.on_speeds = training.share_by
+            self._snapshots = self._new_snapshots(training)
+        if observer.best is not None:
+            observer.best.begin(self._namespace)
+        failure: Failure | None = None
+        stopped = count_targets = False
+        value: Any = None
+        with self._surrounded():
+            try:
+                with interrupts.allowed():
+                    value, stopped = self._run_code()
+                    changed, unchanged = self._home.changed_and_not()
+                    value, *_ = training.settle(value, self._namespace, *changed, unchanged=unchanged)
+            except BaseException as error:
+                failure = describe(error)
+                count_targets = isinstance(error, CountTargets)
+                forget_frames(error)
+            self._rescue.stand_down()
+        self._control.close()
+        outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets)
+        return self._with_results(outcome, value) if rank == 0 else outcome
+
+    @contextmanager
+    def _surrounded(self) -> Iterator[None]:
+        """Let everything take part in what the cell does, until the end of the ``with`` block."""
+        task, rank, is_training = self._task, self._task.rank, isinstance(self._training, Training)
+        with ExitStack() as stack:
+            if self._snapshots is not None:
+                stack.enter_context(self._snapshots.finished())
+            stack.enter_context(self._training.installed())
+            if is_training:
+                stack.enter_context(event_writers(rank=rank, source=task.source))
+            stack.enter_context(output_of(rank, self._shown if rank == 0 or task.output == "all" else None))
+            stack.enter_context(logged_at_home(task.loggers, rank=rank))
+            stack.enter_context(shell_in(self._namespace))
+            stack.enter_context(warnings_of_callers())
+            stack.enter_context(found_by_name(self._tracked, self._namespace))
+            if is_training:
+                stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
+            stack.enter_context(self._loops.installed())
+            yield
+
+    def _run_code(self) -> tuple[Any, bool]:
+        """Run the cell's code; return the value of its last line, and whether it was stopped."""
+        try:
+            with self._devices.in_place():
+                return run_cell(self._task.source, self._task.filename, self._namespace, self._loops), False
+        except StopRun as error:
+            forget_frames(error)
+            return None, True
+        finally:
+            for name, part in self._shared_out.items():
+                if self._namespace.get(name) is part:  # the notebook's own is as it was
+                    self._namespace[name] = self._whole[name]
+
+    def _with_results(self, outcome: Outcome, value: object = None, *, skip: Mapping[str, object] | None = None) -> Outcome:
+        """Return an outcome with what goes home, but for what is in `skip`."""
+        packed, not_returned = self._home.pack(value, skip=skip or {})
+        after = Surroundings.now()
+        return replace(
+            outcome,
+            parcel=to_parcel(packed, self._blobs),
+            not_returned=not_returned,
+            random_state=RandomState.now(),
+            surroundings=after.changed_from(self._surroundings) if after != self._surroundings else None,
+            device=self._device.type,
+            from_cpu=self._devices.from_cpu,
+        )
