@@ -14,6 +14,8 @@ SOURCES = package.json tsconfig.json $(shell find labextension/src labextension/
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python compiles what is imported; most of what is installed never is, and compiling all of it takes a minute.
+export PIP_COMPILE := 0
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
 .PHONY: help install demo test lab lint format bench watch clean

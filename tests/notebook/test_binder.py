@@ -47,6 +47,7 @@ def test_the_demonstration_runs_after_post_build(checkout, tmp_path):
     folder = tmp_path / "environment"
     venv.create(folder, with_pip=True)
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment["PIP_COMPILE"] = "0"  # Python does it with what is imported
     environment["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
     def run(*command: str) -> str:
