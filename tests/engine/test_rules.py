@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -41,38 +42,33 @@ def evaluate(run: Run | None, code: str, size: int, requires_grad: bool) -> tupl
     w = torch.randn(4, requires_grad=requires_grad)
     z = torch.randn(size, 4)
     batch = batch_of(size)
-    training = None
     if run is not None:
-        training = run.training()
         share = share_of(size, run.rank, [1.0] * run.world_size)
         batch = placed({name: value[share.loaded] for name, value in batch.items()}, share)
     namespace = {"torch": torch, "nn": torch.nn, "F": F, "w": w, "z": z, **batch}
     if requires_grad:
         code = "x, t, seq, img = x * w, t * w[0], seq * w[1], img * w[2]\n" + code
-
-    def compute() -> tuple[Any, Any]:
-        exec(code, namespace)
-        result = namespace["result"]
-        values = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        if requires_grad and values:
-            weighted = [(value * torch.linspace(1, 2, value.numel()).reshape(value.shape)).sum() for value in values]
-            sum(weighted[1:], weighted[0]).backward()
-        return result, w.grad
-
-    if training is None:
-        return compute()
-    with training.installed():
-        result, grad = compute()
-        result, grad = training.settle(result, grad)
-    return result, grad
+    exec(code, namespace)
+    result = namespace["result"]
+    values = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if requires_grad and values:
+        weighted = [(value * torch.linspace(1, 2, value.numel()).reshape(value.shape)).sum() for value in values]
+        sum(weighted[1:], weighted[0]).backward()
+    return result, w.grad
 
 
-def outcome(run: Run | None, code: str, size: int, requires_grad: bool) -> bytes:
-    """Return what comes out, pickled; an error by its type."""
-    try:
-        return pickle.dumps(evaluate(run, code, size, requires_grad))
-    except Exception as error:
-        return pickle.dumps(f"{type(error).__name__}: {error}"[:300])
+def outcomes(run: Run | None, codes: list[str], size: int, requires_grad: bool) -> list[bytes]:
+    """Return what comes out of each, pickled; an error by its type."""
+    training = None if run is None else run.training()
+    found = []
+    with nullcontext() if training is None else training.installed():
+        for code in codes:
+            try:
+                result = evaluate(run, code, size, requires_grad)
+                found.append(pickle.dumps(result if training is None else tuple(training.settle(*result))))
+            except Exception as error:
+                found.append(pickle.dumps(f"{type(error).__name__}: {error}"[:300]))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +77,18 @@ def ranks():
         yield started
 
 
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("size", [7, 2])  # on three ranks: shares that differ, and a rank without a sample
-def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
-    codes = cases(OPERATIONS + ON_PARTS)
+def differences(ranks: Ranks, codes: list[str], size: int, requires_grad: bool) -> list[str]:
+    """Return what is not as on one process, a line for each of `codes`."""
+    try:
+        of_ranks = ranks.call(3, outcomes, codes, size, requires_grad)
+    except RankError as error:
+        if len(codes) == 1:
+            return [f"{codes[0]}: {str(error)[:200]}"]
+        return [line for code in codes for line in differences(ranks, [code], size, requires_grad)]
     wrong = []
-    for code in codes:
-        expected = pickle.loads(outcome(None, code, size, requires_grad))
-        try:
-            of_ranks = ranks.call(3, outcome, code, size, requires_grad)
-        except RankError as error:
-            wrong.append(f"{code}: {str(error)[:200]}")
-            continue
-        for rank, pickled in enumerate(of_ranks):
-            found = pickle.loads(pickled)
+    for code, plain, *answers in zip(codes, outcomes(None, codes, size, requires_grad), *of_ranks, strict=True):
+        expected = pickle.loads(plain)
+        for rank, found in enumerate(map(pickle.loads, answers)):
             if isinstance(expected, str):  # one process refuses it, too
                 different = None if isinstance(found, str) else f"{expected} and a result"
             else:
@@ -103,6 +97,14 @@ def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
             if different:
                 wrong.append(f"rank {rank}: {code}: {different}")
                 break
+    return wrong
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
+@pytest.mark.parametrize("size", [7, 2])  # on three ranks: shares that differ, and a rank without a sample
+def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
+    codes = cases(OPERATIONS + ON_PARTS)
+    wrong = [line for start in range(0, len(codes), 40) for line in differences(ranks, codes[start : start + 40], size, requires_grad)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -115,7 +117,7 @@ def put_together(run: Run, codes: list[str], size: int) -> list[str]:
             raise AssertionError(code)
 
         with mock.patch.object(Rules, "on_wholes", on_wholes):
-            answer = pickle.loads(outcome(run, code, size, False))
+            (answer,) = map(pickle.loads, outcomes(run, [code], size, False))
         if isinstance(answer, str):
             found.append(answer)
     return found
@@ -141,8 +143,6 @@ t[0].add_(1), t[-1].mul_(4); result = [float(v) for v in t], t * 1
 
 @pytest.mark.parametrize("size", [7, 2])
 def test_what_is_written_into_samples_of_a_batch_is_in_the_batch(ranks, size):
-    for code in WRITTEN.replace("\nresult", "\\nresult").strip().splitlines():
-        expected = pickle.loads(outcome(None, code.replace("\\n", "\n"), size, False))
-        assert not isinstance(expected, str), expected
-        for pickled in ranks.call(3, outcome, code.replace("\\n", "\n"), size, False):
-            assert apart(expected, pickle.loads(pickled)) is None, code
+    codes = [code.replace("\\n", "\n") for code in WRITTEN.replace("\nresult", "\\nresult").strip().splitlines()]
+    assert not [answer for answer in map(pickle.loads, outcomes(None, codes, size, False)) if isinstance(answer, str)]
+    assert not differences(ranks, codes, size, False)
