@@ -125,7 +125,7 @@ def test_two_notebooks_at_once(open_lab, settings):
 
 
 def test_the_sidebar_opens_by_itself_at_the_first_run_and_never_again(open_lab, new_user):
-    lab = open_lab(SETUP, cells.TRAIN.format(name="run", steps=300))
+    lab = open_lab(SETUP, cells.TRAIN.format(name="run", steps=100))
     lab.run(setup)
     expect(lab.sidebar).not_to_be_visible()
     lab.start(train)

@@ -20,11 +20,30 @@ else:
         pass
 """
 
+LOADER = """
+class Waits(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        if index == 7:
+            import threading
+            threading.Event().wait()  # a lock that another thread held when the worker was forked
+        return torch.ones(1)
+loader, model = DataLoader(Waits(), batch_size=8, num_workers=1), nn.Linear(1, 1)
+"""
 
-def test_ranks_that_wait_for_ever_are_told_by_their_lines(new_notebook, monkeypatch):
-    monkeypatch.setenv("JUPYTER_DTRAIN_STALL_AFTER", "1")
-    notebook = new_notebook()
-    notebook.run(IMPORTS)
+
+@pytest.fixture(scope="module")
+def notebook(module_notebook):
+    """A notebook that waits for a second until it says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DTRAIN_STALL_AFTER", "1")
+        opened = module_notebook()
+    opened.run(IMPORTS + LOADER)
+    return opened
+
+
+def test_ranks_that_wait_for_ever_are_told_by_their_lines(notebook):
     cell = notebook.start(STUCK)
     notebook.wait(lambda: "Nothing has happened for " in cell.stderr or not cell.running, "the lines", cell)
     assert "rank 0 waits for the others at line 4 of meet() `dist.barrier()`; rank 1 is at line " in cell.stderr
@@ -37,24 +56,10 @@ def test_ranks_that_wait_for_ever_are_told_by_their_lines(new_notebook, monkeypa
 
 
 @pytest.mark.parametrize("line", ["import time; time.sleep(5)", "sum(i * i for i in range(20_000_000))"])
-def test_ranks_that_are_busy_are_left_alone(new_notebook, monkeypatch, line):
-    monkeypatch.setenv("JUPYTER_DTRAIN_STALL_AFTER", "1")
-    notebook = new_notebook()
-    notebook.run(IMPORTS)
+def test_ranks_that_are_busy_are_left_alone(notebook, line):
     assert notebook.run(f"%%distribute --engines 2\n{line}").stderr == ""
 
 
-LOADER = """
-class Waits(torch.utils.data.Dataset):
-    def __len__(self):
-        return 16
-    def __getitem__(self, index):
-        if index == 7:
-            import threading
-            threading.Event().wait()  # a lock that another thread held when the worker was forked
-        return torch.ones(1)
-loader, model = DataLoader(Waits(), batch_size=8, num_workers=1), nn.Linear(1, 1)
-"""
 OUT_EARLY = """
 import torch.distributed as dist
 rank = dist.get_rank()
@@ -74,10 +79,7 @@ for step in range(5):
     ],
     ids=["a worker of a loader", "one is out of the loop early", "all in a lock"],
 )
-def test_unusual_ways_to_wait_are_told_by_their_lines(new_notebook, monkeypatch, cell, told):
-    monkeypatch.setenv("JUPYTER_DTRAIN_STALL_AFTER", "1")
-    notebook = new_notebook()
-    notebook.run(IMPORTS + LOADER)
+def test_unusual_ways_to_wait_are_told_by_their_lines(notebook, cell, told):
     running = notebook.start(f"%%distribute --engines 2\n{cell}")
     notebook.wait(lambda: "Nothing has happened for " in running.stderr or not running.running, "the lines", running)
     assert re.search(told, running.stderr), running.stderr
