@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.ranks import RankError, Ranks, run_notebook, run_plain
+from tests.engine.ranks import RankError, run_notebook, run_plain
 
 SETUP = """
 import torch
@@ -39,12 +38,6 @@ FINE = [
     "if not is_main(): pass\n    seen.append(loss.item())",
     "loss.backward()\n    if is_main():\n        seen.append(loss.item())",  # it has come with the gradients
 ]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as started:
-        yield started
 
 
 def cell(line: str) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -12,7 +11,7 @@ import pytest
 
 from jupyter_dtrain.engine import collectives, exchange
 from jupyter_dtrain.engine.cell import run_cell
-from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
+from tests.engine.ranks import Run, run_notebook, run_plain
 
 BASE = """
 import torch
@@ -351,12 +350,6 @@ CASES = {
     ),
     "scaled": Case("scaler = torch.amp.GradScaler('cpu', init_scale=8.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "for x, y in loader:\n    scaler.scale(F.mse_loss(model(x), y)).backward()\n    scaler.unscale_(optimizer); seen.append(grads(model)); scaler.step(optimizer); scaler.update(); optimizer.zero_grad()"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(3) as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.engine.ranks import run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 BASE = """
@@ -187,12 +186,6 @@ CASES = {
         """,
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(3) as started:
-        yield started
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.engine.ranks import run_notebook, run_plain
 
 CELLS = {
     "a log that grows": """
@@ -83,12 +81,6 @@ os.makedirs("old/deep", exist_ok=True)
 pathlib.Path("before.txt").write_text("old ")
 pathlib.Path("gone.txt").write_text("")
 """
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(3) as ranks:
-        yield ranks
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from jupyter_dtrain.engine.shares import share_of
-from tests.engine.ranks import Ranks, Run, double_precision
+from tests.engine.ranks import Run, double_precision
 from tests.notebook.corpus_cells import apart
 
 
@@ -123,12 +122,6 @@ def on_rank(run: Run, problem: Problem) -> tuple[object, list[int]]:
     with mock.patch.object(training, "_shares", shares), mock.patch.object(training._loaders, "_on_batch", on_batch), training.installed():
         found = accumulate(problem)
     return found, own
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4) as started:
-        yield started
 
 
 problems = st.integers(2, 4).flatmap(

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.engine.ranks import run_notebook, run_plain
 
 BASE = """
 import random
@@ -155,12 +154,6 @@ CASES = {
     "lengths": Case("loader = DataLoader(Data(11), batch_size=4)", "batches = [len(loader), len(loader.dataset), loader.batch_size, [len(x) for x, _ in loader], len(loader.sampler)]"),
     "draws between batches": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [(show(b), torch.rand(2).tolist(), random.random(), float(np.random.rand())) for b in loader]"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(3) as ranks:
-        yield ranks
 
 
 COMPARE = "batches, seen, len(loader) if 'loader' in dir() and not isinstance(loader.dataset, Stream) else None"

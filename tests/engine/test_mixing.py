@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -95,12 +94,6 @@ LAYERS_APART = {
 
 def setup(inside: str, layer: str = "nn.Identity()") -> str:
     return SETUP.replace("{inside}", inside).replace("{layer}", layer)
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(3) as ranks:
-        yield ranks
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

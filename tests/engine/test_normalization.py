@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.engine.ranks import Ranks, run_notebook, run_plain
@@ -39,12 +37,6 @@ MODELS = {
     "sequences": "nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(48, 1))",
     "frozen": "conv(nn.BatchNorm2d(4).requires_grad_(False), nn.Tanh())",
 }
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(4) as ranks:
-        yield ranks
 
 
 def assert_as_plain(ranks: Ranks, setup: str, cell: str, compare: str, worlds: tuple[int, ...] = (2, 3)) -> None:

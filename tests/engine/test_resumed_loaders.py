@@ -18,7 +18,7 @@ from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
-from tests.engine.ranks import Ranks, models_in
+from tests.engine.ranks import models_in
 from tests.unit.resuming import plain, resumed, watched
 
 SETUP = """
@@ -164,12 +164,6 @@ def test_no_sample_is_loaded_twice(loop):
 def test_progress_bars(loop):
     pytest.importorskip("tqdm")
     check(f"{SETUP}import io\nfrom tqdm import tqdm\nsink = io.StringIO()\nloader = {LOADERS['shuffled']}\n", loop)
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(2) as ranks:
-        yield ranks
 
 
 def on_a_rank(run: Any, setup: str, program: str, index: int | None) -> Any:

@@ -71,12 +71,6 @@ def outcomes(run: Run | None, codes: list[str], size: int, requires_grad: bool) 
     return found
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(3) as started:
-        yield started
-
-
 def differences(ranks: Ranks, codes: list[str], size: int, requires_grad: bool) -> list[str]:
     """Return what is not as on one process, a line for each of `codes`."""
     try:

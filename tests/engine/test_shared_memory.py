@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -19,14 +18,7 @@ from jupyter_dtrain.engine import collectives
 from jupyter_dtrain.engine.process_group import near
 from jupyter_dtrain.engine.shared_memory import SLOT, TOGETHER
 
-from .ranks import RankError, Ranks, Run
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(4) as started:
-        yield started
-
+from .ranks import RankError, Run
 
 SIZES = [0, 1, 7, TOGETHER // 8, TOGETHER // 8 + 1, SLOT // 8, SLOT // 8 + 1, 3 * SLOT // 8 + 5]
 

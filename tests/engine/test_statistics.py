@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.engine.ranks import run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
@@ -36,12 +35,6 @@ for epoch in range(3):
         losses.append(sum(((model(x) - y) ** 2).sum().item() for x, y in loader))
     scheduler.step(losses[-1])
 """
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(3) as ranks:
-        yield ranks
 
 
 @pytest.mark.parametrize("split", [False, True])
