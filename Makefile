@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
-.PHONY: help install demo test lab lint format bench watch clean
+.PHONY: help install demo test lab lint lint-python lint-frontend format bench watch clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -36,8 +36,12 @@ test: install lint ## run every check and every test
 	$(BIN)/jlpm test
 	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder
 
-lint: install ## check formatting, style and types of Python and TypeScript
+lint: lint-python lint-frontend ## check formatting, style and types of Python and TypeScript
+
+lint-python: install
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy
+
+lint-frontend: install
 	$(BIN)/jlpm typecheck && $(BIN)/jlpm lint:check
 
 format: install ## format all sources and mend what can be mended
@@ -60,7 +64,7 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV) && touch $@
 
 # Where pip does not find the CPU build: whatever pip has (on macOS that is a CPU build too).
-$(VENV)/.torch: constraints.txt | $(VENV)/.created
+$(VENV)/.torch: constraints.txt | $(VENV)/.builders # with --jobs=2 while the front end is built; pip alone installs beside nothing else
 	$(BIN)/pip install "$(TORCH)" || $(BIN)/pip install -c constraints.txt torch
 	touch $@
 
