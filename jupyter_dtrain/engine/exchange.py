@@ -137,6 +137,16 @@ class Exchange:
             return all_gather_object(value)
 
     @staticmethod
+    def is_same(tensor: torch.Tensor) -> bool:
+        """Return whether `tensor`, of one shape everywhere, has the same bits on all ranks."""
+        all_ranks_come()
+        own = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        with Counted(COMMUNICATION):
+            all_gather(parts, own)
+        return all(torch.equal(part, own) for part in parts)
+
+    @staticmethod
     def scattered(values: list[Any] | None, source: int) -> Any:
         """Return this rank's of the `values` that rank `source` has, one for each rank."""
         found: list[Any] = [None]

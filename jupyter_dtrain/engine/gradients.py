@@ -47,11 +47,20 @@ class GradientSync:
         Returns the rank's part of the global batch that the root of a graph was computed on.
     on_computed : callable
         Told when the rank's own gradients are there, and those of other ranks are waited for.
+    is_alike : callable
+        Returns whether all ranks have the same root, and will have the same gradients: an average of equal numbers may differ from them.
     """
 
-    def __init__(self, *, world_size: int, weight_of: Callable[[torch.Tensor], float], on_computed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        weight_of: Callable[[torch.Tensor], float],
+        on_computed: Callable[[], None],
+        is_alike: Callable[[torch.Tensor], bool] = lambda _: False,
+    ) -> None:
         self._world_size = world_size
-        self._weight_of = weight_of
+        self._weight_of, self._is_alike = weight_of, is_alike
         self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
         self._nested: NestedPasses | None = None  # while a pass is under way
@@ -85,6 +94,9 @@ class GradientSync:
         **options: Any,
     ) -> None:
         """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
+        if self._nested is None and self._is_alike(tensors[0]):
+            original(tensors, grad_tensors, inputs=inputs, **options)
+            return
         roots = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
         factors = [self._weight_of(root) * self._world_size for root in tensors]
         scaled = [_scaled(*both) for both in zip(tensors, roots, grad_tensors, factors, strict=True)]

@@ -97,6 +97,7 @@ class Training:
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
+        self._apart = False  # ranks may have something that others have not
         self._speeds = (1.0,) * world_size
         self._shares = cache(self._shares_of)
         shared = world_size > 1
@@ -105,7 +106,11 @@ class Training:
             if shared and global_numbers
             else None
         )
-        self._gradients = GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed) if shared else None
+        self._gradients = (
+            GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed, is_alike=self._is_alike)
+            if shared
+            else None
+        )
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
         self._draws = (
@@ -290,6 +295,16 @@ class Training:
         if not self._drew:  # no loader marks the steps
             self._control.boundary(self._observer.step)
 
+    def _is_alike(self, root: torch.Tensor) -> bool:
+        """Return whether all ranks have computed `root` from the same numbers. A collective, as long as that may be.
+
+        Elsewhere than on CPUs they do not stay the same: sums come in another order each time.
+        """
+        if self._apart or self._shared_out or self._view is None or root.device.type != "cpu":
+            return False
+        self._apart = not Exchange.is_same(root)
+        return not self._apart
+
     def _on_computed(self) -> None:
         self._timing.switch(COMMUNICATION)
 
@@ -330,4 +345,5 @@ class Training:
         )
 
     def _say_unknown(self, kind: str) -> None:
+        self._apart = True  # each rank has loaded its own
         self._notes.say(f"The batches{self._notes.place()} hold a {kind} and are not split: each engine computes on all of each batch.")

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from jupyter_dtrain.engine.shares import share_of
-from tests.engine.ranks import Run, double_precision
+from tests.engine.ranks import Run, double_precision, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 
@@ -163,3 +163,40 @@ def test_shares_of_every_size_make_up_the_batch():
                 list(range(total))[share_of(total, rank, speeds).start : share_of(total, rank, speeds).stop] for rank in range(len(speeds))
             ]
             assert [index for part in parts for index in part] == list(range(total))
+
+
+WITHOUT_A_LOADER = """
+import time
+import torch
+from torch import nn
+x = torch.linspace(-1, 1, 30)[:, None]
+y = torch.sin(7 * x)
+model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
+"""
+CLOSURES = """
+losses = []
+def closure():
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y) {more}
+    loss.backward()
+    losses.append(loss.item())
+    return loss
+for epoch in range(3):
+    optimizer.step(closure)
+"""
+
+
+def test_with_nothing_shared_out_not_even_the_rounding_differs(ranks):
+    arguments = WITHOUT_A_LOADER, CLOSURES.format(more=""), "losses, model.state_dict()"
+    (losses, weights) = ranks.call(1, run_plain, *arguments)[0]["compared"]
+    for found in ranks.call(3, run_notebook, *arguments):
+        assert found["compared"][0] == losses
+        assert all(torch.equal(found["compared"][1][name], weight) for name, weight in weights.items())
+
+
+def test_ranks_that_come_to_other_numbers_put_their_gradients_together(ranks):
+    more = "* (1 + time.perf_counter() % 1e-3)"  # an integer would be the same by chance
+    found = ranks.call(2, run_notebook, WITHOUT_A_LOADER.replace("LBFGS", "SGD"), CLOSURES.format(more=more), "model.state_dict()")
+    first, second = (of_rank["compared"] for of_rank in found)
+    assert all(torch.equal(first[name], second[name]) for name in first)
