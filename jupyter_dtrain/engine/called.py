@@ -25,6 +25,8 @@ class Called:
         It may have changed its statistics since these were taken.
     results : dict
         The dims of the batch in what it returns.
+    marked : dict of bool to list of int
+        Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
     """
 
     is_model: bool | None = None
@@ -34,3 +36,4 @@ class Called:
     num_hooks: int = -1
     normalizes: bool = False
     results: dict[Any, Any] = field(default_factory=dict)
+    marked: dict[bool, list[int]] = field(default_factory=dict)

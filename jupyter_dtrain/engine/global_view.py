@@ -28,6 +28,7 @@ from .own_functions import OwnFunctions
 from .placements import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
 from .recomputation import checked_by_parts
 from .rules.dispatch import Rules, at
+from .rules.gradients import as_passes_have_them
 from .rules.table import TABLE
 
 _TRANSFORMS = (
@@ -292,6 +293,11 @@ class GlobalView:
         if any(isinstance(leaf, GlobalTensor) for leaf in pytree.tree_leaves((args, kwargs))) or was_exchanged(roots):
             return self._rules.dispatch(original, args, kwargs)
         return original(*args, **kwargs)
+
+    def begin_pass(self) -> None:
+        """Be ready for a backward pass."""
+        if self._rules.read_gradients:
+            as_passes_have_them(self._rules)
 
     def register_hook(self, original: Callable[..., Any], tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
         """Run `original` (``Tensor.register_hook``) for a hook that is to see, and may change, the gradient of the global batch."""

@@ -188,6 +188,7 @@ def _of_backward_passes(
             run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             return
         on_backward(roots[0])
+        models.begin_pass()
         before = timing.switch(BACKWARD)
         try:
             statistics = models.new_statistics() if gradients is not None else []

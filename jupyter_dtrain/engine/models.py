@@ -30,6 +30,7 @@ from .drawing import ModelDraws
 from .global_view import GlobalView, NotPerSample
 from .identity import IdentityMap
 from .inputs import InputShares
+from .marked import MarkedNow, mark
 from .mixing import SEQUENCE_LAYERS
 from .modules import Found, has_hooks, modules_in
 from .normalization import GlobalNormalization
@@ -128,6 +129,8 @@ class ModelCalls:
         if called.is_open:
             return self._opened(original, module, args, kwargs)
         view = self._view
+        if called.marked:
+            mark((args, kwargs), called.marked.get(module.training, ()))
         own, placement = view.enter((args, kwargs))
         if placement is not None and self._takes_statistics(module) and view.smallest(placement) < FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
@@ -156,7 +159,7 @@ class ModelCalls:
         Raises
         ------
         NotPerSample
-            It is open from now on.
+            It is open from now on, or is to be called with arguments that require gradients.
         """
         assert self._view is not None
         part = self._part = PartCall(
@@ -173,6 +176,9 @@ class ModelCalls:
         )
         try:
             return part.result()
+        except MarkedNow as now:
+            called.marked[module.training] = now.indices
+            raise
         except NotPerSample:
             called.is_open = True
             if isinstance(module, SEQUENCE_LAYERS) and not part.refused:
@@ -200,6 +206,11 @@ class ModelCalls:
         if self._view is None or self.inside or self.passes.compute_again((args, kwargs)):
             return original(*args, **kwargs)
         return self._view.grad(original, args, kwargs)
+
+    def begin_pass(self) -> None:
+        """Be ready for a backward pass of the cell's."""
+        if self._view is not None:
+            self._view.begin_pass()
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""

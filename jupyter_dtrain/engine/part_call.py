@@ -22,6 +22,7 @@ from .drawing import Drawing, ModelDraws
 from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
 from .handed import Handed
+from .marked import MarkedNow, marked
 from .mixing import left_alone, mixes_samples, shows_itself
 from .modules import uses_names
 from .normalization import GlobalNormalization
@@ -137,7 +138,7 @@ class PartCall:
         Raises
         ------
         NotPerSample
-            It is an open model, on all ranks.
+            It is an open model, on all ranks, or has marked what it was given.
         """
         result: Any = None
         drawing: Drawing | None = None
@@ -161,6 +162,8 @@ class PartCall:
                 before.restore()
                 self._batch_dims = {}
                 result, drawing = self._call_on_own()
+        if found := marked(self.given, self.own):
+            raise MarkedNow(found)
         return result, drawing
 
     def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:

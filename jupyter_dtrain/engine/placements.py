@@ -85,7 +85,21 @@ def _without_run(*_: Any) -> Any:
     raise RuntimeError("its parts are on several engines, and the run ended before they were put together")
 
 
-class GlobalTensor(torch.Tensor):
+class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
+    """Let the cell's code find ``type(loss) == torch.Tensor``, and print that type, as on one process."""
+
+    __name__ = property(lambda _: torch.Tensor.__name__)  # pickles go by `__qualname__`
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or other is torch.Tensor
+
+    __hash__ = type.__hash__  # PyTorch keeps the types of operands in sets, where it is to be another one
+
+    def __repr__(cls) -> str:
+        return repr(torch.Tensor)
+
+
+class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
     """A rank's part of a tensor that spans the ranks. Made by :func:`place`.
 
     Its class attribute `dispatch` runs operations on it while a run has a global view.

@@ -114,6 +114,7 @@ ENGINE_ORDER = [
     "own_functions",
     "recomputation",
     "global_view",
+    "marked",
     "mixing",
     "before",
     "called",

@@ -43,6 +43,7 @@ class Rules:
     world_size: int
     on_whole: Callable[[str], None]
     gradient_scale: float = field(init=False)  # of the ranks' parts of gradients that are on their way
+    read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
     count_targets: bool = False  # in every batch: one has come that is ignored
 

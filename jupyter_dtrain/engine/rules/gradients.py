@@ -21,7 +21,17 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
             return found
         # The cell may go on with it in place, so it takes the place of the raw one.
         source.grad = gradient_of(rules, found, tensor.placement)
+        rules.read_gradients.append((source, tensor.placement))
         return source.grad
+
+
+def as_passes_have_them(rules: Rules) -> None:
+    """Let gradients that the cell has read be what the rank has of them again: a pass that begins adds to that."""
+    read, rules.read_gradients = rules.read_gradients, []
+    with torch._C.DisableTorchFunctionSubclass():
+        for source, placement in read:
+            if isinstance(source.grad, GlobalTensor):
+                source.grad = part_of_gradient(rules, source.grad, placement)
 
 
 def is_leaf(_rules: Rules, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
@@ -76,14 +86,13 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
     starts = given.pop("grad_outputs", None)
+    as_passes_have_them(rules)
     starts = [None] * len(outputs) if starts is None else _sequence(starts)
     with torch._C.DisableTorchFunctionSubclass():
-        local_starts = [_start(rules, output, start) for output, start in zip(outputs, starts, strict=True)]
-        before, rules.gradient_scale = rules.gradient_scale, 1.0
-        try:
-            found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
-        finally:
-            rules.gradient_scale = before
+        # Scaled as in all passes: tensors on the way may retain their gradients.
+        scale = rules.gradient_scale
+        local_starts = [_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
+        found = [None if g is None else g / scale for g in func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)]
     return tuple(None if g is None else place(g, _placement(i)) for g, i in zip(found, inputs, strict=True))
 
 
@@ -95,7 +104,7 @@ def _sequence(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
 
 
-def _start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor | None:
+def _start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
     """Return the gradient to start from at a rank's part of `output`."""
     if not isinstance(output, GlobalTensor):
         # Computed on every rank: each starts with an equal part, so that the parts of the result add up.
