@@ -6,7 +6,7 @@ process. Which dim of a draw has the rows is told by its size at the model's fir
 well be one of the model's own (noise on weights), by a call with one sample more, after which that first call is made again.
 
 What is drawn in other ways (`draws` says which) comes from the rank's stream, as does everything in a model that looks at random states
-itself (activation checkpointing draws again in the backward pass).
+itself; activation checkpointing alone may (`drawn_again`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .draw_sites import Drawn, DrawSites, Site, dims_of, guess, guesses
+from .drawn_again import DrawnAgain
 from .draws import BY_VALUE, DROPS, Kind, Rows, Shape, kind_of
 from .exchange import Exchange
 from .function_bodies import BODIES
@@ -31,7 +32,7 @@ from .placements import Shard
 from .randomness import ModelStream, TorchState
 
 _FEW = 64  # entries of a draw that a model may look at to decide what it does
-_STATES = ("get_rng_state", "set_rng_state", "manual_seed", "seed")
+_SEEDING = ("manual_seed", "seed")
 
 
 # -- while a model is called -----------------------------------------------------------------------------------------
@@ -135,6 +136,17 @@ class Drawing(Watching):
         finally:
             self._stream.switch()
 
+    def again(self) -> Callable[[], Drawing]:
+        """Return what makes a mode that goes on as this one does from now on."""
+        cell, drawn, dims = self._stream.other, list(self.drawn), list(self.dims)
+
+        def made() -> Drawing:
+            other = Drawing(self._loaded, self._total, _Replayed(cell), self._sites)
+            other.drawn, other.dims = list(drawn), list(dims)
+            return other
+
+        return made
+
     def _dim(self, site: Site) -> int | None:
         if self._sites is None:
             return guess(site.shape, self._num_samples)
@@ -148,6 +160,13 @@ class Drawing(Watching):
     def _rows(self, dim: int, shape: Shape) -> Rows:
         unit, loaded = shape[dim] // self._num_samples, self._loaded
         return Rows(dim, slice(loaded.start * unit, loaded.stop * unit), self._total * unit)
+
+
+class _Replayed(ModelStream):
+    """The cell's stream as it was once, beside the one in use."""
+
+    def __init__(self, cell: TorchState) -> None:
+        self.other = cell
 
 
 class ModelDraws:
@@ -171,17 +190,24 @@ class ModelDraws:
     def installed(self) -> Iterator[None]:
         """Notice models that look at random states, until the end of the ``with`` block."""
 
+        def looked() -> None:
+            if self._current is not None:
+                self._current.per_rank = True
+
         def told(original: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(original)
             def function(*args: Any, **kwargs: Any) -> Any:
-                if self._current is not None:
-                    self._current.per_rank = True
+                looked()
                 return original(*args, **kwargs)
 
             return function
 
+        def keep() -> Callable[[], Drawing] | None:
+            return None if self._current is None or self._current.per_rank else self._current.again()
+
         with ExitStack() as stack:
-            for name in _STATES:
+            stack.enter_context(DrawnAgain(keep, looked).installed())
+            for name in _SEEDING:
                 stack.enter_context(mock.patch.object(torch, name, told(getattr(torch, name))))
             yield
 

@@ -149,26 +149,59 @@ def test_gradients_go_through_the_masks_that_were_drawn():
     torch.testing.assert_close(sum(found), expected)
 
 
+def forward_and_backward(model, *, total, per_rank):
+    """Return the results of a model on the rank's part and their gradient by it, where the model's draws are for the whole batch or not."""
+    stream = ModelStream(0)
+    draws = ModelDraws(stream, on_apart=lambda: None)
+    placement = Shard(0, share_of(total, 0, [1.0, 1.0]))
+    with draws.installed():
+        stream.switch()
+        with draws.drawing(nn.Identity(), placement) as drawing:
+            x = torch.ones(placement.share.num_samples, 5, requires_grad=True)
+            out = model(x)
+        stream.switch()
+        assert drawing is not None
+        assert (drawing.result is None) == per_rank
+        after = torch.get_rng_state()
+        out.sum().backward()
+        assert torch.equal(torch.get_rng_state(), after), "a backward pass leaves the stream as it is"
+    assert x.grad is not None
+    return out.detach(), x.grad
+
+
+def test_a_model_that_looks_at_random_states_draws_for_itself():
+    out, gradient = forward_and_backward(lambda x: (torch.manual_seed(5), F.dropout(x, 0.5))[1], total=TOTAL, per_rank=True)
+    assert torch.equal(out, gradient)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize(
-    "model",
+    "part",
     [
-        lambda x: checkpoint(lambda y: F.dropout(y, 0.5), x, use_reentrant=False),
-        lambda x: (torch.manual_seed(5), F.dropout(x, 0.5))[1],
+        lambda y: F.dropout(F.dropout(y, 0.5), 0.3),
+        lambda y: F.dropout(y * F.alpha_dropout(torch.ones_like(y), 0.5), 0.5),  # of which one is the rank's own
+        lambda y: F.dropout(checkpoint(lambda z: F.dropout(z, 0.5), y, use_reentrant=False), 0.5),
     ],
 )
-def test_a_model_that_looks_at_random_states_draws_for_itself(model):
-    draws = ModelDraws(ModelStream(0), on_apart=lambda: None)
-    placement = Shard(0, share_of(TOTAL, 0, [1.0, 1.0]))
-    module = nn.Linear(5, 5)
-    with draws.installed():
-        with draws.drawing(module, placement) as drawing:
-            x = torch.ones(6, 5, requires_grad=True)
-            out = model(x)
-        assert drawing is not None
-        assert drawing.result is None
-        out.sum().backward()
-    assert x.grad is not None
-    assert torch.equal(x.grad, out.detach()), "the backward pass has the masks of the forward pass"
+def test_what_is_computed_again_draws_again(part, reentrant):
+    def model(x):
+        return F.dropout(checkpoint(part, F.dropout(x, 0.2), use_reentrant=reentrant), 0.2)
+
+    torch.manual_seed(7)
+    out, gradient = forward_and_backward(model, total=TOTAL, per_rank=False)
+    assert torch.equal(out, gradient), "the backward pass has the masks of the forward pass"
+    assert out.any()
+
+
+def test_what_is_computed_again_draws_for_the_whole_batch():
+    def model(x):
+        return checkpoint(lambda y: F.dropout(y, 0.5), x, use_reentrant=False)
+
+    torch.manual_seed(7)
+    expected = model(torch.ones(TOTAL, 5))
+    torch.manual_seed(7)
+    out, _ = forward_and_backward(model, total=TOTAL, per_rank=False)
+    assert torch.equal(out, expected[: len(out)])
 
 
 def test_what_is_not_known_how_to_draw_is_the_ranks_own():

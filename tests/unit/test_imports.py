@@ -106,6 +106,7 @@ ENGINE_ORDER = [
     "draws",
     "draw_sites",
     "entropy",
+    "drawn_again",
     "drawing",
     "compiling",
     "scripting",

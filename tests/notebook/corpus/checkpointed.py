@@ -1,4 +1,4 @@
-# Activation checkpointing, of both kinds: in models, around blocks in the cell and around a function; BatchNorm in what is computed again.
+# Activation checkpointing, of both kinds: in models, around blocks in the cell and around a function; BatchNorm, dropout in what is computed again.
 # %% setup
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ class Deep(nn.Module):
     def __init__(self, reentrant):
         super().__init__()
         self.first = nn.Linear(6, 8)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh()) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2)) for _ in range(2))
         self.last = nn.Linear(8, 1)
         self.reentrant = reentrant
 
