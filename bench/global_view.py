@@ -1,12 +1,12 @@
 """What the global view costs: per operation against DTensor, and per step of a small convolutional network.
 
-Two gloo ranks on this machine. Every figure is a median over rounds in which the variants take turns, so that they share the
-machine's moods; ratios are medians of the rounds' ratios with their quartiles. Run with ``python bench/global_view.py``.
+Two ranks on this machine, as the engines of a cluster meet. DistributedDataParallel by hand exchanges over gloo, and once over shared
+memory as ours do, which leaves what the view itself costs. Every figure is a median over rounds in which the variants take turns, so that
+they share the machine's moods; ratios are medians of the rounds' ratios with their quartiles. Run with ``python -m bench.global_view``.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -22,10 +22,12 @@ from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from jupyter_dtrain.engine.collectives import reducer_group
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.placements import Shard, place
+from jupyter_dtrain.engine.process_group import LOOPBACK, ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.shares import share_of
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
@@ -33,30 +35,24 @@ from jupyter_dtrain.engine.training import Training
 ROUNDS = 15
 STEPS = 20
 BATCH = 64
+TIMEOUT = timedelta(seconds=60)
 
 
 def main() -> None:
     """Print both tables."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    spawn(_rank, args=(2, _free_port()), nprocs=2)
+    host = ProcessGroup()
+    meeting = host.host_store("bench", address=LOOPBACK, timeout=TIMEOUT)
+    spawn(_rank, args=(2, meeting), nprocs=2)
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def _rank(rank: int, world_size: int, port: int) -> None:
+def _rank(rank: int, world_size: int, meeting: Rendezvous) -> None:
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, world_size, rank == 0, timedelta(seconds=60))  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    group = ProcessGroup()
+    group.join(meeting, rank=rank, world_size=world_size, device=torch.device("cpu"), timeout=TIMEOUT)
     operations(rank, world_size)
     steps(rank, world_size)
     dist.barrier()
-    dist.destroy_process_group()
+    group.leave()
 
 
 def operations(rank: int, world_size: int) -> None:
@@ -131,14 +127,16 @@ def steps(rank: int, world_size: int) -> None:
                 total += loss.item()
         return total
 
-    by_hand = DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    over_gloo = DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    over_memory = DistributedDataParallel(network(), process_group=reducer_group(), gradient_as_bucket_view=True)
     half = torch.utils.data.Subset(data, range(rank * len(data) // world_size, (rank + 1) * len(data) // world_size))
     hand_loader: DataLoader[Any] = DataLoader(half, batch_size=BATCH // world_size)
     loader: DataLoader[Any] = DataLoader(data, batch_size=BATCH)
     ours = network()
     variants: dict[str, tuple[Any, bool, bool]] = {
-        "DDP by hand": (by_hand, False, False),
-        "DDP by hand, local item()": (by_hand, True, False),
+        "DDP by hand": (over_gloo, False, False),
+        "DDP over shared memory": (over_memory, False, False),
+        "the same, local item()": (over_memory, True, False),
         "ours, nothing read": (ours, False, True),
         "ours, loss.item() each step": (ours, True, True),
     }
@@ -156,12 +154,16 @@ def steps(rank: int, world_size: int) -> None:
                 epoch(model, optimizers[name], loader if watched else hand_loader, read=read)
                 times[name].append((time.perf_counter() - start) / STEPS * 1e3)
     if rank == 0:
-        base = times["DDP by hand"][1:]
-        print(f"\n{'step of a small CNN':<30}{'ms':>8}   ratio to DDP by hand, median (quartiles)")
+        bases = ["DDP by hand", "DDP over shared memory"]
+        print(f"\n{'step of a small CNN':<30}{'ms':>8}   ratios to {' and to '.join(bases)}, medians (quartiles)")
         for name, values in times.items():
-            ratios = [value / other for value, other in zip(values[1:], base, strict=True)]
-            low, middle, high = statistics.quantiles(ratios, n=4)
-            print(f"{name:<30}{statistics.median(values[1:]):>8.2f}   {middle:.3f} ({low:.3f}–{high:.3f})", flush=True)
+            found = [_ratio(values[1:], times[base][1:]) for base in bases]
+            print(f"{name:<30}{statistics.median(values[1:]):>8.2f}   {'   '.join(found)}", flush=True)
+
+
+def _ratio(values: list[float], base: list[float]) -> str:
+    low, middle, high = statistics.quantiles([value / other for value, other in zip(values, base, strict=True)], n=4)
+    return f"{middle:.3f} ({low:.3f}–{high:.3f})"
 
 
 class _kept:  # noqa: N801

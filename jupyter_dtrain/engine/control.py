@@ -144,6 +144,11 @@ class Control:
                 tried.update(self._snapshots)
             meanwhile()
 
+    @property
+    def snapshot_asked(self) -> bool:
+        """Whether a snapshot will be due."""
+        return bool(self._snapshots)
+
     def snapshot_due(self, finished: int) -> int | None:
         """Return the number of the snapshot that all ranks take here, after `finished` steps; ``None``: of none."""
         with self._lock:

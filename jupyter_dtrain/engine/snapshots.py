@@ -181,7 +181,7 @@ class Snapshots:
             self._ready_at = now + seconds / SHARE / 2
             if seconds > TOLD:
                 self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
-        if now >= self._ready_at:
+        if now >= self._ready_at or self._control.snapshot_asked:
             self._ready_at = math.inf
             num_bytes = bytes_of_state(self._home.objects())
             if num_bytes >= LARGE:
