@@ -121,6 +121,11 @@ class GlobalView:
 
     # -- at the door of a model -------------------------------------------------------------------------------------
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether anything that spans the ranks has been computed with."""
+        return self._rules.used
+
     def enter(self, values: Any) -> tuple[Any, Shard | None]:
         """Return a model's arguments as the rank's own, and the placement of the first one that spans the ranks.
 
@@ -145,6 +150,7 @@ class GlobalView:
 
     def _own(self, value: Any, placement: Shard) -> Any:
         if isinstance(value, GlobalTensor):
+            self._rules.used = True
             self._rules.take_back(value)
             of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
             return part_of(value) if of_batch else self._rules.whole(value)

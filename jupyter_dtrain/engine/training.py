@@ -300,7 +300,7 @@ class Training:
 
         Elsewhere than on CPUs they do not stay the same: sums come in another order each time.
         """
-        if self._apart or self._shared_out or self._view is None or root.device.type != "cpu":
+        if self._apart or self._shared_out or self._view is None or self._view.has_parts or root.device.type != "cpu":
             return False
         self._apart = not Exchange.is_same(root)
         return not self._apart

@@ -46,12 +46,14 @@ class Rules:
     read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
     count_targets: bool = False  # in every batch: one has come that is ignored
+    used: bool = False  # an operation, or a model, has been given a part of something
 
     def __post_init__(self) -> None:
         self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`; the entry for ``__torch_function__``."""
+        self.used = True
         for arg in args:
             if type(arg) is GlobalTensor and "_whole" in arg.__dict__:
                 self.take_back(arg)
