@@ -6,7 +6,6 @@ model is placed again. Between them `rules` keep account. At the end everything 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -23,13 +22,13 @@ from .backward_hooks import GradientHooks
 from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
-from .holders import may_hold_tensors
 from .own_functions import OwnFunctions
 from .placements import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
 from .recomputation import checked_by_parts
 from .rules.dispatch import Rules, at
 from .rules.gradients import as_passes_have_them
 from .rules.table import TABLE
+from .settling import settled
 
 _TRANSFORMS = (
     (functorch_apis, "vmap_impl"),
@@ -314,51 +313,6 @@ class GlobalView:
     def settle(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
         """Return `values` with everything in them that spans the ranks whole. Every rank calls it on the same things.
 
-        Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it. Objects in `unchanged`
-        hold nothing new: a data set of millions of items is not looked through.
+        Objects in `unchanged` hold nothing new: a data set of millions of items is not looked through.
         """
-        seen: dict[int, tuple[Any, Any]] = {}
-        for obj in unchanged:
-            seen[id(obj)] = obj, obj
-            if isinstance(obj, torch.Tensor):
-                self._settle_gradient(obj)
-        return [self._settled(value, seen) for value in values]
-
-    def _settled(self, value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
-        if id(value) in seen:
-            return seen[id(value)][1]
-        if isinstance(value, GlobalTensor):
-            whole = self._rules.whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
-            if value.is_leaf and (gradient := value.grad) is not None:
-                whole.grad = self._rules.whole(gradient).detach()
-            seen[id(value)] = value, whole
-            return whole
-        if isinstance(value, torch.Tensor):
-            self._settle_gradient(value)
-            return value
-        if isinstance(value, type | str | bytes | int | float):
-            return value
-        seen[id(value)] = value, value
-        if isinstance(value, list | deque):
-            for index, item in enumerate(value):
-                new = self._settled(item, seen)
-                if new is not item:
-                    value[index] = new
-        elif isinstance(value, dict):
-            for key, item in list(value.items()):
-                new = self._settled(item, seen)
-                if new is not item:
-                    value[key] = new
-        elif isinstance(value, tuple):
-            items = [self._settled(item, seen) for item in value]
-            if any(new is not old for new, old in zip(items, value, strict=True)):
-                result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-                seen[id(value)] = value, result
-                return result
-        elif may_hold_tensors(value):
-            self._settled(value.__dict__, seen)  # of a module, its buffers and the modules in it too
-        return value
-
-    def _settle_gradient(self, tensor: torch.Tensor) -> None:
-        if tensor.is_leaf and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
-            tensor.grad = self._rules.whole(tensor.grad).detach()
+        return settled(values, unchanged=unchanged, whole=self._rules.whole)

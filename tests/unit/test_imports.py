@@ -114,6 +114,7 @@ ENGINE_ORDER = [
     "backward_hooks",
     "own_functions",
     "recomputation",
+    "settling",
     "global_view",
     "marked",
     "mixing",
