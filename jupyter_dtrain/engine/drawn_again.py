@@ -53,9 +53,7 @@ class DrawnAgain:
             state, caller = get(), _caller()
             if caller == _CHECKPOINT and (again := self._modes[-1].again() if self._modes else self._keep()) is not None:
                 state.__dict__["_again"] = again
-            elif caller == _FORK and self._modes:
-                pass
-            else:
+            elif caller != _FORK or not self._modes:
                 self._looked()
             state.__dict__["_depth"] = len(self._modes)
             return state

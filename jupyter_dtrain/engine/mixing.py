@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .draw_sites import DrawSites
 from .drawing import Drawing
-from .modules import modules_in, uses_names
+from .modules import layers_taking_statistics, modules_in, uses_names
 from .placements import GlobalTensor
 from .randomness import ModelStream
 
@@ -79,16 +78,15 @@ def shows_itself(model: nn.Module, drawing: Drawing | None, sites: DrawSites | N
     """
     if drawing is None or drawing.per_rank or (drawing.drawn and sites is None):
         return False
-    modules = modules_in(model)
     # In evaluation PyTorch's layers compute in other ways where nobody takes gradients.
-    as_is = not torch.is_grad_enabled() or all(module.training for module in modules)
-    return as_is and not any(isinstance(module, _BatchNorm) and module.training for module in modules)
+    as_is = not torch.is_grad_enabled() or all(module.training for module in modules_in(model))
+    return as_is and not layers_taking_statistics(model)
 
 
 @contextmanager
 def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
     """Let BatchNorm in `model` take no statistics of the batch: it is known that it does."""
-    layers = [layer for layer in modules_in(model) if isinstance(layer, _BatchNorm) and layer.training]
+    layers = layers_taking_statistics(model)
     for layer in layers:
         layer.training = False
     try:

@@ -32,7 +32,7 @@ from .identity import IdentityMap
 from .inputs import InputShares
 from .marked import MarkedNow, mark
 from .mixing import SEQUENCE_LAYERS
-from .modules import Found, has_hooks, modules_in
+from .modules import Found, has_hooks, layers_taking_statistics, modules_in
 from .normalization import GlobalNormalization
 from .part_call import FEWEST, PartCall
 from .placements import GlobalTensor, Shard, source_of
@@ -272,7 +272,7 @@ class ModelCalls:
         """Return whether layers in `module` take statistics of the rank's part alone."""
         if self._normalization is not None or not module.training:
             return False
-        return any(isinstance(layer, _BatchNorm) and layer.training for layer in modules_in(module))
+        return bool(layers_taking_statistics(module))
 
     def state(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""

@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any, Generic, TypeVar
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 
 from ..capture.originals import names_in
@@ -91,6 +92,11 @@ def _registered(*_: object) -> None:
     global _num_registered
     if _num_registered is not None:
         _num_registered += 1
+
+
+def layers_taking_statistics(module: nn.Module) -> list[_BatchNorm]:
+    """Return the BatchNorm layers in `module` that take statistics of the batch now."""
+    return [layer for layer in modules_in(module) if isinstance(layer, _BatchNorm) and layer.training]
 
 
 TORCH = ("torch.", "torchvision.")

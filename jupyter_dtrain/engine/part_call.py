@@ -192,9 +192,11 @@ class PartCall:
 
         `result` is what its first call has returned, and `drawing` what it has drawn.
         """
+        if self.stream is None:
+            return False
         own, total = self.placement.share.loaded, self.placement.share.total
         alone = left_alone(self.module, own.stop - own.start)
-        if self.stream is None or not alone:
+        if not alone:
             return False
         sites = None if self.draws is None else self.draws.sites(self.module)
         first = result if shows_itself(self.module, drawing, sites) else None
