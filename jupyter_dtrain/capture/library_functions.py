@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 
+from .annotations import with_annotations
 from .imports import brought
 
 
@@ -24,7 +25,7 @@ def reduced_library_function(function: FunctionType) -> Any:
         return NotImplemented
     if getattr(module, "__spec__", None) is None or by_name(function):
         return NotImplemented
-    attributes, own = cloudpickle.cloudpickle._function_getstate(function)
+    attributes, own = cloudpickle.cloudpickle._function_getstate(with_annotations(function))
     state = attributes, own | {"__globals__": {}}
     args = function.__module__, function.__code__, len(function.__code__.co_freevars)
     return _function_of, args, state, None, None, cloudpickle.cloudpickle._function_setstate

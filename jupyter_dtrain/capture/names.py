@@ -21,7 +21,8 @@ from .originals import everything, nested
 
 _GLOBAL_READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _GLOBAL_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
-_IMPLICIT = frozenset({"__name__", "__annotations__"})  # read by class statements and annotations; every namespace has its own
+_IMPLICIT = frozenset({"__name__", "__annotations__", "__conditional_annotations__"})
+"""Read by class statements and annotations; every namespace has its own."""
 _WORD = re.compile(r"[^\W\d]\w*")
 _IN_COMMAND = re.compile(r"[{$]\s*([^\W\d]\w*)")
 _IN_QUERY = re.compile(r"@([^\W\d]\w*)")

@@ -30,6 +30,7 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
 
+from .annotations import with_annotations
 from .originals import original_code
 from .reduction import ModuleName, is_dynamic, reduced
 
@@ -188,7 +189,9 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         if type(obj) is CodeType and (original := original_code(obj)) is not None:
             return self.dispatch_table[CodeType](original)  # another process has no run that the rewritten code could ask
         found = reduced(obj, self._words)
-        return super().reducer_override(obj) if found is NotImplemented else found
+        if found is not NotImplemented:
+            return found
+        return super().reducer_override(with_annotations(obj) if type(obj) is FunctionType else obj)
 
     def _storage_or_known(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> Reference:
         known = self._storages.get(storage._cdata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -13,6 +14,9 @@ def main() -> None:
     """Run the controller. Should even the guard be killed, no helper of the controller stays behind."""
     from ipyparallel.controller.app import IPController
 
+    if sys.platform == "linux":
+        # Since Python 3.14 a process of its own would fork them, which nobody ends.
+        multiprocessing.set_start_method("fork")
     set_option = prctl()
     os.register_at_fork(after_in_child=lambda: set_option(PR_SET_PDEATHSIG, signal.SIGKILL))
     IPController.launch_instance(sys.argv[1:])

@@ -65,9 +65,9 @@ def ended(ends: Sequence[RankEnd]) -> list[str]:
 
 
 def _identity(failure: Failure) -> tuple[object, ...]:
-    """Return what makes two failures the same: where and what, but for the numbers in the message."""
+    """Return what makes two failures the same: where and what, but for the numbers and addresses in the message."""
     place = [(frame.filename, frame.line) for frame in failure.frames]
-    return (failure.name, re.sub(r"\d+(\.\d+)?", "#", failure.message), *place)
+    return (failure.name, re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "#", failure.message), *place)
 
 
 def render(failure: Failure, ranks: Sequence[int], *, world_size: int, cells: Mapping[str, str]) -> list[str]:

@@ -74,7 +74,7 @@ LOADERS = {
     "in order": "DataLoader(Data(7), batch_size=2)",
     "shuffled": "DataLoader(Data(7), batch_size=2, shuffle=True)",
     "with a generator": "DataLoader(Data(7), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(5))",
-    "with workers": "DataLoader(Data(7), batch_size=2, shuffle=True, num_workers=2)",
+    "with workers": "DataLoader(Data(7), batch_size=2, shuffle=True, num_workers=2, multiprocessing_context='fork')",
     "with a sampler": "DataLoader(Data(7), batch_size=2, sampler=Epochs(7))",
     "weighted": "DataLoader(Data(7), batch_size=2, sampler=WeightedRandomSampler(torch.arange(1.0, 8), 7))",
     "with a batch sampler": "DataLoader(Data(7), batch_sampler=BatchSampler(RandomSampler(range(7)), 3, drop_last=True))",

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jupyter_dtrain.capture.annotations import EAGER
 from jupyter_dtrain.capture.names import CellNames, find_names
 
 
@@ -116,7 +117,7 @@ CELLS = {
     "match v:\n    case 1:\n        x = 1\n    case _:\n        x = 2\nx": ("v", ""),
     "match v:\n    case {key.a: 1}:\n        pass": ("v key", ""),
     # functions
-    "def f(a, b=d, *c: t, **k) -> r:\n    return a + g": ("d t r", "g"),
+    "def f(a, b=d, *c: t, **k) -> r:\n    return a + g": ("d t r", "g") if EAGER else ("d", "g r t"),
     "def f():\n    return g()\ndef g():\n    return h": ("", "g h"),
     "def f(n):\n    return f(n - 1)": ("", ""),
     "x = 1\ndef f():\n    return x + y": ("", "y"),
@@ -136,7 +137,9 @@ CELLS = {
     "async def f():\n    await g(x)": ("", "g x"),
     # classes
     "class A(B, metaclass=M):\n    x = y\n    z = x\n    def f(self):\n        return w, A": ("B M y", "w"),
-    "@dataclass\nclass A:\n    lr: float = base\n    names: list[T] = field(default_factory=list)": ("dataclass base T field", ""),
+    "@dataclass\nclass A:\n    lr: float = base\n    names: list[T] = field(default_factory=list)": ("dataclass base T field", "")
+    if EAGER
+    else ("dataclass base field", "T"),
     "class A:\n    x = [i for i in xs]": ("xs", ""),
     "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(n, 1)\nm = Net()": ("nn", "n"),
     "x = 1\nclass A:\n    y = x\nA": ("", ""),
@@ -146,8 +149,8 @@ CELLS = {
     "import a.b as c\na": ("a", ""),
     "from math import *\nsin(x)": ("", "sin x"),
     "x: int\nprint(x)": ("x", ""),
-    "x: T = 1\nprint(x)": ("T", ""),
-    "self.x: T": ("self T", ""),
+    "x: T = 1\nprint(x)": ("T", "") if EAGER else ("", "T"),
+    "self.x: T": ("self T", "") if EAGER else ("self", ""),
     "del x": ("x", ""),
     "x = 1\ndel x": ("", ""),
     "x = 1\ndel x\nx = 2\nx": ("", ""),

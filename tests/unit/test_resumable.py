@@ -38,8 +38,11 @@ def comparable(value: Any) -> Any:
     return type(value).__name__
 
 
+PYTHONS_OWN = frozenset({"__builtins__", "__conditional_annotations__"})
+
+
 def state(run: Run) -> dict[str, Any]:
-    return {name: comparable(value) for name, value in run.namespace.items() if name != "__builtins__"} | {
+    return {name: comparable(value) for name, value in run.namespace.items() if name not in PYTHONS_OWN} | {
         "the value": comparable(run.value)
     }
 
