@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from jupyter_dtrain.engine.collectives import reducer_group
 from jupyter_dtrain.engine.control import Control
+from jupyter_dtrain.engine.conventions import Conventions
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.placements import Shard, place
@@ -188,7 +189,7 @@ def _training(rank: int, world_size: int, model: nn.Module | None) -> Training:
         rank=rank,
         world_size=world_size,
         objects=[] if model is None else [model],
-        global_numbers=True,
+        conventions=Conventions(),
         control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5)),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(rank, torch.device("cpu")),

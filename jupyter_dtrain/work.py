@@ -11,6 +11,7 @@ from .capture.bundle import Bundle, RandomState
 from .capture.loggers import Loggers
 from .capture.surroundings import Surroundings
 from .capture.texts import sources_of
+from .engine.conventions import Conventions
 from .engine.task import Task
 from .group import Group
 from .options import OverBatch, RunOptions
@@ -97,13 +98,15 @@ class Work:
             loggers=self.loggers,
             blob_folder=blobs.path,
             device=device,
-            numbers=options.numbers,
+            conventions=Conventions(
+                global_numbers=options.numbers == "global",
+                global_draws=_is_global(options.draws, device),
+                global_batchnorm=_is_global(options.batchnorm, device),
+                per_rank_batches=options.batch == "per-rank",
+                split_evaluation=options.split_eval,
+                split_inputs=options.split_inputs,
+            ),
             split=options.split,
-            per_rank_batches=options.batch == "per-rank",
-            split_evaluation=options.split_eval,
-            split_inputs=options.split_inputs,
-            global_draws=_is_global(options.draws, device),
-            global_batchnorm=_is_global(options.batchnorm, device),
             output=options.output,
             balance=options.balance == "auto",
             timeout=GROUP_TIMEOUT,

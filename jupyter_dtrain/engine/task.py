@@ -14,6 +14,7 @@ from ..capture.surroundings import Surroundings
 from ..options import Metric
 from ..transport.wire import Parcel
 from .cell import Failure
+from .conventions import Conventions
 from .process_group import Rendezvous
 from .shown import Count
 
@@ -57,13 +58,8 @@ class Task:
     surroundings: Surroundings
     blob_folder: Path
     device: str
-    numbers: Literal["global", "local"]
+    conventions: Conventions
     split: tuple[str, ...]
-    per_rank_batches: bool
-    split_evaluation: bool
-    split_inputs: bool
-    global_draws: bool
-    global_batchnorm: bool
     output: Literal["main", "all"]
     timeout: timedelta
     snapshot_folder: Path

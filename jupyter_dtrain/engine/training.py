@@ -16,6 +16,7 @@ from . import cursors
 from .alone import Alone
 from .batches import placed
 from .control import Control
+from .conventions import Conventions
 from .cursors import CursorLog
 from .drawing import ModelDraws
 from .entropy import CommonEntropy
@@ -47,18 +48,9 @@ class Training:
     rank, world_size : int
     objects : iterable of object
         What came from the notebook: its models are known from the start, others when they are first called.
-    global_numbers : bool
-        Whether the cell sees global batches (`global_view`) or the rank's own.
-    global_draws : bool
-        Whether models and data sets draw for the whole batch, of which ranks take their rows (`drawing`), or each rank for itself.
-    global_batchnorm : bool
-        Whether BatchNorm inside models takes the statistics of the whole batch, or each rank those of its share.
-    per_rank_batches : bool
-        Whether a loader's ``batch_size`` is that of each rank, and not of all of them together.
-    split_evaluation : bool
-        Whether loaders are split in evaluation too.
-    split_inputs : bool
-        Whether models in training share out what they are called on where no loader did.
+    conventions : Conventions
+    count_targets : bool
+        The targets of every batch are counted from the start: a loss has been given one that it ignores.
     control : Control
     observer : Observer
     timing : Timing
@@ -77,12 +69,7 @@ class Training:
         rank: int,
         world_size: int,
         objects: Iterable[object],
-        global_numbers: bool,
-        global_draws: bool = False,
-        global_batchnorm: bool = False,
-        per_rank_batches: bool = False,
-        split_evaluation: bool = False,
-        split_inputs: bool = False,
+        conventions: Conventions,
         count_targets: bool = False,
         control: Control,
         observer: Observer,
@@ -103,7 +90,7 @@ class Training:
         shared = world_size > 1
         self._view = (
             GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._say_whole)
-            if shared and global_numbers
+            if shared and conventions.global_numbers
             else None
         )
         self._gradients = (
@@ -115,19 +102,19 @@ class Training:
         self._loading_stream = LoadingStream(rank) if shared else None
         self._draws = (
             ModelDraws(self._model_stream, on_apart=self._say_apart)
-            if global_draws and self._view is not None and self._model_stream is not None
+            if conventions.global_draws and self._view is not None and self._model_stream is not None
             else None
         )
         self._entropy = CommonEntropy(run_id)
         self._alone = Alone(sources or {})
-        self._normalization = GlobalNormalization() if global_batchnorm and self._view is not None else None
+        self._normalization = GlobalNormalization() if conventions.global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
             stream=self._model_stream,
             view=self._view,
             draws=self._draws,
             normalization=self._normalization,
-            inputs=InputShares(lambda total: self._shares(total)[rank], self._on_input_shared) if split_inputs and shared else None,
+            inputs=InputShares(self._own_share, self._on_input_shared) if conventions.split_inputs and shared else None,
             on_sequence=self._say_sequence,
         )
         objects = list(objects)
@@ -136,11 +123,11 @@ class Training:
         for module in outermost(objects):
             self._models.know(module)
         self._loaders = SharedLoaders(
-            share=lambda total: self._shares(total)[rank],
+            share=self._own_share,
             training=self._models.training,
             # What draws or counts over the batch, as models in training mode do, is to see all of it.
-            split_evaluation=lambda: split_evaluation and shared and not self._models.any_training(),
-            together=world_size if per_rank_batches else 1,
+            split_evaluation=lambda: conventions.split_evaluation and shared and not self._models.any_training(),
+            together=world_size if conventions.per_rank_batches else 1,
             place=placed if self._view is not None else lambda batch, _share, _layout: batch,
             agree=Exchange.objects if shared else None,
             on_batch=self._on_batch,
@@ -149,7 +136,7 @@ class Training:
             on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self._shares) if shared else None,
             stream=self._loading_stream,
-            whole_draws=not shared or (global_draws and global_numbers),
+            whole_draws=not shared or (conventions.global_draws and conventions.global_numbers),
             cursors=cursor_log,
         )
 
@@ -206,7 +193,7 @@ class Training:
         self._shared_out |= bool(tensors)
         result: dict[str, torch.Tensor] = {}
         for name, tensor in tensors.items():
-            share = self._shares(tensor.shape[0])[self.rank]
+            share = self._own_share(tensor.shape[0])
             result[name] = place(tensor[share.loaded], Shard(0, share))
         return result
 
@@ -314,6 +301,10 @@ class Training:
         return 1.0 / self._world_size if self._share is None else self._share.weight
 
     # -- shares ------------------------------------------------------------------------------------------------------
+
+    def _own_share(self, total: int) -> Share:
+        """Return the rank's part of a batch of `total` samples."""
+        return self._shares(total)[self.rank]
 
     def _shares_of(self, total: int) -> tuple[Share, ...]:
         return tuple(share_of(total, rank, self._speeds) for rank in range(self._world_size))

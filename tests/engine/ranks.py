@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.control import Control
+from jupyter_dtrain.engine.conventions import Conventions
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
 from jupyter_dtrain.engine.process_group import ProcessGroup, Rendezvous
@@ -167,12 +168,12 @@ class Run:
         self.timing = Timing(rank, torch.device("cpu"))
 
     def training(self, *objects: object, **options: Any) -> Training:
-        """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Training`."""
+        """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Conventions`."""
         return Training(
             rank=self.rank,
             world_size=self.world_size,
             objects=objects,
-            **{"global_numbers": True, **options},
+            conventions=Conventions(**options),
             control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT)),  # type: ignore[attr-defined]
             observer=Observer(self.rank),
             timing=self.timing,

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from jupyter_dtrain.engine.control import Control
+from jupyter_dtrain.engine.conventions import Conventions
 from jupyter_dtrain.engine.loops import Loops
 from jupyter_dtrain.engine.notes import Notes
 from jupyter_dtrain.engine.observe import Observer
@@ -99,8 +100,7 @@ def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size:
         rank=rank,
         world_size=world_size,
         objects=models_in(namespace),
-        global_numbers=True,
-        global_draws=True,
+        conventions=Conventions(global_draws=True),
         control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(0, torch.device("cpu")),

@@ -61,6 +61,7 @@ ENGINE_ORDER = [
     "process_group",
     "randomness",
     "shares",
+    "conventions",
     "modules",
     "device_names",
     "devices",
