@@ -29,7 +29,7 @@ class Waits(torch.utils.data.Dataset):
             import threading
             threading.Event().wait()  # a lock that another thread held when the worker was forked
         return torch.ones(1)
-loader, model = DataLoader(Waits(), batch_size=8, num_workers=1), nn.Linear(1, 1)
+loader, model = DataLoader(Waits(), batch_size=8, num_workers=1, multiprocessing_context='fork'), nn.Linear(1, 1)
 """
 
 

@@ -48,6 +48,7 @@ def opening(tmp_path_factory, request):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("IPYTHONDIR", str(folder / ".ipython"))
             patch.setenv("OMP_NUM_THREADS", "1")
+            patch.setenv("PYTHON_COLORS", "0")  # since Python 3.14 a help text has them
             patch.setenv("PYTHONPATH", str(request.config.rootpath))  # this checkout, installed or not
             notebook = Notebook(folder)
         opened.append(notebook)

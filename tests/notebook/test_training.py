@@ -376,7 +376,8 @@ class Noisy(torch.utils.data.Dataset):
         return 12
     def __getitem__(self, index):
         return torch.rand(6) + index, torch.rand(1)
-loader = torch.utils.data.DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+workers = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork"}
+loader = torch.utils.data.DataLoader(Noisy(), batch_size=4, shuffle=True, **workers)
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 seen = []
