@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from .reports import Reports
 from .rescue import Rescue
 from .results import Home
 from .rules.losses import CountTargets
+from .same_end import all_failed_alike
 from .sent_modules import found_by_name
 from .shown import Count, Shown
 from .snapshots import Snapshots
@@ -171,12 +172,14 @@ class CellRun:
             try:
                 with interrupts.allowed():
                     value, stopped = self._run_code()
-                    changed, unchanged = self._home.changed_and_not()
-                    value, *_ = training.settle(value, self._namespace, *changed, unchanged=unchanged)
+                    value = self._settled(value)
             except BaseException as error:
                 failure = describe(error)
                 count_targets = isinstance(error, CountTargets)
                 forget_frames(error)
+                if not count_targets and self._failed_alike(failure):
+                    with suppress(Exception):  # what is not whole stays behind, as after any other error
+                        self._settled(None)
             self._rescue.stand_down()
         self._control.close()
         outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets)
@@ -214,6 +217,17 @@ class CellRun:
             for name, part in self._shared_out.items():
                 if self._namespace.get(name) is part:  # the notebook's own is as it was
                     self._namespace[name] = self._whole[name]
+
+    def _failed_alike(self, failure: Failure) -> bool:
+        if failure.secondary or failure.memory or not isinstance(self._training, Training) or self._task.world_size == 1:
+            return False
+        return all_failed_alike(failure, self._control, step=self._reports.observer.step)
+
+    def _settled(self, value: Any) -> Any:
+        """Return the cell's value as a whole, after the same has been done to its names and to what it changed. A collective."""
+        changed, unchanged = self._home.changed_and_not()
+        value, *_ = self._training.settle(value, self._namespace, *changed, unchanged=unchanged)
+        return value
 
     def _with_results(self, outcome: Outcome, value: object = None, *, skip: Mapping[str, object] | None = None) -> Outcome:
         """Return an outcome with what goes home, but for what is in `skip`."""

@@ -167,11 +167,12 @@ class Control:
         self._wait(keys)
         return all(self._store.get(key).decode() == text for key in keys)
 
-    def all_here(self, topic: str, limit: timedelta) -> bool:
-        """Return whether all ranks call this within `limit`, the same answer on all that do."""
+    def all_here(self, topic: str, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Return whether all ranks call this within `limit` and before `unless` is true, the same answer on all that do."""
         self.tell(topic, "")
         end = time.monotonic() + limit.total_seconds()
-        there = self._wait([f"{topic}/{rank}" for rank in range(self._world_size)], unless=lambda: time.monotonic() > end)
+        keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
+        there = self._wait(keys, unless=lambda: time.monotonic() > end or unless())
         # Who comes first decides: another may come just when this one gives up.
         return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
 

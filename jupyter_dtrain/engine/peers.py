@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import socket
 import struct
 import sys
@@ -102,6 +103,15 @@ class Peers:
         if len(found) < size:
             raise _lost(rank)
         return found
+
+    def has_news(self) -> bool:
+        """Return whether another rank has sent something that was not received, or has left."""
+        poll = select.poll()
+        for connection in self._sockets.values():
+            if connection.fileno() < 0:  # this one has left
+                return True
+            poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """End the connections, which frees ranks that wait for this one."""

@@ -40,6 +40,15 @@ class SharedMemory:
         self._bytes = [torch.frombuffer(memory, dtype=torch.uint8) for memory in peers.memory]
         self._typed: dict[torch.dtype, list[list[torch.Tensor]]] = {}
 
+    @property
+    def number(self) -> int:
+        """How many pieces have been exchanged."""
+        return self._number
+
+    def is_awaited(self) -> bool:
+        """Return whether another rank has come to an exchange, and waits there, or has left."""
+        return self._peers.has_news()
+
     def close(self) -> None:
         """Leave, which frees ranks that wait for this one."""
         self._peers.close()

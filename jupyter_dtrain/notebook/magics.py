@@ -122,7 +122,7 @@ class DistributeMagics(Magics):
         value = None
         if result.first is not None:
             value = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
-            # After an error the batches of that moment stay behind, which nobody misses and which would hide the error.
+            # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
             for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
         result.taken()

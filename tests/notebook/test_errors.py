@@ -206,6 +206,28 @@ def test_an_error_after_some_steps_leaves_the_steps_that_were_done(notebook):
     assert trained == [pytest.approx(row, abs=1e-12) for row in notebook.value("model.weight.tolist()")]
 
 
+BEHIND = """losses = []
+for x, in loader:
+    loss = model(x).square().mean()
+    losses.append(loss.detach())
+    kept.append(x)
+    {error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "name"), [("undefined", "NameError"), ("x @ inputs", "RuntimeError"), ("model(x[:, :1])", "RuntimeError")]
+)
+def test_an_error_of_all_ranks_leaves_what_the_cell_has_of_its_batches(notebook, error, name):
+    setup = MODEL + "from torch.utils.data import DataLoader, TensorDataset\nloader = DataLoader(TensorDataset(inputs), batch_size=3)\n"
+    left = "torch.cat([t.detach().flatten() for t in (x, loss, *losses, *kept)]).tolist()"
+    notebook.run(setup + "kept, x = [], 'of another cell'")
+    assert notebook.fail("%%distribute --engines 2\n" + BEHIND.format(error=error)).error[0] == name
+    after = notebook.value(left)
+    notebook.run(setup + "kept = []\n" + BEHIND.format(error="break"))
+    assert after == pytest.approx(notebook.value(left), abs=1e-6)
+
+
 ONE_RANK = """%%distribute --engines {engines}
 import torch.distributed
 for step in range(3):

@@ -87,6 +87,7 @@ ENGINE_ORDER = [
     "loops",
     "event_loop",
     "cell",
+    "same_end",
     "files",
     "event_writers",
     "sent_modules",
