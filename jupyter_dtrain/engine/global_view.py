@@ -41,7 +41,7 @@ _TRANSFORMS = (
 _NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
-_apply = torch.autograd.Function.__dict__["apply"].__func__
+_APPLY = torch.autograd.Function.__dict__["apply"]  # a class method of Python's, or since PyTorch 2.15 of C++'s
 
 
 class NotPerSample(Exception):
@@ -98,12 +98,12 @@ class GlobalView:
     def _own_functions(self) -> Callable[..., Any]:
         """Return what runs functions of the user's own: their backward passes get what PyTorch's engine hands them, plain tensors."""
 
-        @wraps(_apply)
+        @wraps(torch.autograd.Function.apply)
         def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
             if any(isinstance(arg, GlobalTensor) for arg in args):
                 self._rules.on_whole(function.__name__)
                 args = self._rules.whole(args)
-            result = _apply(function, *args, **kwargs)
+            result = _APPLY.__get__(None, function)(*args, **kwargs)
             self.functions.see(function, args, result)
             return result
 

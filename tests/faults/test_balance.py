@@ -20,7 +20,8 @@ class SlowOnOneEngine(TensorDataset):
 torch.manual_seed(0)
 inputs = torch.randn(500, 32)
 targets = torch.sin(inputs.sum(1, keepdim=True))
-loader = DataLoader(SlowOnOneEngine(inputs, targets), batch_size=96, shuffle=True, num_workers={workers})
+data, forked = SlowOnOneEngine(inputs, targets), "fork" if {workers} else None
+loader = DataLoader(data, batch_size=96, shuffle=True, num_workers={workers}, multiprocessing_context=forked)
 model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 history = []
