@@ -38,6 +38,17 @@ class Baseline:
         mappings = PrivateMappings()
         with collection_paused():
             self._before = [(type(obj), _mark_without_reading(obj, mappings) or _mark(obj), attributes_of(obj)) for obj in objects]
+            self._leave_out_attributes()
+
+    def _leave_out_attributes(self) -> None:
+        """Look at a dict that ``__setstate__`` has made the attributes of an object (``self.__dict__ = state``) as these only.
+
+        What is put in there may be nothing that can be sent (weak references), and the object itself says how it is.
+        """
+        own = {id(vars(obj)) for obj, (_, _, attributes) in zip(self.objects, self._before, strict=True) if attributes and _has_dict(obj)}
+        for index, obj in enumerate(self.objects):
+            if type(obj) is dict and id(obj) in own:
+                self._before[index] = dict, _AS_ATTRIBUTES, None
 
     def changed(self) -> dict[int, Contents]:
         """Return what is new in the objects that have changed since, by their index."""
@@ -121,7 +132,16 @@ def _mark(obj: Any) -> Any:
     return items if items is None or isinstance(items, list | bytes) else pickle.dumps(items)
 
 
+def _has_dict(obj: object) -> bool:
+    return type(getattr(obj, "__dict__", None)) is dict
+
+
+_AS_ATTRIBUTES = object()
+
+
 def _differs(obj: Any, before: Any) -> bool:
+    if before is _AS_ATTRIBUTES:
+        return False
     if isinstance(before, _Untouched):
         if isinstance(obj, torch.Tensor) and obj.requires_grad:
             return True
