@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, cast
 
 import cloudpickle
@@ -129,8 +129,10 @@ def _reference(target: Any = None) -> weakref.ref[Any]:
 
 
 def _is_found_by_name(method: MethodType) -> bool:
-    found = getattr(method.__self__, method.__name__, None)
-    return isinstance(found, MethodType) and found.__func__ in (method.__func__, stands_for(method.__func__))
+    found, original = getattr(method.__self__, method.__name__, None), stands_for(method.__func__)
+    if isinstance(found, BuiltinMethodType):  # since PyTorch 2.15 `apply` is one
+        return original is not None
+    return isinstance(found, MethodType) and found.__func__ in (method.__func__, original)
 
 
 def stands_for(obj: object) -> Any:

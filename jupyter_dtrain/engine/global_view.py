@@ -98,7 +98,7 @@ class GlobalView:
     def _own_functions(self) -> Callable[..., Any]:
         """Return what runs functions of the user's own: their backward passes get what PyTorch's engine hands them, plain tensors."""
 
-        @wraps(torch.autograd.Function.apply)
+        @wraps(getattr(_APPLY, "__func__", _APPLY))
         def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
             if any(isinstance(arg, GlobalTensor) for arg in args):
                 self._rules.on_whole(function.__name__)
