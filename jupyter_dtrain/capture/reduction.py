@@ -30,6 +30,7 @@ from .imports import brought
 from .library_functions import reduced_library_function
 from .library_state import become, reduced_state
 from .open_files import reduced_file
+from .own_objects import reduced_own
 from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
 from .tensors import reduced_tensor
@@ -67,7 +68,9 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case ModuleType():
             return _module(obj, words)
         case dict() | list():
-            return _container(obj)
+            return _container(obj) if (own := reduced_own(obj)) is NotImplemented else own
+        case torch.distributions.transforms._InverseTransform():
+            return getattr, (obj._inv, "inv")  # which it forgets, and is nothing without
         case torch.finfo() | torch.iinfo():
             return type(obj), (getattr(torch, obj.dtype),)
         case cached_property():
@@ -85,8 +88,14 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
-    ways: tuple[Callable[[Any], Any], ...] = (reduced_file, reduced_state, reduced_compiled, _of_library, _as_it_was)
+    ways: tuple[Callable[[Any], Any], ...] = (reduced_file, _of_file, reduced_own, reduced_state, reduced_compiled, _of_library, _as_it_was)
     return next((found for way in ways if (found := way(obj)) is not NotImplemented), NotImplemented)
+
+
+def _of_file(obj: Any) -> Any:
+    if type(obj) is not MethodType or reduced_file(obj.__self__) is NotImplemented:
+        return NotImplemented
+    return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
 
 
 def _of_library(obj: Any) -> Any:

@@ -151,6 +151,29 @@ def _set_matplotlib_parameters(parameters: Mapping[str, Any]) -> None:
     matplotlib.rcParams.update(parameters)
 
 
+def _figures_drawn_by() -> str | None:
+    """Return what draws figures, where the notebook has chosen it and it needs no window; ``None``: what the environment says."""
+    matplotlib = sys.modules.get("matplotlib")
+    if matplotlib is None:
+        return None
+    chosen = _short(dict.get(matplotlib.rcParams, "backend"))
+    return chosen if chosen in _WITHOUT_A_WINDOW and chosen != _short(_usual_backend()) else None
+
+
+def _draw_figures_by(backend: str | None) -> None:
+    importlib.import_module("matplotlib").use(backend or _usual_backend())
+
+
+def _usual_backend() -> str:
+    return os.environ.get("MPLBACKEND", "agg")
+
+
+def _short(backend: Any) -> str:
+    return str(backend).lower().removeprefix("module://matplotlib_inline.backend_")
+
+
+_WITHOUT_A_WINDOW = frozenset({"inline", "agg", "svg", "pdf", "ps", "cairo"})
+
 _SETTINGS = {
     "torch.set_printoptions": _Setting(_torch_printing, lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options)),
     "torch.set_float32_matmul_precision": _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -171,5 +194,6 @@ _SETTINGS = {
     _SOME_OF_IT: _Setting(dict, _update_environment),
     "pandas.set_option": _Setting(_pandas_options, _set_pandas_options),
     "matplotlib.rcParams": _Setting(_matplotlib_parameters, _set_matplotlib_parameters),
+    "matplotlib.use": _Setting(_figures_drawn_by, _draw_figures_by),
     "InlineBackend.figure_formats": _Setting(figure_formats, set_figure_formats),
 }

@@ -19,7 +19,7 @@ def reduced_tensor(tensor: torch.Tensor) -> Any:
     if is_lazy(tensor):
         return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
     if not tensor.is_leaf:
-        return _without_graph, (tensor.detach(),)
+        return _without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None)
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented
@@ -55,7 +55,10 @@ class _GraphElsewhere(torch.autograd.Function):
         )
 
 
-def _without_graph(tensor: torch.Tensor) -> torch.Tensor:
+def _without_graph(tensor: torch.Tensor, retained: torch.Tensor | None) -> torch.Tensor:
     with torch.enable_grad():
         result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
+    if retained is not None:
+        result.retain_grad()
+        result.grad = retained
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Protocol
 from unittest import mock
 
@@ -49,6 +50,7 @@ class DrawnAgain:
         """Watch who takes and sets random states, until the end of the ``with`` block."""
         get, put = torch.get_rng_state, torch.set_rng_state
 
+        @wraps(get)
         def get_rng_state() -> torch.Tensor:
             state, caller = get(), _caller()
             if caller == _CHECKPOINT and (again := self._modes[-1].again() if self._modes else self._keep()) is not None:
@@ -58,6 +60,7 @@ class DrawnAgain:
             state.__dict__["_depth"] = len(self._modes)
             return state
 
+        @wraps(put)
         def set_rng_state(new_state: torch.Tensor) -> None:
             caller = _caller()
             if caller == _CHECKPOINT and (again := new_state.__dict__.get("_again")) is not None:

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from hashlib import shake_256
 from pathlib import Path
 from traceback import walk_stack
@@ -63,9 +64,11 @@ class CommonEntropy:
         def seed(generator: random.Random, a: Any = None, version: int = 2) -> None:
             seed_with(generator, self._bits(128) if a is None else a, version)
 
+        @wraps(seed_global)
         def seed_of_module(a: Any = None, version: int = 2) -> None:
             seed_global(self._bits(128) if a is None else a, version)
 
+        @wraps(seed_torch)
         def torch_seed() -> int:
             common = self._bits(63)
             if common is None:

@@ -47,7 +47,7 @@ class _Settling:
             return seen[id(value)][1]
         if isinstance(value, GlobalTensor):
             whole = self._whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
-            if value.is_leaf and (gradient := value.grad) is not None:
+            if (value.is_leaf or value.retains_grad) and (gradient := value.grad) is not None:
                 whole.grad = self._whole(gradient).detach()
             seen[id(value)] = value, whole
             return whole

@@ -27,7 +27,7 @@ def made_again(monkeypatch):
 def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
-    assert len(before) == 16
+    assert len(before) == 17
     assert pickle.loads(pickle.dumps(before)) == before
 
 
@@ -43,6 +43,7 @@ def test_all_are_known_and_can_be_sent():
         lambda: Distribution.set_default_validate_args(not Distribution._validate_args),  # torch.compile may have switched it off before
         lambda: pandas.set_option("display.precision", 2),
         lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
+        lambda: matplotlib.use("svg"),
         lambda: warnings.filterwarnings("ignore", "of this kind", UserWarning),
     ],
 )

@@ -34,11 +34,11 @@ def as_passes_have_them(rules: Rules) -> None:
                 source.grad = part_of_gradient(rules, source.grad, placement)
 
 
-def is_leaf(_rules: Rules, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """Return whether a graph begins with the tensor, which a model may have made and returned."""
+def in_graph(_rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """Return what the tensor is in its graph, which a model may have made and returned: where it begins, where a gradient is kept."""
     source = source_of(args[0])
     with torch._C.DisableTorchFunctionSubclass():
-        return source.is_leaf
+        return func(source)
 
 
 def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) -> GlobalTensor:

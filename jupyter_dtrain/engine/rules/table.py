@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from .dispatch import Rule, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
-from .gradients import backward, grad, gradient, is_leaf
+from .gradients import backward, grad, gradient, in_graph
 from .indexing import gather, index, look_up, select
 from .inner import FFT_NAMES, NAMES, inner
 from .likes import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
@@ -177,7 +177,7 @@ def _table() -> dict[Any, Rule]:
     add(local_value, _properties(_VALUES))
     add(local_value, _named(_METHODS, torch.Tensor))
     add(local_value, [torch.is_tensor, torch.is_floating_point, torch.is_complex])
-    add(is_leaf, _properties("is_leaf"))
+    add(in_graph, _properties("is_leaf retains_grad"))
     add(gradient, _properties("grad"))
     add(backward, [torch.Tensor.backward])
     add(grad, [torch.autograd.grad])
