@@ -1,6 +1,7 @@
-# What the modules draw with, by names of its own: the same streams as `random` and `numpy.random`, seeded in the cell as well.
+# What the modules draw with and write to, by names of its own: the same streams as `random`, `numpy.random` and `sys.stdout`.
 # %% setup
 import random
+import sys
 from random import choices, sample, shuffle
 
 import numpy as np
@@ -13,6 +14,7 @@ random.seed(1)
 np.random.seed(2)
 x = torch.randn(30, 4)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True, generator=default_generator)
+write = sys.stdout.write
 model = nn.Linear(4, 1)
 opt = torch.optim.SGD(model.parameters(), lr=0.05)
 # %% cell
@@ -32,6 +34,6 @@ for epoch in range(2):
         drawn.append((random.random(), randint(1, 1000), permutation(4).tolist(), torch.rand(1, generator=default_generator).item()))
     seed(epoch)
     np.random.seed(epoch)
-    print(f"epoch {epoch}: {drawn[-1][:3]}")
+    write(f"epoch {epoch}: {drawn[-1][:3]}\n")
 # %% compare
 model.state_dict(), drawn, (randint(1, 1000), random.random(), float(randn()), np.random.rand(), seed(4), random.random(), seed == random.seed)
