@@ -80,7 +80,7 @@ class Rules:
         if isinstance(value, GlobalTensor):
             return self._whole_tensor(value)
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(self.whole(item) for item in value)
+            return value if _PLAIN.issuperset(map(type, value)) else type(value)(self.whole(item) for item in value)
         if isinstance(value, dict):
             return {key: self.whole(item) for key, item in value.items()}
         return value
@@ -206,6 +206,7 @@ def global_shape(tensor: GlobalTensor) -> torch.Size:
 
 
 _MISSING = object()
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
 
 
 def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: int = 1) -> tuple[int, ...] | None:
