@@ -18,6 +18,8 @@ import torch
 
 def reduced_own(obj: Any) -> Any:
     """Return how `obj` reduces if it is one of these: as that of the process that reads it; else ``NotImplemented``."""
+    if type(obj).__name__ not in _KINDS:  # nearly everything is asked
+        return NotImplemented
     return next(((_own, (name,)) for name, own in _all().items() if obj is own), NotImplemented)
 
 
@@ -36,3 +38,4 @@ def _all() -> dict[str, Any]:
 
 
 _PARAMETERS = "matplotlib.rcParams"
+_KINDS = frozenset({"Random", "RandomState", "Generator", "_Environ", "RcParams"})

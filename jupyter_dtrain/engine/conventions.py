@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """What one rank does of the whole, as the user has chosen it; the defaults are without the devices' part in the choice.
+    """What one rank does of the whole, as the options say. Without any: numbers over the whole batch, the rest each rank for itself.
 
     Attributes
     ----------
