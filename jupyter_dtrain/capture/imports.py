@@ -12,7 +12,6 @@ import dis
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
@@ -22,7 +21,17 @@ from .originals import everything
 _IMPORTS, _SETS = dis.opmap["IMPORT_NAME"], dis.opmap["STORE_GLOBAL"]
 
 
-_brought: dict[str, int] = {}  # modules that only cells on engines import: when they came home with a name, in ns since the epoch
+Stamp = tuple[int, int]  # time of a file's last change in ns, and its size in bytes
+_brought: dict[str, Stamp] = {}  # modules that only cells on engines import: how their files were when they came home with a name
+
+
+def stamp_of(module: ModuleType) -> Stamp:
+    """Return what tells whether the file of `module` is another than before. No clock is asked: a file's may be another than Python's."""
+    try:
+        found = os.stat(str(getattr(module, "__dict__", {}).get("__file__")))  # noqa: PTH116  # a text, as Python has it
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
 
 
 @contextmanager
@@ -32,15 +41,12 @@ def brought() -> Iterator[None]:
     try:
         yield
     finally:
-        _brought.update(dict.fromkeys(set(sys.modules) - before, time.time_ns()))
+        _brought.update({name: stamp_of(module) for name in set(sys.modules) - before if (module := sys.modules.get(name)) is not None})
 
 
 def _is_outdated(module: ModuleType) -> bool:
     """Return whether a module that came home with a name was edited since: the cell reads it again."""
-    try:
-        return module.__name__ in _brought and os.stat(str(module.__file__)).st_mtime_ns > _brought[module.__name__]  # noqa: PTH116
-    except OSError:
-        return False
+    return module.__name__ in _brought and stamp_of(module) != _brought[module.__name__]
 
 
 def imported_names(tree: ast.AST) -> frozenset[str]:

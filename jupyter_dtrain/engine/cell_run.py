@@ -190,6 +190,7 @@ class CellRun:
         """Let everything take part in what the cell does, until the end of the ``with`` block."""
         task, rank, is_training = self._task, self._task.rank, isinstance(self._training, Training)
         with ExitStack() as stack:
+            stack.callback(_modules.note)
             if self._snapshots is not None:
                 stack.enter_context(self._snapshots.finished())
             stack.enter_context(self._training.installed())

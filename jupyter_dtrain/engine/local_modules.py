@@ -7,44 +7,38 @@ the engine imported for an earlier cell, so an engine forgets that when the user
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import time
 from pathlib import Path
 
 from ..capture.bundle import modules_beside
-
-Stamp = tuple[int, int]  # time of the last change in ns, and size in bytes
+from ..capture.imports import Stamp, stamp_of
 
 
 class LocalModules:
-    """What an engine has imported from the notebook's folder, and when it was written."""
+    """What an engine has imported from the notebook's folder, and how its files were when it did."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, Stamp] = {}
-        self._last_cell = 0  # when it began, in ns since the epoch
+        self._folder = Path()
+        self._began = 0  # when the cell did, in ns since the epoch
 
     def refresh(self, folder: Path) -> None:
-        """Forget all modules beside the notebook if one of them was edited: others may have taken names from it."""
-        modules = modules_beside(folder)
-        found = {module.__name__: _stamp(str(module.__file__)) for module in modules}
-        if any(self._is_edited(name, stamp) for name, stamp in found.items()):
+        """Before a cell: forget all modules beside the notebook if one of them was edited, as others may have taken names from it."""
+        found = _stamps_of(folder)
+        if any(self._stamps.get(name) != stamp for name, stamp in found.items()):
             for name in found:
                 del sys.modules[name]
-            found = {}
+            self._stamps = {}
             importlib.invalidate_caches()
-        self._stamps = found
-        self._last_cell = time.time_ns()
+        self._folder, self._began = folder, time.time_ns()
 
-    def _is_edited(self, name: str, stamp: Stamp) -> bool:
-        if name in self._stamps:
-            return self._stamps[name] != stamp
-        return stamp[0] >= self._last_cell  # the last cell imported it, perhaps before this change
+    def note(self) -> None:
+        """Behind it: note what it has imported. What was written meanwhile was so perhaps after that."""
+        found = {name: stamp for name, stamp in _stamps_of(self._folder).items() if name in self._stamps or stamp[0] < self._began}
+        self._stamps = {name: self._stamps.get(name, stamp) for name, stamp in found.items()}
 
 
-def _stamp(file: str) -> Stamp:
-    try:
-        found = os.stat(file)  # noqa: PTH116  # a text, as Python has it
-    except OSError:
-        return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+def _stamps_of(folder: Path) -> dict[str, Stamp]:
+    """Return the modules beside the notebook that are imported, each with how its file is now."""
+    return {module.__name__: stamp_of(module) for module in modules_beside(folder)}

@@ -97,6 +97,7 @@ def run(
     random_state.set()
     with found_by_name(tracked, namespace), devices.in_place():
         value = run_cell(source, "<cell>", namespace)
+    _modules.note()
     packed, not_returned = home.pack(value)
     return to_parcel(packed, blobs), not_returned, RandomState.now()
 
