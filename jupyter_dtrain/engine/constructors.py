@@ -15,10 +15,12 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.autograd.variable import VariableMeta
+from torch.utils._device import _device_constructors
 
 from .placements import GlobalTensor
 
 _OF_TYPES = [name for name in dir(torch) if name.endswith("Tensor") and type(getattr(torch, name)).__name__ == "tensortype"]
+_device_constructors()  # remembers which functions `with torch.device(…)` is for: PyTorch's own, and not what takes their place
 _SPARSE = [name for name in dir(torch) if name.startswith("sparse_") and name.endswith("_tensor")]
 
 

@@ -26,12 +26,15 @@ import torch
 from torch import nn
 
 from .alone import all_ranks_come
+from .exchange import Exchange
 from .identity import IdentityMap
-from .leaf_hooks import hooks_after_reduction
+from .leaf_hooks import hooks_after_reduction, hooks_set_aside
 from .modules import Found, parameters_in
 from .nested import NestedPasses
-from .placements import GlobalTensor, Partial, Shard, is_of_share, part_of
+from .placements import GlobalTensor, Partial, Shard, is_of_share, part_of, place
 from .reducer import Reducer
+
+_grad = torch.autograd.grad
 
 MAX_REDUCERS = 8
 """Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
@@ -49,6 +52,8 @@ class GradientSync:
         Told when the rank's own gradients are there, and those of other ranks are waited for.
     is_alike : callable
         Returns whether all ranks have the same root, and will have the same gradients: an average of equal numbers may differ from them.
+    whole : callable, optional
+        Returns a tensor that spans the ranks as a whole, with its graph. ``None``: the cell sees the ranks' own numbers.
     """
 
     def __init__(
@@ -58,8 +63,9 @@ class GradientSync:
         weight_of: Callable[[torch.Tensor], float],
         on_computed: Callable[[], None],
         is_alike: Callable[[torch.Tensor], bool] = lambda _: False,
+        whole: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        self._world_size = world_size
+        self._world_size, self._whole = world_size, whole
         self._weight_of, self._is_alike = weight_of, is_alike
         self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
@@ -112,6 +118,12 @@ class GradientSync:
             self._run(original, roots, scaled, leaves=(), inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
+        for leaf in wanted:
+            if isinstance(leaf.grad, GlobalTensor) and self._whole is not None:  # the cell has set it, and the pass adds to it
+                leaf.grad = self._whole(leaf.grad).detach()
+        if self._whole is not None and options.get("create_graph"):
+            self._with_graph(original, roots, scaled, self._ordered(wanted), inputs)
+            return
         loss = roots[0].detach() if inputs is None and _is_exchanged(tensors[0]) and roots[0].numel() == 1 else None
         reducer = self._reducer_for(wanted, complete=len(wanted) == len(reached), loss=loss, backward=original)
         if len(wanted) != len(reached) and not reducer.may_lack_leaves:
@@ -131,6 +143,37 @@ class GradientSync:
                 leaf.grad = None  # as on one process: an optimizer passes it over
         if loss is not None:
             reducer.give(tensors[0])
+
+    def _with_graph(
+        self,
+        original: Callable[..., None],
+        roots: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+        shared: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor] | None,
+    ) -> None:
+        """Run a pass whose gradients have a graph themselves, which the reducer cannot give them; ranks have the leaves `shared` in common.
+
+        A pass of PyTorch's own adds the sums to the leaves, so that hooks see them, and the next pass finds what it would find otherwise.
+        """
+        assert self._whole is not None
+        kept = None if inputs is None else {id(tensor) for tensor in inputs}
+        there = {id(leaf) for leaf in shared}
+        own = [leaf for leaf in leaves_of(roots, of=_any_leaf_of) if id(leaf) not in there and (kept is None or id(leaf) in kept)]
+        with hooks_set_aside(shared), torch._C.DisableTorchFunctionSubclass():  # a batch may be among its own leaves
+            found: list[torch.Tensor | None] = [*_grad(roots, [*shared, *own], gradients, create_graph=True, allow_unused=True)]
+        parts = list(zip(shared, found[: len(shared)], strict=True))
+        reached = Exchange.total(torch.tensor([gradient is not None for _, gradient in parts], device="cpu")).tolist()
+        there_are = [pair for pair, by_any in zip(parts, reached, strict=True) if by_any]
+        averaged = [torch.zeros_like(leaf) if gradient is None else gradient / self._world_size for leaf, gradient in there_are]
+        sums = [self._whole(place(part, Partial())) for part in averaged]
+        with torch.enable_grad():
+            ends = [leaf.view_as(leaf) for leaf, _ in there_are]
+        original(ends, sums, create_graph=True)
+        with torch._C.DisableTorchFunctionSubclass():
+            for leaf, gradient in zip(own, found[len(shared) :], strict=True):
+                if gradient is not None:
+                    leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
 
     def _run(
         self,

@@ -94,7 +94,13 @@ class Training:
             else None
         )
         self._gradients = (
-            GradientSync(world_size=world_size, weight_of=self._weight_of, on_computed=self._on_computed, is_alike=self._is_alike)
+            GradientSync(
+                world_size=world_size,
+                weight_of=self._weight_of,
+                on_computed=self._on_computed,
+                is_alike=self._is_alike,
+                whole=self._view.whole if self._view is not None else None,
+            )
             if shared
             else None
         )
