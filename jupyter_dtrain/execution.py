@@ -120,6 +120,19 @@ class Execution:
             ends[0].outcome = replace(saved, rank=0, failure=None) if saved is not None else None
         return ends
 
+    def show_held(self) -> None:
+        """Show what the ranks have held back; the run has ended."""
+        for end in self._ends.values():
+            for kind, shown in end.outcome.held if end.outcome is not None else ():
+                if kind == "stdout" and self._lines is not None:
+                    self._lines.stream(end.rank, kind, shown)
+                elif end.rank == 0 and kind == "stdout":
+                    self._output.stream(kind, shown)
+                elif end.rank == 0:
+                    self._output.display(shown, update=shown["update"])
+        if self._lines is not None:
+            self._lines.flush()
+
     def _submit(self) -> None:
         encoded = pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL)
         for rank, engine_id in enumerate(self._group.engine_ids):

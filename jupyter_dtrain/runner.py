@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from .capture.pickling import Packed
+from .engine.file_log import go_on_from
 from .engine.task import Outcome, Resume, Task
 from .engines import Engines
 from .errors import CheckpointError, ClusterError, StoreError, UsageError
@@ -22,7 +23,7 @@ from .runs.recorder import RunRecorder
 from .runs.recording import Recording
 from .runs.store import RunStore
 from .supervision.checkpoint import Checkpoint, Wanted, step_of
-from .supervision.checkpoints import CheckpointFolder
+from .supervision.checkpoints import FILE_LOG, CheckpointFolder
 from .supervision.keeper import SnapshotKeeper
 from .supervision.supervisor import Supervisor
 from .supervision.writer import CheckpointWriter
@@ -131,6 +132,7 @@ class Runner:
             )
         with recording.failing("broken off"):
             task = work.task(group, blobs, run_id=recording.run_id)
+            task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
             writer = None if options.strategy == "none" else self._writer(recording, task, output)
         return self._carry_out(group, task, keeper, writer, recording, output)
@@ -194,12 +196,14 @@ class Runner:
                 device=group.cluster.device_plans[0].device,
                 blob_folder=blobs.path,
                 snapshot_folder=snapshot_folder,
+                file_log=record.folder / FILE_LOG,
                 elastic=(min(kept.elastic[0], group.num_ranks), group.num_ranks) if kept.elastic is not None else None,
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
             keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
+        go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)
         forget_results(record.folder)
         return self._carry_out(group, task, keeper, writer, recording, output), values
 

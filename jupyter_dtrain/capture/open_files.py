@@ -13,7 +13,9 @@ import io
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -28,15 +30,43 @@ _FORMAT = ("delimiter", "doublequote", "escapechar", "lineterminator", "quotecha
 _keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _files: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
+Opener = Callable[[str, str, str | None], Any]
+of_cell: WeakKeyDictionary[Any, tuple[str, str]] = WeakKeyDictionary()
+"""Files that a cell has opened on this engine, with their paths and ``"added"`` or ``"open"``, as it writes to their ends or not."""
+_opener: ContextVar[Opener | None] = ContextVar("_opener", default=None)
+_keeps: ContextVar[bool] = ContextVar("_keeps", default=False)
+
+
+@contextmanager
+def kept_open() -> Iterator[None]:
+    """Let files of the cell be pickled as ones to be opened again by what :func:`opened_by` names."""
+    token = _keeps.set(True)
+    try:
+        yield
+    finally:
+        _keeps.reset(token)
+
+
+@contextmanager
+def opened_by(opener: Opener | None) -> Iterator[None]:
+    """Let `opener` open files that are unpickled: of a path, of a kind (see `of_cell`), as text of an encoding or as bytes."""
+    token = _opener.set(opener)
+    try:
+        yield
+    finally:
+        _opener.reset(token)
+
 
 def reduced_file(obj: Any) -> Any:
     """Return how a file, the notebook's ``sys.stdout`` or a ``csv.writer`` is sent; ``NotImplemented`` for all else."""
     if isinstance(obj, io.TextIOWrapper | io.BufferedReader | io.BufferedWriter) and obj.closed:
         return _closed, (obj.name, getattr(obj, "mode", "rb"))
+    if _keeps.get() and isinstance(obj, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) and obj in of_cell:
+        return _opened_again, (*of_cell[obj], getattr(obj, "encoding", None))
     if isinstance(obj, OutStream):
         return StandardStream, (obj.name,)
     if isinstance(obj, io.TextIOWrapper | io.BufferedWriter) and isinstance(obj.name, str) and obj.writable():
-        if obj.readable():  # cloudpickle would take a copy of what is in it
+        if obj.readable() and obj not in of_cell:  # cloudpickle would take a copy of what is in it
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: it is open for reading and writing")
         key = _keys.setdefault(obj, uuid.uuid4().hex)
         _files[key] = obj
@@ -47,6 +77,11 @@ def reduced_file(obj: Any) -> Any:
         if write is not None:
             return _writer, (write.__self__, {name: getattr(obj.dialect, name) for name in _FORMAT})
     return NotImplemented
+
+
+def _opened_again(path: str, kind: str, encoding: str | None) -> Any:
+    opener = _opener.get()
+    return opener(path, kind, encoding) if opener is not None else _closed(path, "wb" if encoding is None else "w")
 
 
 def _closed(name: Any, mode: str) -> Any:
@@ -81,6 +116,9 @@ class _AtHome:
     def flush(self) -> None:
         if not self.closed:  # type: ignore[attr-defined]
             self._tell(flush=True)
+
+    def __del__(self) -> None:
+        """Leave the notebook's file open: what stood for it may be that of a run that goes on elsewhere."""
 
     def close(self) -> None:
         if not self.closed:  # type: ignore[attr-defined]

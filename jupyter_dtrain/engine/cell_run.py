@@ -20,11 +20,13 @@ from .control import Control, StopRun
 from .device_names import DeviceNames
 from .event_writers import event_writers
 from .extent import ExtentMeter
+from .file_log import FileLog
 from .link import Interrupts, look_like_a_notebook, output_of, shell_in
 from .local_modules import LocalModules
 from .logged import logged_at_home
 from .loops import Loops
 from .optimizers import connect_schedulers
+from .process_group import near
 from .program import Program
 from .reports import Reports
 from .rescue import Rescue
@@ -79,6 +81,7 @@ class CellRun:
             reports.emitter.add_source(self._meter.drain)
         self._loops.adopt(self._tracked, task.sources)
         self._shown = Shown(seen=task.resume.seen_of(task.rank) if task.resume is not None else Count())
+        self._file_log = self._new_file_log()
         self._training = self._new_training() if task.program_port is None else self._new_program(task.program_port)
         self._whole = {name: self._namespace[name] for name in task.split}
         self._shared_out = self._training.share_out(self._whole)
@@ -97,6 +100,13 @@ class CellRun:
         connect_schedulers(tracked)
         return tracked
 
+    def _new_file_log(self) -> FileLog | None:
+        task, loops = self._task, self._loops
+        if task.rank != 0 or task.file_log is None or task.program_port is not None:
+            return None
+        since = task.resume.number if task.resume is not None else None
+        return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)
+
     def _new_training(self) -> Training:
         task, reports = self._task, self._reports
         return Training(
@@ -112,6 +122,7 @@ class CellRun:
             cursor_log=self._loops,
             run_id=task.run_id,
             sources=task.sources,
+            file_log=self._file_log,
         )
 
     def _new_program(self, port: int) -> Program:
@@ -134,6 +145,7 @@ class CellRun:
             from_cpu=self._devices.from_cpu,
             emitter=reports.emitter,
             notes=reports.notes,
+            file_log=self._file_log,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size
@@ -149,6 +161,8 @@ class CellRun:
         self._take_snapshot()
         if self._meter is not None:
             self._meter.at_boundary()
+        if self._file_log is not None:
+            self._file_log.at_boundary()
 
     def outcome(self, interrupts: Interrupts) -> Outcome:
         """Run the cell and return what it came to; rank 0's has what goes home."""
@@ -165,6 +179,7 @@ class CellRun:
             self._snapshots = self._new_snapshots(training)
         if observer.best is not None:
             observer.best.begin(self._namespace)
+        self._hold_when_broken(interrupts)
         failure: Failure | None = None
         stopped = count_targets = False
         value: Any = None
@@ -182,8 +197,21 @@ class CellRun:
                         self._settled(None)
             self._rescue.stand_down()
         self._control.close()
-        outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets)
+        held = self._shown.held
+        outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets, held=held)
         return self._with_results(outcome, value) if rank == 0 else outcome
+
+    def _hold_when_broken(self, interrupts: Interrupts) -> None:
+        """Hold back what the cell's handlers show when another rank has left: it is no part of what the cell shows if the run goes on."""
+
+        def on_interrupt() -> None:
+            if not self._control.is_stopping:  # nobody has pressed ■
+                self._shown.hold()
+
+        interrupts.on_interrupt = on_interrupt
+        memory = near()
+        if memory is not None:
+            memory.watch(self._shown.hold)
 
     @contextmanager
     def _surrounded(self) -> Iterator[None]:

@@ -128,6 +128,11 @@ class Control:
                 with self._pausing(self._pause):
                     self._wait_through(order, meanwhile)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the ranks are to stop."""
+        return "stop" in self._targets
+
     def _order(self) -> str | None:
         """Return what the ranks are to do at the end of a step: a stop ends every pause."""
         if "stop" in self._targets:

@@ -34,7 +34,7 @@ from .whose import is_users
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
 _OURS = str(Path(__file__).parents[1])
-_HERE = __file__
+_FOLLOWING = frozenset((__file__, str(Path(__file__).with_name("file_log.py"))))
 
 
 class OwnFiles:
@@ -89,7 +89,7 @@ class OwnFiles:
     def _path(self, file: Any) -> str | None:
         """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
         # Not resolved: a link is removed and renamed as itself.
-        return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and _user_asks() else None  # noqa: PTH100
+        return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and user_asks() else None  # noqa: PTH100
 
     def _is_here(self, path: str | None) -> bool:
         return path is not None and (path in self._own or path.startswith(self._folder))
@@ -225,13 +225,13 @@ class OwnFiles:
         return stat
 
 
-def _user_asks() -> bool:
+def user_asks() -> bool:
     """Return whether the user's code is what calls, directly or through a library, and not this project."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_OURS):
-            if name != _HERE:
+            if name not in _FOLLOWING:
                 return False
         elif is_users(name):
             return True

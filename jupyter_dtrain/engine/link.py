@@ -101,10 +101,16 @@ class Interrupts:
     ----------
     not_here : callable
         Says of a frame whether code is running that is not to be left half done. It is let finish, for a second at most.
+
+    Attributes
+    ----------
+    on_interrupt : callable
+        Called just before an interrupt is raised.
     """
 
     def __init__(self, not_here: Callable[[FrameType | None], bool]) -> None:
         self._open, self._not_here = False, not_here
+        self.on_interrupt: Callable[[], None] = lambda: None
         self._later: threading.Timer | None = None
         self._since: float | None = None  # that an interrupt is put off
         if threading.current_thread() is threading.main_thread():  # no other gets them
@@ -133,6 +139,7 @@ class Interrupts:
                 self._later.start()
                 return
         self._since = None
+        self.on_interrupt()
         raise KeyboardInterrupt
 
 

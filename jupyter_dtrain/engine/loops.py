@@ -282,6 +282,11 @@ class Loops:
         """Make all as it was: the run goes on here."""
         self._the_jump().finish()
 
+    @property
+    def is_jumping(self) -> bool:
+        """Whether the run is on its way to where it goes on."""
+        return self._jump is not None
+
     def done(self) -> None:
         """Forget the jump: the run is live."""
         self._jump = None

@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -42,7 +43,11 @@ class Peers:
     ----------
     rank : int
     memory : list of mmap
+    on_lost : callable
+        Told that another rank has left, before the error is raised.
     """
+
+    on_lost: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, rank: int, sockets: dict[int, socket.socket], memory: list[mmap.mmap]) -> None:
         self.rank = rank
@@ -81,7 +86,7 @@ class Peers:
             try:
                 connection.sendall(message)
             except OSError as error:
-                raise _lost(rank) from error
+                raise self._lost(rank) from error
 
     def receive(self, size: int) -> list[bytes]:
         """Return what every other rank has sent, so many bytes.
@@ -99,10 +104,14 @@ class Peers:
         except BlockingIOError:
             raise RuntimeError(f"Connection with rank {rank}: it has not come to where this one waits for it.") from None
         except OSError as error:
-            raise _lost(rank) from error
+            raise self._lost(rank) from error
         if len(found) < size:
-            raise _lost(rank)
+            raise self._lost(rank)
         return found
+
+    def _lost(self, rank: int) -> RuntimeError:
+        self.on_lost()
+        return RuntimeError(f"Connection with rank {rank}: it has left.")
 
     def has_news(self) -> bool:
         """Return whether another rank has sent something that was not received, or has left."""
@@ -200,10 +209,6 @@ def _is_own(connection: socket.socket) -> bool:
     """Return whether a process of the same user is on the other side."""
     _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return bool(user == os.getuid())
-
-
-def _lost(rank: int) -> RuntimeError:
-    return RuntimeError(f"Connection with rank {rank}: it has left.")
 
 
 _of_this_process: WeakSet[Peers] = WeakSet()

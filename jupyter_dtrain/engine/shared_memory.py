@@ -49,6 +49,10 @@ class SharedMemory:
         """Return whether another rank has come to an exchange, and waits there, or has left."""
         return self._peers.has_news()
 
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Let `on_lost` be told that another rank has left, before the error is raised."""
+        self._peers.on_lost = on_lost
+
     def close(self) -> None:
         """Leave, which frees ranks that wait for this one."""
         self._peers.close()

@@ -17,6 +17,10 @@ class Count:
     displays: int = 0
 
 
+Held = tuple[str, Any]
+"""``"stdout"`` and a text, or ``"display"`` and the content of a message, with `update` in it."""
+
+
 class Shown:
     """Counts what the cell shows, and lets through what is new.
 
@@ -31,6 +35,12 @@ class Shown:
     def __init__(self, before: Count = Count(), seen: Count = Count()) -> None:
         self.count = before
         self._seen = seen
+        self.held: list[Held] = []
+        self.holds = False
+
+    def hold(self) -> None:
+        """Keep what is shown from here on in `held`, uncounted: if another engine was lost, all of it is computed again."""
+        self.holds = True
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -41,6 +51,9 @@ class Shown:
         publish = publisher.publish
 
         def counted(*args: Any, **kwargs: Any) -> None:
+            if self.holds:
+                self.held.append(("display", _content(*args, **kwargs)))
+                return
             if kwargs.get("update"):
                 publish(*args, **kwargs)
                 return
@@ -57,12 +70,20 @@ class Shown:
 
     def text(self, text: str) -> str:
         """Count `text` and return the part of it that is new."""
+        if self.holds:
+            self.held.append(("stdout", text))
+            return ""
         known = self._seen.lines - self.count.lines
         lines = text.count("\n")
         self.count = replace(self.count, lines=self.count.lines + lines)
         if known <= 0:
             return text
         return text.split("\n", known)[known] if lines >= known else ""
+
+
+def _content(data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: Any, **options: Any) -> dict[str, Any]:
+    """Return what a message of a display holds."""
+    return {"data": data, "metadata": metadata or {}, "transient": options.get("transient") or {}, "update": bool(options.get("update"))}
 
 
 class _Lines:

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from ..capture.bundle import RandomState
+from ..capture.open_files import kept_open, opened_by
 from ..capture.pickling import Packed
 from ..capture.surroundings import Surroundings
 from ..protocol import SnapshotTaken, StateSize
@@ -38,6 +39,7 @@ from ..transport.wire import Parcel, from_parcel, to_parcel
 from .best import Best
 from .control import Control
 from .emit import Emitter
+from .file_log import FileLog
 from .loops import Loops
 from .notes import Notes
 from .observe import Observer
@@ -138,12 +140,13 @@ class Snapshots:
         from_cpu: bool,
         emitter: Emitter,
         notes: Notes,
+        file_log: FileLog | None = None,
     ) -> None:
         self._folder, self._rank, self._generation = folder, rank, generation
         self._home, self._loops, self._training = home, loops, training
         self._control, self._observer, self._shown = control, observer, shown
         self._skip, self._from_cpu = skip, from_cpu
-        self._emitter, self._notes = emitter, notes
+        self._emitter, self._notes, self._file_log = emitter, notes, file_log
         self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
         self._staging = Staging()
@@ -262,9 +265,12 @@ class Snapshots:
 
         random_state = RandomState.now()
         self._emitter.flush()  # what is told after this is told again
-        saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
+        with kept_open():
+            saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
         if saved is None:
             return None
+        if self._file_log is not None:
+            self._file_log.snapshot(number, step=self._observer.step, place=position.describe())
         packed = replace(saved.packed, buffers=self._staging.copied(saved.packed.buffers))
         snapshot = Snapshot(
             step=self._observer.step,
@@ -311,7 +317,8 @@ class Snapshots:
         snapshot = read_snapshot(self._folder, number, of_rank)
         self._before = snapshot_blobs(self._folder, number)
         packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
-        values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
+        with opened_by(self._file_log.reopen if self._file_log is not None else None):
+            values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
         *values, observed, trained = values
         self._training.set_state(trained)
         self._shown.count = snapshot.shown

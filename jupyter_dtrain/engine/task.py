@@ -16,7 +16,7 @@ from ..transport.wire import Parcel
 from .cell import Failure
 from .conventions import Conventions
 from .process_group import Rendezvous
-from .shown import Count
+from .shown import Count, Held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Task:
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
     `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
     `count_targets`: a loss has been given one that it ignores, so they are counted in every batch.
-    `loggers` are the notebook's.
+    `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files.
     """
 
     run_id: str
@@ -72,6 +72,7 @@ class Task:
     generation: int = 0
     count_targets: bool = False
     loggers: Loggers = field(default_factory=Loggers)
+    file_log: Path | None = None
     emit_interval: timedelta = timedelta(milliseconds=200)
 
 
@@ -101,6 +102,8 @@ class Outcome:
         Type of the rank's device.
     from_cpu : bool
         What the notebook has on the CPU was on the rank's GPU.
+    held : list of Held
+        What the rank has shown since it knew that the run does not go on here: to be shown if it goes on nowhere.
     from_snapshot : bool
         It is what a snapshot has of a rank that is gone: later steps are lost.
     """
@@ -116,4 +119,5 @@ class Outcome:
     surroundings: Surroundings | None = None
     device: str = "cpu"
     from_cpu: bool = False
+    held: list[Held] = field(default_factory=list)
     from_snapshot: bool = False

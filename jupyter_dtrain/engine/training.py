@@ -21,6 +21,7 @@ from .cursors import CursorLog
 from .drawing import ModelDraws
 from .entropy import CommonEntropy
 from .exchange import Exchange
+from .file_log import FileLog
 from .files import OwnFiles
 from .global_view import GlobalView
 from .gradients import GradientSync
@@ -61,6 +62,8 @@ class Training:
         The same on all ranks, and another in each run.
     sources : mapping of str to str, optional
         Texts of other cells by the names of their files.
+    file_log : FileLog, optional
+        Of rank 0.
     """
 
     def __init__(
@@ -78,9 +81,11 @@ class Training:
         cursor_log: CursorLog | None = None,
         run_id: str = "",
         sources: Mapping[str, str] | None = None,
+        file_log: FileLog | None = None,
     ) -> None:
         self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
+        self._file_log = file_log
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
@@ -187,10 +192,11 @@ class Training:
 
     def _files(self) -> AbstractContextManager[None]:
         """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
+        log = self._file_log.installed() if self._file_log is not None else nullcontext()
         if self._world_size == 1:
-            return nullcontext()
+            return log
         started = max(Exchange.objects(time.time_ns()))
-        return OwnFiles(Path.cwd(), started=started).installed() if self.rank else nullcontext()
+        return OwnFiles(Path.cwd(), started=started).installed() if self.rank else log
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""

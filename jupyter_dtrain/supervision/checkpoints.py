@@ -10,6 +10,7 @@ the run began with lies beside them: a new kernel needs nothing else to go on.
     dtrain-runs/<run>/
         blobs/<hash>
         task                      what the ranks were given
+        files                     what rank 0 has done to files
         checkpoints/
             step-000120/
                 manifest.json
@@ -41,6 +42,7 @@ from .manifest import check_signature, read_manifest, write_manifest
 TASK = "task"
 MANIFEST = "manifest.json"
 PINNED = "pinned"
+FILE_LOG = "files"
 
 
 class CheckpointFolder:
@@ -267,7 +269,7 @@ class CheckpointFolder:
 
     def remove(self) -> None:
         """Remove all checkpoints and what the run began with."""
-        for name in (TASK, f"{TASK}.pickle"):
+        for name in (TASK, f"{TASK}.pickle", FILE_LOG):
             (self._run_folder / name).unlink(missing_ok=True)
         for folder in (self._folder, self._blobs):
             shutil.rmtree(folder, ignore_errors=True)

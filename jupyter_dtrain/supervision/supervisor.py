@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
+from ..engine.file_log import cut_back, go_on_from
 from ..engine.task import Resume, Task
 from ..errors import CheckpointError, UsageError
 from ..execution import Execution, Output
@@ -205,12 +206,15 @@ class Supervisor:
                 self._growing = False
                 count = any(end.outcome is not None and end.outcome.count_targets for end in ends)
                 if not (lost or back or more or count) or execution.interrupted or self._stopping or self._is_program:
+                    execution.show_held()
                     return ends
                 self._keeper.settle()
                 if back is not None:
                     self._back = None
                     self._keeper.go_back(back)
                     self._group.disband()
+                    if task.file_log is not None:
+                        go_on_from(task.file_log, back.number, step=back.step, place=back.place)
                     self._on_back(back.step)
                     self._tell(f"Going back to step {back.step}.")
                 if count:
@@ -317,6 +321,8 @@ class Supervisor:
     def _task_of_next(self, task: Task, execution: Execution) -> Task:
         snapshot, folder = self._keeper.newest, self.cluster.blob_dir
         self._keeper.folder = folder / task.snapshot_folder.name
+        if task.file_log is not None:
+            cut_back(task.file_log, snapshot.number if snapshot is not None else None)
         return replace(
             task,
             world_size=self._group.num_ranks,

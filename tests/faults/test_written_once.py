@@ -1,9 +1,11 @@
-"""What a cell writes to open files and logs while an engine dies: each line once, in its order."""
+"""What a cell writes to files and logs while an engine dies: each line once, in its order."""
 
 from __future__ import annotations
 
 import os
 import signal
+
+import pytest
 
 SETUP = """
 import logging
@@ -28,17 +30,96 @@ for number, (x, y, index) in enumerate(loader):
 """
 
 
-def test_lines_of_steps_that_are_computed_again_are_there_once(two):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lines_of_steps_that_are_computed_again_are_there_once(two, rank):
     notebook = two.notebook
     notebook.run(SETUP + "prepare()")
     (notebook.folder / "steps").unlink(missing_ok=True)
     pids = notebook.engines()
     cell = notebook.start("%%distribute --engines 2" + CELL)
     two.wait_for_step(80, cell)
-    os.kill(pids[0], signal.SIGKILL)
+    os.kill(pids[rank], signal.SIGKILL)
     notebook.finish(cell)
     assert cell.ok, cell
-    assert "Lost rank 0" in cell.stderr
+    assert f"Lost rank {rank}" in cell.stderr
+    assert notebook.value("log.closed") is False
     notebook.run("log.close()")
     assert (notebook.folder / "lines.txt").read_text().split() == [str(number) for number in range(25)]
     assert (notebook.folder / "log.txt").read_text().splitlines() == [f"batch {number}" for number in range(25)]
+
+
+FILES = """
+import shutil
+from pathlib import Path
+def prepare():
+    global model, optimizer
+    make()
+    shutil.rmtree("files", ignore_errors=True)
+    Path("files/old").mkdir(parents=True)
+    Path("files/added.txt").write_text("before\\n")
+    for number in range(25):
+        Path(f"files/old/{number}").write_text("")
+"""
+FILES_CELL = """
+class Log:
+    def __init__(self):
+        self.file, self.lines = open("files/held.txt", "w"), 0
+    def line(self, text):
+        self.file.write(text + "\\n")
+        self.lines += 1
+
+os.mkdir("files/batches")
+held = Log()
+with open("files/over.txt", "a") as over:
+    anew = open("files/anew.txt", "w")
+    for number, (x, y, index) in enumerate(loader):
+        for again in range(6):
+            try:
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            except BaseException as error:
+                print("this is none of", error)
+                raise
+            pace()
+            with open("files/added.txt", "a") as added:
+                added.write(f"{number} {again}\\n")
+        over.write(f"{number}\\n")
+        anew.write(f"{number}\\n")
+        held.line(f"{number}")
+        print(f"epoch {number}")
+        os.remove(f"files/old/{number}")
+        os.makedirs(f"files/batches/{number}")
+        with open(f"files/batches/{number}/part", "x") as part:
+            part.write(f"{number}")
+        os.rename(f"files/batches/{number}/part", f"files/batches/{number}/whole")
+    anew.close()
+held.file.close()
+lines = len(open("files/added.txt").readlines())
+"""
+
+
+@pytest.mark.parametrize(("rank", "steps"), [(0, 80), (1, 80), (0, 10)])
+def test_files_are_as_if_nothing_had_died(two, rank, steps):
+    notebook, numbers = two.notebook, [str(number) for number in range(25)]
+    notebook.run(FILES + "prepare()")
+    (notebook.folder / "steps").unlink(missing_ok=True)
+    pids = notebook.engines()
+    cell = notebook.start("%%distribute --engines 2" + FILES_CELL)
+    two.wait_for_step(steps, cell)
+    os.kill(pids[rank], signal.SIGKILL)
+    notebook.finish(cell)
+    assert cell.ok, cell
+    assert f"Lost rank {rank}" in cell.stderr
+    files = notebook.folder / "files"
+    assert cell.stdout.splitlines() == [f"epoch {number}" for number in numbers]
+    assert {name: (files / f"{name}.txt").read_text().split() for name in ("over", "anew", "held")} == dict.fromkeys(
+        ("over", "anew", "held"), numbers
+    )
+    assert notebook.value("held.lines") == 25
+    added = [f"{number} {again}" for number in range(25) for again in range(6)]
+    assert (files / "added.txt").read_text().splitlines() == ["before", *added]
+    assert notebook.value("lines") == 1 + 25 * 6
+    assert list((files / "old").iterdir()) == []
+    assert {path.parent.name: (path.name, path.read_text()) for path in files.glob("batches/*/*")} == {n: ("whole", n) for n in numbers}

@@ -89,6 +89,7 @@ ENGINE_ORDER = [
     "cell",
     "same_end",
     "files",
+    "file_log",
     "event_writers",
     "sent_modules",
     "stand_ins",
