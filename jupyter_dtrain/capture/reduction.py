@@ -112,18 +112,33 @@ def forgets(obj: object, name: str) -> bool:
 
 
 def _as_it_was(obj: Any) -> Any:
-    """Return how `obj` reduces whose ``__getstate__`` takes away from it what cannot be pickled: whole, and it stays so."""
+    """Return how `obj` reduces whose own way would take something away from it or could not be read: whole, and it stays so.
+
+    ``__getstate__`` may take away what cannot be pickled. Who reads asks for ``__setstate__``, and a ``__getattr__`` asks the attributes
+    that are not there yet.
+    """
     kind: Any = type(obj)
-    own = getattr(obj, "__dict__", None)
-    ordinary = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__ and kind not in copyreg.dispatch_table
-    if type(own) is not dict or not isinstance(getattr(kind, "__getstate__", None), FunctionType) or not ordinary:
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
         return NotImplemented
-    before = dict(own)
+    asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
+    own: Any = getattr(obj, "__dict__", None)
+    takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
+    if not (asks or takes_away):
+        return NotImplemented
+    before = dict(own) if takes_away else {}
     function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    if own.keys() == before.keys() and all(own[key] is value for key, value in before.items()):
-        return function, args, state, *rest
-    become(obj, before)
-    return function, args, before, None, None, become
+    if takes_away and not (own.keys() == before.keys() and all(own[key] is value for key, value in before.items())):
+        become(obj, before)
+        return function, args, before, None, None, become
+    return function, args, state, *rest, *((_set_attributes,) if asks else ())
+
+
+def _set_attributes(obj: object, state: Any) -> None:
+    own, slots = state if isinstance(state, tuple) else (state, None)
+    if own:
+        vars(obj).update(own)
+    for key, value in (slots or {}).items():
+        object.__setattr__(obj, key, value)
 
 
 def _ended_generator() -> Iterator[Any]:
@@ -233,12 +248,10 @@ def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
             dict.__setitem__(obj, key, value)
     else:
         list.extend(obj, items)
-    if state is not None and hasattr(obj, "__setstate__"):
+    if state is not None and hasattr(type(obj), "__setstate__"):
         obj.__setstate__(state)
-        return
-    own, slots = state if isinstance(state, tuple) else (state, None)
-    for key, value in {**(own or {}), **(slots or {})}.items():
-        object.__setattr__(obj, key, value)
+    else:
+        _set_attributes(obj, state)
 
 
 def _module_of_layers(module: nn.Module) -> Any:
