@@ -185,9 +185,14 @@ class Execution:
         return tuple(self._seen.get(rank, Count()) for rank in range(self._task.world_size))
 
     def silent_ranks(self, limit: timedelta) -> list[int]:
-        """Return the ranks that are at work and have told nothing for `limit`, though they tell of their devices all the time."""
-        before = time.monotonic() - limit.total_seconds()
-        return [rank for rank, heard in self._heard.items() if heard < before and not self._tasks[rank].done]
+        """Return the ranks that are at work and have told nothing for `limit`, though they tell of their devices all the time.
+
+        Those that have told nothing yet may wait for another to begin: only a process that is stopped is silent then.
+        """
+        before, cluster = time.monotonic() - limit.total_seconds(), self._group.cluster
+        silent = [rank for rank, heard in self._heard.items() if heard < before]
+        silent += [rank for rank in range(len(self._tasks)) if rank not in self._heard and cluster.is_stopped(rank)]
+        return self.at_work(silent)
 
     def at_work(self, ranks: Iterable[int]) -> list[int]:
         """Return those of `ranks` that have not come to their end; not one that takes no part any more."""
@@ -322,8 +327,13 @@ class Execution:
             except ClusterError as error:
                 self._ends[rank] = self._gone(rank, str(error))
             except Exception as error:
-                gone = task.done and not self._is_alive(rank)
-                self._ends[rank] = self._gone(rank, "its process has ended" if gone else f"{type(error).__name__}: {error}")
+                if task.done and not self._is_alive(rank):
+                    reason = "its process has ended"
+                elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
+                    reason = "it does not answer any more"
+                else:
+                    reason = f"{type(error).__name__}: {error}"
+                self._ends[rank] = self._gone(rank, reason)
         return self._ends[rank]
 
     def _gone(self, rank: int, reason: str) -> RankEnd:

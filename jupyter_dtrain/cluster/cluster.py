@@ -189,6 +189,13 @@ class EngineCluster:
             return None
         return float(times.user + times.system)
 
+    def is_stopped(self, rank: int) -> bool:
+        """Return whether the process of the engine of `rank` is stopped, as by a SIGSTOP."""
+        try:
+            return psutil.Process(self._processes.pids[self._members[rank].name]).status() == psutil.STATUS_STOPPED
+        except (psutil.Error, KeyError):
+            return False
+
     # -- what can be done -------------------------------------------------------------------------------------------
 
     def wait_warm(self, limit: timedelta) -> bool:

@@ -87,10 +87,12 @@ class Succession:
             self._tell(f"{what}, for the third time at the same place: giving up.")
             return False
         self._tell(f"{what}: going on from {place_of(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
+        gone = [end.rank for end in lost]
         for attempt in range(MAX_ATTEMPTS):
             try:
                 if cluster.controller_alive:
-                    self._replace(cluster)
+                    unreachable, gone = gone, []  # a second attempt is for those that have died meanwhile
+                    self._replace(cluster, unreachable)
                 else:
                     self.group = self._renew(self.group)
                 self.group.rendezvous()
@@ -104,10 +106,13 @@ class Succession:
         self._on_replaced(self.group.num_ranks)
         return True
 
-    def _replace(self, cluster: EngineCluster) -> None:
-        """Start other engines in the place of the dead ones; a run that may goes on without those that do not come up."""
+    def _replace(self, cluster: EngineCluster, gone: Sequence[int]) -> None:
+        """Start other engines in the place of the dead ones, and of those of `gone`, which may only not answer any more.
+
+        A run that may goes on without those that do not come up.
+        """
         try:
-            cluster.replace(cluster.dead_ranks(), limit=REPLACE_LIMIT, on_progress=self._on_progress)
+            cluster.restart(sorted({*cluster.dead_ranks(), *gone}), limit=REPLACE_LIMIT, on_progress=self._on_progress)
         except ClusterError:
             missing = cluster.missing_ranks()
             left = len(cluster.engine_ids) - len(missing)

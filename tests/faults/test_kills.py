@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -40,6 +41,15 @@ def test_an_engine_that_is_stopped_and_not_dead(two):
     two.wait_for_snapshot(cell)
     os.kill(two.pids[0], signal.SIGSTOP)
     assert "Lost rank 0 (its process has ended): going on from step " in two.finish(cell)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_that_was_stopped_before_the_cell(two, rank):
+    two.notebook.run("%distribute start -n 2 --device cpu")
+    os.kill(two.notebook.engines()[rank], signal.SIGSTOP)
+    cell, began = two.start(), time.monotonic()
+    assert f"Lost rank {rank} (its process has ended): going on from the cell's beginning" in two.finish(cell)
+    assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
 
 
 def test_the_controller(two):
