@@ -11,6 +11,7 @@ from .capture.bundle import Bundle, RandomState
 from .capture.loggers import Loggers
 from .capture.surroundings import Surroundings
 from .capture.texts import sources_of
+from .capture.wandb_run import begin_service
 from .engine.conventions import Conventions
 from .engine.task import Task
 from .group import Group
@@ -66,6 +67,7 @@ class Work:
         on_progress: OnProgress,
     ) -> Work:
         """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
+        begin_service(source)
         return cls(
             source=source,
             filename=filename,

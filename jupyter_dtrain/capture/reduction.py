@@ -34,6 +34,7 @@ from .own_objects import reduced_own
 from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
 from .tensors import reduced_tensor
+from .wandb_run import reduced_run
 
 _Cached = type(lru_cache(lambda: None))
 
@@ -88,8 +89,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
-    ways: tuple[Callable[[Any], Any], ...] = (reduced_file, _of_file, reduced_own, reduced_state, reduced_compiled, _of_library, _as_it_was)
-    return next((found for way in ways if (found := way(obj)) is not NotImplemented), NotImplemented)
+    return next((found for way in _WAYS if (found := way(obj)) is not NotImplemented), NotImplemented)
 
 
 def _of_file(obj: Any) -> Any:
@@ -139,6 +139,12 @@ def _set_attributes(obj: object, state: Any) -> None:
         vars(obj).update(own)
     for key, value in (slots or {}).items():
         object.__setattr__(obj, key, value)
+
+
+_WAYS: tuple[Callable[[Any], Any], ...] = (
+    *(reduced_file, _of_file, reduced_own, reduced_run, reduced_state),
+    *(reduced_compiled, _of_library, _as_it_was),
+)
 
 
 def _ended_generator() -> Iterator[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .settings import changes, make_settings, settings_now
+from .wandb_run import without_run
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Surroundings:
     def changed_from(self, before: Surroundings) -> Surroundings:
         """Return them with only those of the `settings` that are other than `before`."""
         return replace(self, settings=changes(before.settings, self.settings))
+
+    def of_silent_rank(self) -> Surroundings:
+        """Return them for a rank that logs nothing."""
+        return replace(self, settings=without_run(self.settings))
 
     def set(self) -> None:
         """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from ..capture.bundle import RandomState, unpack
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
+from ..capture.wandb_run import silent
 from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import from_parcel, to_parcel
 from .cell import Failure, describe, forget_frames, keep_text, run_cell
@@ -63,7 +64,7 @@ class CellRun:
         self._task, self._device = task, device
         self._control, self._reports, self._rescue = control, reports, rescue
         self._blobs = BlobFolder(task.blob_folder, hashed=HASHED)
-        task.surroundings.set()
+        (task.surroundings if task.rank == 0 else task.surroundings.of_silent_rank()).set()
         self._surroundings = Surroundings.now()
         _modules.refresh(Path.cwd())
         look_like_a_notebook()
@@ -224,6 +225,7 @@ class CellRun:
             stack.enter_context(self._training.installed())
             if is_training:
                 stack.enter_context(event_writers(rank=rank, source=task.source))
+                stack.enter_context(silent(task.source) if rank else nullcontext())
             stack.enter_context(output_of(rank, self._shown if rank == 0 or task.output == "all" else None))
             stack.enter_context(logged_at_home(task.loggers, rank=rank))
             stack.enter_context(shell_in(self._namespace))

@@ -53,6 +53,7 @@ class OwnFiles:
         self._folder = f"{folder.resolve()}{os.sep}"
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
         self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
+        self._made: set[str] = set()  # folders that it has made, as their names are not those that rank 0 gives
         self._stat = os.stat
         self._place = ""
         self._count = 0
@@ -160,14 +161,16 @@ class OwnFiles:
     def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            if not self._is_here(self._path(path)):
+            asked = self._path(path)
+            if asked is None or not self._is_here(asked):
                 original(path, *args, **kwargs)
                 return
-            deadline = time.monotonic() + MKDIR_TIMEOUT
-            self._gone.discard(str(self._path(path)))
+            deadline = time.monotonic() + (MKDIR_TIMEOUT if str(Path(asked).parent) not in self._made else 0)
+            self._gone.discard(asked)
             while not Path(path).is_dir():  # rank 0 makes it, or says why not
-                if time.monotonic() > deadline or not Path(path).absolute().parent.is_dir():
+                if time.monotonic() > deadline or not Path(asked).parent.is_dir():
                     original(path, *args, **kwargs)
+                    self._made.add(asked)
                     return
                 time.sleep(0.01)
 

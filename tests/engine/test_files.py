@@ -107,6 +107,21 @@ def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
     assert ranks.call(2, run_notebook, setup, cell, "found")[0]["compared"] == "there"
 
 
+def test_folders_that_no_other_rank_makes_are_waited_for_once(ranks, tmp_path):
+    setup = f"""
+from jupyter_dtrain.engine import files
+files.MKDIR_TIMEOUT = 1.0
+{SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
+"""
+    cell = """
+began = files.time.monotonic()
+path = f"runs/{os.getpid()}/files/media/images/of/epochs"
+os.makedirs(path)
+found = os.path.isdir(path) and files.time.monotonic() - began < 4.0
+"""
+    assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [True, True]
+
+
 def test_outside_of_the_folder_only_what_torch_saves_is_the_ranks_own(ranks, tmp_path):
     (tmp_path / "notebook").mkdir()
     cell = f"""

@@ -1,0 +1,113 @@
+"""The run of Weights & Biases that is open: begun in a cell of the notebook or on an engine, it is the same one for the next cell.
+
+What logs to it is a service that processes can connect to; an environment variable says how. So rank 0 joins the notebook's run, and the
+notebook a run that the cell has begun; the other ranks have one that keeps nothing. ``wandb.run`` and what belongs to it is each
+process's own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from types import MethodType
+from typing import Any
+from unittest import mock
+
+NAME = "wandb.run"  # among the settings that go along
+_PARTS = ("run", "config", "summary")
+_KINDS = frozenset({"Run", "Config", "Summary"})
+_DISABLED = "disabled"
+
+
+def begin_service(source: str) -> None:
+    """In the notebook: have the service run before an engine would start one that ends with it, if `source` may need it."""
+    with suppress(Exception):  # the cell meets the same, and says so
+        if (wandb := _module(source)) is not None:
+            wandb.setup()
+
+
+def open_run() -> dict[str, Any] | None:
+    """Return what another process joins the open run by; ``None`` where there is none."""
+    wandb: Any = sys.modules.get("wandb")
+    run = getattr(wandb, "run", None)
+    if run is None:
+        return None
+    return {"id": None if run.disabled else run.id, "config": dict(run.config)}
+
+
+def join_run(joined: dict[str, Any] | None) -> None:
+    """Make this run the open one."""
+    wandb: Any = importlib.import_module("wandb") if joined is not None else sys.modules.get("wandb")
+    present = open_run()
+    if present is not None and (joined is None or joined["id"] != present["id"]):
+        _leave(wandb)
+        present = None
+    if joined is None:
+        return
+    if present is None and joined["id"] is None:
+        wandb.init(mode=_DISABLED)
+    elif present is None:
+        wandb._attach(joined["id"])  # as Lightning does
+    wandb.run.config.update(joined["config"], allow_val_change=True)
+
+
+def without_run(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return `settings` for a rank that logs nothing."""
+    joined = settings.get(NAME)
+    return settings if joined is None else {**settings, NAME: {**joined, "id": None}}
+
+
+@contextmanager
+def silent(source: str) -> Iterator[None]:
+    """Let runs that begin on this rank keep nothing, until the end of the ``with`` block."""
+    wandb = _module(source)
+    if wandb is None:
+        yield
+        return
+    begin = wandb.init
+
+    @wraps(begin)
+    def init(*args: Any, **options: Any) -> Any:
+        return begin(*args, **{**options, "mode": _DISABLED})
+
+    with mock.patch.object(wandb, "init", init):
+        yield
+
+
+def reduced_run(obj: Any) -> Any:
+    """Return how `obj` reduces if it is the open run, or a method, the configuration or the summary of it: as that of who reads it."""
+    if type(obj) is MethodType and reduced_run(obj.__self__) is not NotImplemented:
+        return getattr, (obj.__self__, obj.__name__)  # that of a run that keeps nothing is of another class
+    if type(obj).__name__ not in _KINDS:
+        return NotImplemented
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    if run is None:
+        return NotImplemented
+    return next(((_part, (name,)) for name in _PARTS if obj is _part(name)), NotImplemented)
+
+
+def _module(source: str) -> Any:
+    """Return the library if it is here, or if `source` may be the first to import it."""
+    if "wandb" in source and "wandb" not in sys.modules:
+        with suppress(ImportError):  # the cell says so itself
+            return importlib.import_module("wandb")
+    return sys.modules.get("wandb")
+
+
+def _part(name: str) -> Any:
+    run = importlib.import_module("wandb").run
+    return run if name == "run" or run is None else getattr(run, name)
+
+
+def _leave(wandb: Any) -> None:
+    """Have no open run, without a word to the service: another process goes on with it, or has ended it."""
+    run = wandb.run
+    if not run.disabled:
+        atexit.unregister(run._atexit_cleanup)
+        run._wl.remove_active_run(run)
+        run._is_finished = True
+    importlib.import_module("wandb.sdk.lib.module").unset_globals()
