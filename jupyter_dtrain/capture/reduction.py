@@ -11,6 +11,7 @@ import importlib
 import pickle
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
@@ -68,7 +69,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
         case ModuleType():
             return _module(obj, words)
-        case dict() | list():
+        case dict() | list() | deque():
             return _container(obj) if (own := reduced_own(obj)) is NotImplemented else own
         case torch.distributions.transforms._InverseTransform():
             return getattr, (obj._inv, "inv")  # which it forgets, and is nothing without
@@ -238,10 +239,13 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
 
 
 def _container(obj: Any) -> Any:
-    """Return how a dict or list of the user's own class reduces: with the items that are in it, whatever its methods make of them."""
+    """Return how a deque, or a dict or list of a class of the user's, reduces: with its items, whatever its methods make of them."""
     kind: Any = type(obj)
-    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
+    ordinary = deque.__reduce__ if isinstance(obj, deque) else object.__reduce__
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not ordinary:
         return NotImplemented
+    if isinstance(obj, deque):  # with the items of this moment: a thread may change it while they are written
+        return *cast("tuple[Any, ...]", obj.__reduce__())[:3], iter([*deque.__iter__(obj)])
     function, args, state, *_ = obj.__reduce_ex__(4)
     items = list(dict.items(obj)) if isinstance(obj, dict) else list.copy(obj)
     return function, args, (items, state), None, None, _fill

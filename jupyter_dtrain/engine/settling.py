@@ -58,7 +58,7 @@ class _Settling:
             return value
         seen[id(value)] = value, value
         if isinstance(value, list | deque):
-            for index, item in enumerate(value):
+            for index, item in enumerate([*value]):  # another thread of the cell's may change it meanwhile
                 new = self.of(item)
                 if new is not item:
                     value[index] = new
