@@ -133,6 +133,9 @@ class Engines:
         from .group import Group
 
         group = self._group
+        stopped = [] if group is not None and group.have_met else [rank for rank in range(num_ranks) if cluster.is_stopped(rank)]
+        if stopped:
+            self.restart(cluster, stopped)  # the others would wait for them where they meet
         if group is None or group.cluster is not cluster or group.num_ranks != num_ranks:
             group = self._group = Group(cluster, num_ranks)
         return group

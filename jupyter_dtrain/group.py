@@ -29,6 +29,11 @@ class Group:
         """Ipyparallel's ids of the ranks' engines, in rank order."""
         return self.cluster.engine_ids[: self.num_ranks]
 
+    @property
+    def have_met(self) -> bool:
+        """Whether it is known where the ranks meet, or there is one only."""
+        return self._rendezvous is not None or self.num_ranks == 1
+
     def rendezvous(self) -> Any:
         """Return where the ranks meet (``None`` for one rank); opens a store on rank 0 if there is none yet."""
         if len(self.engine_ids) == 1:

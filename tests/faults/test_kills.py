@@ -52,6 +52,15 @@ def test_an_engine_that_was_stopped_before_the_cell(two, rank):
     assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
 
 
+def test_an_engine_that_was_stopped_before_the_ranks_have_met(two):
+    two.notebook.run("%distribute stop")
+    two.notebook.run("%distribute start -n 2 --device cpu")
+    os.kill(two.notebook.engines()[0], signal.SIGSTOP)
+    began = time.monotonic()
+    assert two.finish(two.start()).strip() == ""
+    assert time.monotonic() - began < 40, "seconds, where opening a place to meet takes a minute to fail"
+
+
 def test_the_controller(two):
     cell = two.start()
     two.wait_for_snapshot(cell)
