@@ -45,6 +45,8 @@ class Control:
     ----------
     on_speeds : callable
         Given the ranks' speeds where the batches are to be shared out by them from now on.
+    on_stop : callable
+        Called just before :class:`StopRun` is raised.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Control:
         self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
         self._snapshots: list[int] = []  # that were asked for and not taken
         self.on_speeds: Callable[[Sequence[float]], None] = lambda _: None
+        self.on_stop: Callable[[], None] = lambda: None
         self._speeds: dict[str, Sequence[float]] = {}  # that were ordered and are not in force, by order
         self._pause = 0  # the number of the last one that was asked for
         self._resumed = 0  # the number of the last one that is over
@@ -121,6 +124,7 @@ class Control:
             if not is_agreed:
                 self._agree(order)
             elif order == "stop":
+                self.on_stop()
                 raise StopRun
             elif order in self._speeds:
                 self.on_speeds(self._speeds.pop(order))

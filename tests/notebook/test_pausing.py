@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import textwrap
 import time
 
 import psutil
@@ -37,6 +38,12 @@ for epoch in range(60):
         with open(places, "ab") as file:
             file.write(b".")
         time.sleep(0.01)
+"""
+TOLD = f"""
+try:{textwrap.indent(TRAIN, "    ")}
+        print("epoch", epoch)
+finally:
+    print("through")
 """
 STATE = "(model.state_dict(), optimizer.state_dict(), losses, torch.rand(2))"
 
@@ -274,7 +281,7 @@ def told_steps(run):
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
-    run = start("--checkpoint-every 40 --keep 9 --name back")
+    run = start("--checkpoint-every 40 --keep 9 --name back", cell=TOLD)
     run.wait_for_steps()
     run.wait(lambda: 40 in steps_on_disk(run), "a checkpoint")
     run.wait(lambda: run.num_steps > 2 * 60, "more steps")
@@ -289,6 +296,7 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
     run.finish()
     assert difference(run.notebook.value(STATE), expected) is None
     assert run.num_steps > 2 * (60 * 6 + 10), "some steps were made twice"
+    assert run.cell.stdout == "".join(f"epoch {epoch}\n" for epoch in range(60)) + "through\n", "each line once, and none lost"
     assert any(40 <= after < before for before, after in itertools.pairwise(told_steps(run))), "the step goes down"
     store = RunStore(run.notebook.folder / "dtrain-runs")
     assert store.points(run_id(run), "loss").step == list(range(1, 361))
