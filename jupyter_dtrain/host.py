@@ -74,7 +74,7 @@ class Host:
         if work is None:
             raise ClusterError("The kernel has ended before the run began.")
         self._values = from_parcel(work.parcel, blobs)  # what is mapped outlives the engines
-        return work
+        return replace(work, surroundings=work.surroundings.of_host(work.source))
 
     def _begin(self, run: ViewedRun) -> None:
         if self._file is None:

@@ -67,7 +67,8 @@ class Work:
         on_progress: OnProgress,
     ) -> Work:
         """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
-        begin_service(source)
+        if not options.detach:
+            begin_service(source)
         return cls(
             source=source,
             filename=filename,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .settings import changes, make_settings, settings_now
-from .wandb_run import without_run
+from .wandb_run import with_own_service, without_run
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,10 @@ class Surroundings:
     def of_silent_rank(self) -> Surroundings:
         """Return them for a rank that logs nothing."""
         return replace(self, settings=without_run(self.settings))
+
+    def of_host(self, source: str) -> Surroundings:
+        """Return them for a cell whose engines belong to this process, and not to the notebook's."""
+        return replace(self, settings=with_own_service(self.settings, source))
 
     def set(self) -> None:
         """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ NAME = "wandb.run"  # among the settings that go along
 _PARTS = ("run", "config", "summary")
 _KINDS = frozenset({"Run", "Config", "Summary"})
 _DISABLED = "disabled"
+_SERVICE = "WANDB_SERVICE"
 
 
 def begin_service(source: str) -> None:
@@ -28,6 +30,16 @@ def begin_service(source: str) -> None:
     with suppress(Exception):  # the cell meets the same, and says so
         if (wandb := _module(source)) is not None:
             wandb.setup()
+
+
+def with_own_service(settings: dict[str, Any], source: str) -> dict[str, Any]:
+    """In a process that may outlive the notebook: return `settings` with a service of its own, if no run is open in the notebook's."""
+    if settings.get(NAME) is not None:
+        return settings
+    os.environ.pop(_SERVICE, None)
+    begin_service(source)
+    environment = {**settings.get("os.environ", {}), _SERVICE: os.environ.get(_SERVICE)}
+    return {**settings, "os.environ": {name: value for name, value in environment.items() if value is not None}}
 
 
 def open_run() -> dict[str, Any] | None:

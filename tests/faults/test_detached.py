@@ -225,6 +225,22 @@ def test_fewer_engines_and_then_as_many_again_while_no_kernel_is_there(two, new_
     run.wait_for_end()
 
 
+def test_what_it_logs_is_kept_without_the_kernel_and_the_engine_that_began(new_notebook):
+    """With Weights & Biases, in whose service each run is."""
+    begin = "import wandb\nwandb.init(project='p', mode='offline')\nlog = lambda: (pace(), wandb.log({'step': len(used)}))\n"
+    line = LINE.replace("--detach", "--detach --checkpoint-every 20").replace(CELL, "\n")
+    run = Detached(new_notebook(), line + begin + CELL.replace("pace)", "log)") + "wandb.finish()")
+    wait_closely(lambda: list(run.record.folder.glob("checkpoints/step-*")) or not run.is_going, "a checkpoint")
+    assert run.is_going
+    run.kill_kernel()
+    run.kill_an_engine()
+    run.wait_for_end()
+    assert (run.record.phase, run.record.error) == ("finished", None)
+    (folder,) = (run.notebook.folder / "wandb").glob("offline-run-*")
+    (file,) = folder.glob("*.wandb")
+    assert file.stat().st_size > 100 * STEPS
+
+
 def attached_and_interrupted(notebook, shown):
     """Follow the run until it has shown this, and interrupt it; return the cell that followed it."""
     cell = notebook.start("%distribute attach digits")
