@@ -93,8 +93,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
     return next((found for way in _WAYS if (found := way(obj)) is not NotImplemented), NotImplemented)
 
 
-def _of_file(obj: Any) -> Any:
-    if type(obj) is not MethodType or reduced_file(obj.__self__) is NotImplemented:
+def _of_other_class(obj: Any) -> Any:
+    if type(obj) is not MethodType or all(way(obj.__self__) is NotImplemented for way in (reduced_file, reduced_run)):
         return NotImplemented
     return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
 
@@ -143,7 +143,7 @@ def _set_attributes(obj: object, state: Any) -> None:
 
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_file, _of_file, reduced_own, reduced_run, reduced_state),
+    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_state),
     *(reduced_compiled, _of_library, _as_it_was),
 )
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from types import MethodType
 from typing import Any
 from unittest import mock
 
@@ -91,9 +90,7 @@ def silent(source: str) -> Iterator[None]:
 
 
 def reduced_run(obj: Any) -> Any:
-    """Return how `obj` reduces if it is the open run, or a method, the configuration or the summary of it: as that of who reads it."""
-    if type(obj) is MethodType and reduced_run(obj.__self__) is not NotImplemented:
-        return getattr, (obj.__self__, obj.__name__)  # that of a run that keeps nothing is of another class
+    """Return how `obj` reduces if it is the open run, or the configuration or the summary of it: as that of who reads it."""
     if type(obj).__name__ not in _KINDS:
         return NotImplemented
     run = getattr(sys.modules.get("wandb"), "run", None)

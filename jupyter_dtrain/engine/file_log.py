@@ -30,7 +30,7 @@ from unittest import mock
 from IPython.core import interactiveshell
 
 from ..capture.open_files import of_cell
-from .files import CLOCK_STEP, user_asks
+from .files import CLOCK_STEP, asked_path
 
 Entry = dict[str, Any]
 KEPT_MARKS = 16
@@ -137,10 +137,8 @@ class FileLog:
 
     def _path(self, file: Any) -> str | None:
         """Return the whole path of what names a file in the notebook's folder, ``None`` where the user's code does not ask."""
-        if not isinstance(file, str | bytes | os.PathLike) or not user_asks():
-            return None
-        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100 - not resolved: a link is removed and renamed as itself
-        return path if path.startswith(self._folder) else None
+        path = asked_path(file)
+        return path if path is not None and path.startswith(self._folder) else None
 
     # -- what the cell does ------------------------------------------------------------------------------------------
 

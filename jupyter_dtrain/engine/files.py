@@ -87,11 +87,6 @@ class OwnFiles:
 
     # -- where something is ------------------------------------------------------------------------------------------
 
-    def _path(self, file: Any) -> str | None:
-        """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
-        # Not resolved: a link is removed and renamed as itself.
-        return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and user_asks() else None  # noqa: PTH100
-
     def _is_here(self, path: str | None) -> bool:
         return path is not None and (path in self._own or path.startswith(self._folder))
 
@@ -131,7 +126,7 @@ class OwnFiles:
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if not set(mode) & set("wax+") and not self._own and not self._gone:
                 return original(file, mode, *args, **kwargs)
-            path = self._path(file)
+            path = asked_path(file)
             if path is not None and set(mode) & set("wax+") and self._is_here(path) and not ("r" in mode and self._is_gone(path)):
                 file = self._instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
             elif path in self._own:
@@ -145,7 +140,7 @@ class OwnFiles:
     def _saved(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            path = self._path(f)
+            path = asked_path(f)
             return original(obj, f if path is None else self._instead(path, keep=False), *args, **kwargs)
 
         return saved
@@ -153,7 +148,7 @@ class OwnFiles:
     def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
-            path = self._path(f) if self._own else None
+            path = asked_path(f) if self._own else None
             return original(f if path is None else self._own.get(path, f), *args, **kwargs)
 
         return loaded
@@ -161,7 +156,7 @@ class OwnFiles:
     def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            asked = self._path(path)
+            asked = asked_path(path)
             if asked is None or not self._is_here(asked):
                 original(path, *args, **kwargs)
                 return
@@ -179,7 +174,7 @@ class OwnFiles:
     def _removed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def removed(path: Any, *args: Any, **kwargs: Any) -> None:
-            gone = self._path(path)
+            gone = asked_path(path)
             if gone is None or not self._is_here(gone):
                 original(path, *args, **kwargs)
                 return
@@ -193,7 +188,7 @@ class OwnFiles:
     def _renamed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def renamed(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-            old, new = self._path(src), self._path(dst)
+            old, new = asked_path(src), asked_path(dst)
             if old is None or new is None or not self._is_here(old):
                 original(src, dst, *args, **kwargs)
             elif old in self._own:
@@ -206,7 +201,7 @@ class OwnFiles:
     def _copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            old, new = self._path(src), self._path(dst)
+            old, new = asked_path(src), asked_path(dst)
             source = self._own.get(old, src) if old is not None else src
             if new is None or not self._is_here(new):
                 return original(source, dst, *args, **kwargs)
@@ -219,7 +214,7 @@ class OwnFiles:
     def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-            asked = self._path(path) if self._own or self._gone else None
+            asked = asked_path(path) if self._own or self._gone else None
             if asked not in self._own and self._is_gone(asked):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             result: os.stat_result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
@@ -228,7 +223,13 @@ class OwnFiles:
         return stat
 
 
-def user_asks() -> bool:
+def asked_path(file: Any) -> str | None:
+    """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
+    # Not resolved: a link is removed and renamed as itself.
+    return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and _user_asks() else None  # noqa: PTH100
+
+
+def _user_asks() -> bool:
     """Return whether the user's code is what calls, directly or through a library, and not this project."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

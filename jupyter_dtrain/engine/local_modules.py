@@ -35,8 +35,11 @@ class LocalModules:
 
     def note(self) -> None:
         """Behind it: note what it has imported. What was written meanwhile was so perhaps after that."""
-        found = {name: stamp for name, stamp in _stamps_of(self._folder).items() if name in self._stamps or stamp[0] < self._began}
-        self._stamps = {name: self._stamps.get(name, stamp) for name, stamp in found.items()}
+        self._stamps = {
+            name: self._stamps.get(name, stamp)
+            for name, stamp in _stamps_of(self._folder).items()
+            if name in self._stamps or stamp[0] < self._began
+        }
 
 
 def _stamps_of(folder: Path) -> dict[str, Stamp]:
