@@ -14,7 +14,7 @@ import torch.distributed as dist
 class SlowOnOneEngine(TensorDataset):
     def __getitems__(self, indices):
         rank = dist.get_rank() if dist.group.WORLD is not None else 0
-        time.sleep(2e-4 * len(indices) * rank)
+        time.sleep(1e-3 * len(indices) * rank)  # longer than a step: a worker loads ahead, and hides what is shorter
         return [self[index] for index in indices]
 
 torch.manual_seed(0)
@@ -27,7 +27,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 history = []
 """
 TRAIN = """
-for epoch in range({epochs}):
+for epoch in range(30):
     for x, y in loader:
         out = model(x)
         loss = F.mse_loss(out, y)
@@ -39,14 +39,13 @@ for epoch in range({epochs}):
 STATE = "(model.state_dict(), history, torch.rand(2))"
 
 
-@pytest.mark.parametrize(("workers", "epochs"), [(0, 120), (1, 40)])  # epochs that begin with a process take longer
-def test_a_slow_engine_gets_less_of_each_batch_and_the_result_is_the_same(new_notebook, workers, epochs):
-    train = TRAIN.format(epochs=epochs)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_slow_engine_gets_less_of_each_batch_and_the_result_is_the_same(new_notebook, workers):
     notebook = new_notebook()
     notebook.run(IMPORTS + SETUP.format(workers=workers))
-    notebook.run(train)
+    notebook.run(TRAIN)
     expected = notebook.value(STATE)
     notebook.run(SETUP.format(workers=workers))
-    cell = notebook.run(f"%%distribute --engines 2 --device cpu --balance auto{train}")
+    cell = notebook.run(f"%%distribute --engines 2 --device cpu --balance auto{TRAIN}")
     assert "The engines are not equally fast: of each batch they take " in cell.stderr
     assert difference(notebook.value(STATE), expected) is None
