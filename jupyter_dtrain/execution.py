@@ -163,6 +163,10 @@ class Execution:
         self._standing["stop"] = {"name": "stop"}
         self._tell_all(self._standing["stop"])
 
+    def call_back(self) -> None:
+        """Ask the same of them, where the run is to go on from a checkpoint. Any thread may call this."""
+        self._tell_all(self._standing.setdefault("stop", {"name": "return"}))
+
     def pause(self, number: int) -> None:
         """Ask all ranks to wait at the end of a step, until :meth:`resume`. Any thread may call these. `number` counts a run's pauses."""
         self._standing["pause"] = {"name": "pause", "number": number}

@@ -203,14 +203,14 @@ class CellRun:
         return self._with_results(outcome, value) if rank == 0 else outcome
 
     def _hold_when_broken(self, interrupts: Interrupts) -> None:
-        """Hold back what handlers in the cell show when a rank has left, or all are to stop: the run may go on from an earlier step."""
+        """Hold back what handlers in the cell show when a rank has left, or all go back: what the run comes to again is shown then."""
 
         def on_interrupt() -> None:
-            if not self._control.is_stopping:  # nobody has pressed ■
+            if not self._control.is_ending:  # nobody has pressed ■
                 self._shown.hold()
 
         interrupts.on_interrupt = on_interrupt
-        self._control.on_stop = self._shown.hold
+        self._control.on_return = self._shown.hold
         memory = near()
         if memory is not None:
             memory.watch(self._shown.hold)

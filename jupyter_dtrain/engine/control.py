@@ -45,8 +45,8 @@ class Control:
     ----------
     on_speeds : callable
         Given the ranks' speeds where the batches are to be shared out by them from now on.
-    on_stop : callable
-        Called just before :class:`StopRun` is raised.
+    on_return : callable
+        Called just before :class:`StopRun` is raised where the run comes again, from a checkpoint.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Control:
         self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
         self._snapshots: list[int] = []  # that were asked for and not taken
         self.on_speeds: Callable[[Sequence[float]], None] = lambda _: None
-        self.on_stop: Callable[[], None] = lambda: None
+        self.on_return: Callable[[], None] = lambda: None
+        self._ends = False  # the stop that was asked for is the user's
         self._speeds: dict[str, Sequence[float]] = {}  # that were ordered and are not in force, by order
         self._pause = 0  # the number of the last one that was asked for
         self._resumed = 0  # the number of the last one that is over
@@ -77,7 +78,8 @@ class Control:
         """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
         # An order is known here before it is posted: the cell is not to pass the step that is posted without having seen it.
         with self._news:
-            if name == "stop":
+            if name in ("stop", "return"):
+                self._ends |= name == "stop"
                 self._ask("stop")
             elif name == "snapshot":
                 self._snapshots.append(number)
@@ -124,7 +126,8 @@ class Control:
             if not is_agreed:
                 self._agree(order)
             elif order == "stop":
-                self.on_stop()
+                if not self._ends:
+                    self.on_return()
                 raise StopRun
             elif order in self._speeds:
                 self.on_speeds(self._speeds.pop(order))
@@ -133,9 +136,9 @@ class Control:
                     self._wait_through(order, meanwhile)
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether the ranks are to stop."""
-        return "stop" in self._targets
+    def is_ending(self) -> bool:
+        """Whether the ranks are to stop for good."""
+        return self._ends
 
     def _order(self) -> str | None:
         """Return what the ranks are to do at the end of a step: a stop ends every pause."""

@@ -154,7 +154,7 @@ class Supervisor:
             writer.say_later(f"The run does not go back to step {checkpoint.step}: {error}")
         else:
             if self._execution is not None:
-                self._execution.stop()
+                self._execution.call_back()
 
     def restart(self, rank: int) -> None:
         """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
@@ -284,7 +284,7 @@ class Supervisor:
             self._growing, self._grow_after = True, self._keeper.newest
             self._keeper.hasten()
         elif self._keeper.newest is not self._grow_after:
-            execution.stop()
+            execution.call_back()
 
     def _share_by(self, number: int, speeds: list[float], execution: Execution) -> None:
         execution.share_by(number, speeds)

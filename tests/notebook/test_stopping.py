@@ -93,6 +93,25 @@ def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
     assert_usable(notebook, engines)
 
 
+@pytest.mark.parametrize("by", ["the sidebar", "an interrupt"])
+def test_what_handlers_show_is_shown_at_once(notebook, by):
+    commands = notebook.open_comm(COMMAND_TARGET)
+    notebook.run(SETUP)
+    handlers = "print('saving')\nwhile not (places / 'read').exists(): time.sleep(0.01)\nprint('saved')"
+    handled = f"try:{indent(TRAIN, '    ')}finally:\n{indent(handlers, '    ')}"
+    running = notebook.start("%%distribute --engines 2\n" + handled)
+    notebook.wait_for_stdout(running, "three steps")
+    if by == "the sidebar":
+        assert notebook.command(commands, "stop_run")["ok"]
+    else:
+        notebook.interrupt()
+    notebook.wait_for_stdout(running, "saving")
+    pathlib.Path(f"{notebook.folder}-steps", "read").touch()
+    notebook.finish(running)
+    pathlib.Path(f"{notebook.folder}-steps", "read").unlink()
+    assert running.stdout == "three steps\nsaving\nsaved\n"
+
+
 def test_stop_while_no_cell_runs_says_so(notebook):
     commands = notebook.open_comm(COMMAND_TARGET)
     reply = notebook.command(commands, "stop_run")

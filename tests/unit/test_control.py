@@ -126,6 +126,20 @@ def test_other_commands_and_repeated_ones_change_nothing():
         control.boundary(2)
 
 
+@pytest.mark.parametrize(
+    ("commands", "returns"), [(["return"], True), (["stop"], False), (["stop", "return"], False), (["return", "stop"], False)]
+)
+def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, returns):
+    control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
+    told: list[str] = []
+    control.on_return = lambda: told.append("returns")
+    for command in commands:
+        control.command(command)
+    with pytest.raises(StopRun):
+        control.boundary(0)
+    assert told == ["returns"] * returns
+
+
 def test_a_step_in_progress_is_finished():
     control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
     control.boundary(0)  # step 1 begins
