@@ -47,7 +47,7 @@ class Engines:
     def cluster(self) -> EngineCluster | None:
         """The running cluster, if there is one."""
         cluster = self._cluster
-        return cluster if cluster is not None and cluster.alive else None
+        return cluster if cluster is not None and cluster.alive and cluster.has_folders else None
 
     def begin(self, options: ClusterOptions) -> None:
         """Start a cluster in the background if there is none; the next :meth:`start` waits for it."""
@@ -121,6 +121,7 @@ class Engines:
         with self._lock:
             try:
                 cluster = self._start(options, on_progress)
+                cluster.inherit(old)
                 for kept in old.blob_dir.iterdir():
                     shutil.move(kept, cluster.blob_dir)
             finally:

@@ -163,6 +163,11 @@ class EngineCluster:
         """Whether engines can be reached at all."""
         return not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
 
+    @property
+    def has_folders(self) -> bool:
+        """Whether its folders are there: systems clean their places for temporary files and shared memory at times."""
+        return self._folders.are_there
+
     def dead_ranks(self) -> list[int]:
         """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
         if not self.controller_alive:
@@ -250,6 +255,10 @@ class EngineCluster:
         self._members = [member for rank, member in enumerate(self._members) if rank not in ranks]
         for rank, member in enumerate(self._members):
             member.plan = replace(member.plan, rank=rank)
+
+    def inherit(self, old: EngineCluster) -> None:
+        """Take the place of `old`: what it has let go can be taken back here."""
+        self._let_go = old._let_go
 
     def take_back(self) -> bool:
         """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""

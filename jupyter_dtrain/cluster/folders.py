@@ -44,6 +44,11 @@ class Folders:
         for folder in (self.profile, self.logs):
             folder.mkdir(mode=0o700)
 
+    @property
+    def are_there(self) -> bool:
+        """Whether nobody has removed them."""
+        return self.profile.is_dir() and self.logs.is_dir() and self.blobs.is_dir()
+
     def log_of(self, name: str) -> Path:
         """Return the log file of the process `name`."""
         return self.logs / f"{name}.log"

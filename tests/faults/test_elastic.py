@@ -17,10 +17,15 @@ def no_new_engines(run: Disturbed) -> NoNewEngines:
 
 
 @pytest.mark.parametrize(
-    ("engines", "killed"),
-    [("two", [0]), pytest.param("three", [1], marks=pytest.mark.long), pytest.param("three", [0, 2], marks=pytest.mark.long)],
+    ("engines", "killed", "controller"),
+    [
+        ("two", [0], False),
+        ("two", [1], True),
+        pytest.param("three", [1], False, marks=pytest.mark.long),
+        pytest.param("three", [0, 2], False, marks=pytest.mark.long),
+    ],
 )
-def test_fewer_engines_and_then_as_many_again(request, engines, killed):
+def test_fewer_engines_and_then_as_many_again(request, engines, killed, controller):
     run = request.getfixturevalue(engines)
     notebook, number, left = run.notebook, run.engines, run.engines - len(killed)
     run.go()
@@ -36,6 +41,8 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed):
         notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
         assert cell.running, cell.stderr
         run.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+    if controller:  # the new cluster is as small as the one that was lost
+        os.kill(run.processes["controller"], signal.SIGKILL)
     back = f"with {number} engines."
     notebook.wait(lambda: back in cell.stderr or not cell.running, "all engines again", cell)
     (notebook.folder / "all").touch()

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.notebook.conftest import IMPORTS
-from tests.notebook.kernel import difference
+from tests.notebook.kernel import SESSION, difference
 
 SETUP = """
 import os, pathlib, time
@@ -112,6 +112,17 @@ def test_the_first_cell_starts_the_cluster_and_later_ones_share_it(own_notebook)
     second = notebook.run("%%distribute\nos.getpid(), dist.get_world_size()")
     assert second.result == f"({notebook.value('pids')[0]}, 2)"
     assert second.contents("display_data") == []  # nothing had to start
+
+
+@pytest.mark.parametrize("folder", ["private_dir", "blob_dir"])
+def test_a_cluster_whose_folders_the_system_has_removed_is_replaced(own_notebook, folder):
+    notebook = own_notebook
+    notebook.run("%distribute start -n 1 --device cpu\n1 + 1")
+    processes = notebook.cluster_processes()
+    notebook.run(f"import shutil\nshutil.rmtree({SESSION}.get().cluster.{folder})")
+    cell = notebook.run("%%distribute --engines 1 --device cpu\nnumber = sum(range(4))\nnumber")
+    assert (cell.result, cell.stderr, notebook.value("number")) == ("6", "", 6)
+    assert_all_gone(notebook, processes)
 
 
 def test_the_sidebar_starts_and_stops_the_cluster(own_notebook):
