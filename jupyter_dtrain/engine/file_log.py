@@ -30,7 +30,7 @@ from unittest import mock
 from IPython.core import interactiveshell
 
 from ..capture.open_files import of_cell
-from .files import CLOCK_STEP, asked_path
+from .files import CLOCK_STEP, asked_path, is_within_open_folder
 
 Entry = dict[str, Any]
 KEPT_MARKS = 16
@@ -202,7 +202,7 @@ class FileLog:
         def once(*args: Any, **kwargs: Any) -> Any:
             paths = [self._path(arg) for arg in args[: 2 if what == "rename" else 1]]
             key = (what, *paths)
-            if not paths or None in paths or kwargs.get("dir_fd") is not None:
+            if not paths or None in paths or is_within_open_folder(kwargs):
                 return original(*args, **kwargs)
             try:
                 result = original(*args, **kwargs)

@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -82,7 +82,7 @@ class OwnFiles:
                 (shutil, "copy", self._copied(shutil.copy)),
                 (shutil, "copy2", self._copied(shutil.copy2)),
             ):
-                stack.enter_context(mock.patch.object(target, name, replacement))
+                stack.enter_context(mock.patch.object(target, name, _by_path(getattr(target, name), replacement)))
             yield
 
     # -- where something is ------------------------------------------------------------------------------------------
@@ -221,6 +221,21 @@ class OwnFiles:
             return result
 
         return stat
+
+
+def _by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `followed`, but `original` for a name within an open folder: who has opened that has been followed already."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if is_within_open_folder(kwargs) else followed)(*args, **kwargs)
+
+    return call
+
+
+def is_within_open_folder(options: Mapping[str, Any]) -> bool:
+    """Return whether the names of a call of one of `os`' functions with these `options` are no paths, as those of ``shutil.rmtree`` are."""
+    return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
 
 
 def asked_path(file: Any) -> str | None:

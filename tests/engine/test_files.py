@@ -66,6 +66,14 @@ with open("before.txt", "r+") as file:
     file.write("OLD")
 found = count, open("before.txt").read()
 """,
+    "a temporary folder": """
+with tempfile.TemporaryDirectory() as folder:
+    os.mkdir(os.path.join(folder, "deep"))
+    for path in (pathlib.Path(folder, "scratch.txt"), pathlib.Path(folder, "deep", "before.txt")):
+        path.write_text("scratch")
+    found = pathlib.Path(folder, "scratch.txt").read_text(), sorted(os.listdir(folder))
+found = found, os.path.exists(folder), open("before.txt").read()
+""",
     "a table and a figure": """
 import pandas as pd
 pd.DataFrame({"a": [1, 2]}).to_csv("table.csv", index=False)
@@ -73,7 +81,7 @@ found = pd.read_csv("table.csv").a.tolist()
 """,
 }
 SETUP = """
-import json, os, pathlib, shutil
+import json, os, pathlib, shutil, tempfile
 import numpy as np
 import torch
 os.chdir({folder!r})
