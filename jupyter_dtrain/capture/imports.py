@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import dis
+import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from .originals import everything
 
@@ -47,6 +49,14 @@ def brought() -> Iterator[None]:
 def _is_outdated(module: ModuleType) -> bool:
     """Return whether a module that came home with a name was edited since: the cell reads it again."""
     return module.__name__ in _brought and stamp_of(module) != _brought[module.__name__]
+
+
+def imported_for(source: str, name: str) -> Any:
+    """Return the module `name` of a library, imported if `source` has its name in it; ``None`` where it is not here."""
+    if name.rpartition(".")[2] in source and name not in sys.modules:
+        with suppress(ImportError):  # the cell says so itself
+            return importlib.import_module(name)
+    return sys.modules.get(name)
 
 
 def imported_names(tree: ast.AST) -> frozenset[str]:

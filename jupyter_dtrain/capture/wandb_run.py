@@ -17,6 +17,8 @@ from functools import wraps
 from typing import Any
 from unittest import mock
 
+from .imports import imported_for
+
 NAME = "wandb.run"  # among the settings that go along
 _PARTS = ("run", "config", "summary")
 _KINDS = frozenset({"Run", "Config", "Summary"})
@@ -27,7 +29,7 @@ _SERVICE = "WANDB_SERVICE"
 def begin_service(source: str) -> None:
     """In the notebook: have the service run before an engine would start one that ends with it, if `source` may need it."""
     with suppress(Exception):  # the cell meets the same, and says so
-        if (wandb := _module(source)) is not None:
+        if (wandb := imported_for(source, "wandb")) is not None:
             wandb.setup()
 
 
@@ -75,7 +77,7 @@ def without_run(settings: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def silent(source: str) -> Iterator[None]:
     """Let runs that begin on this rank keep nothing, until the end of the ``with`` block."""
-    wandb = _module(source)
+    wandb = imported_for(source, "wandb")
     if wandb is None:
         yield
         return
@@ -97,14 +99,6 @@ def reduced_run(obj: Any) -> Any:
     if run is None:
         return NotImplemented
     return next(((_part, (name,)) for name in _PARTS if obj is _part(name)), NotImplemented)
-
-
-def _module(source: str) -> Any:
-    """Return the library if it is here, or if `source` may be the first to import it."""
-    if "wandb" in source and "wandb" not in sys.modules:
-        with suppress(ImportError):  # the cell says so itself
-            return importlib.import_module("wandb")
-    return sys.modules.get("wandb")
 
 
 def _part(name: str) -> Any:

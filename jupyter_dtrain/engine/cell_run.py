@@ -40,6 +40,7 @@ from .snapshots import Snapshots
 from .staging import bytes_of_state
 from .stand_ins import known_by_names, namespaces_of
 from .task import Outcome, Task
+from .tracking_store import TrackingStore
 from .training import Training
 from .warned import warnings_of_callers
 
@@ -227,6 +228,7 @@ class CellRun:
             if is_training:
                 stack.enter_context(event_writers(rank=rank, source=task.source))
                 stack.enter_context(silent(task.source) if rank else nullcontext())
+                stack.enter_context(self._tracking_store().followed(task.source))
             stack.enter_context(output_of(rank, self._shown if rank == 0 or task.output == "all" else None))
             stack.enter_context(logged_at_home(task.loggers, rank=rank))
             stack.enter_context(shell_in(self._namespace))
@@ -236,6 +238,9 @@ class CellRun:
                 stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
             stack.enter_context(self._loops.installed())
             yield
+
+    def _tracking_store(self) -> TrackingStore:
+        return TrackingStore(self._control, rank=self._task.rank, is_jumping=lambda: self._loops.is_jumping)
 
     def _run_code(self) -> tuple[Any, bool]:
         """Run the cell's code; return the value of its last line, and whether it was stopped."""

@@ -188,9 +188,14 @@ class Control:
         # Who comes first decides: another may come just when this one gives up.
         return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
 
-    def tell(self, topic: str, text: str) -> None:
+    def tell(self, topic: str, text: str | bytes) -> None:
         """Say something on `topic`, without waiting for the others."""
-        self._store.set(f"{topic}/{self._rank}", text)
+        self._store.set(f"{topic}/{self._rank}", text)  # type: ignore[arg-type]  # it takes bytes as well
+
+    def hear(self, topic: str) -> bytes:
+        """Return what rank 0 says on `topic`; waits for it."""
+        self._wait([f"{topic}/0"])
+        return self._store.get(f"{topic}/0")
 
     def _agree(self, command: str) -> int:
         """Return the step at which all ranks act; waits until all of them have the command, or it is one to pause that is over."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from ..capture.imports import imported_for
 from ..capture.reduction import is_event_writer
 
 _MODULE = "torch.utils.tensorboard.writer"
@@ -27,11 +28,7 @@ def event_writers(*, rank: int, source: str) -> Iterator[None]:
     source : str
         The cell, which may be the first to import TensorBoard.
     """
-    if "tensorboard" in source and _MODULE not in sys.modules:
-        try:
-            import torch.utils.tensorboard  # noqa: F401  # takes a second: only for cells that ask for it
-        except ImportError:  # the cell says so itself
-            pass
+    imported_for(source, "torch.utils.tensorboard")  # takes a second: only for cells that ask for it
     module: Any = sys.modules.get(_MODULE)
     if module is None:
         yield

@@ -123,3 +123,31 @@ def test_files_are_as_if_nothing_had_died(two, rank, steps):
     assert notebook.value("lines") == 1 + 25 * 6
     assert list((files / "old").iterdir()) == []
     assert {path.parent.name: (path.name, path.read_text()) for path in files.glob("batches/*/*")} == {n: ("whole", n) for n in numbers}
+
+
+LOGGED = """
+import mlflow
+with mlflow.start_run() as run:
+    for epoch in range(6):
+        loss = train_one_epoch(model, loader, pace)
+        mlflow.log_metric("loss", loss, step=epoch)
+        history.append((epoch, loss))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
+    notebook = two.notebook
+    notebook.run("import os, mlflow\nos.environ['MLFLOW_ALLOW_FILE_STORE'] = 'true'\nmake()")
+    notebook.run(f"mlflow.set_tracking_uri({f'file:{tmp_path}/mlruns'!r})\nmlflow.set_experiment('digits')")
+    (notebook.folder / "steps").unlink(missing_ok=True)
+    pids = notebook.engines()
+    cell = notebook.start("%%distribute --engines 2" + LOGGED)
+    two.wait_for_step(80, cell)
+    os.kill(pids[rank], signal.SIGKILL)
+    notebook.finish(cell)
+    assert cell.ok, cell
+    assert f"Lost rank {rank}" in cell.stderr
+    assert notebook.value("[run.info.status for run in mlflow.search_runs(output_format='list')]") == ["FINISHED"]
+    told = notebook.value("[(told.step, told.value) for told in mlflow.MlflowClient().get_metric_history(run.info.run_id, 'loss')]")
+    assert sorted(set(told)) == notebook.value("history")

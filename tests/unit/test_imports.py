@@ -91,6 +91,7 @@ ENGINE_ORDER = [
     "files",
     "file_log",
     "event_writers",
+    "tracking_store",
     "sent_modules",
     "stand_ins",
     "optimizers",
