@@ -121,6 +121,10 @@ class Engines:
         with self._lock:
             try:
                 cluster = self._start(options, on_progress)
+            except BaseException:
+                self._cluster = old  # whoever waits for another takes home what there is in its folder, and stops it then
+                raise
+            try:
                 cluster.inherit(old)
                 for kept in old.blob_dir.iterdir():
                     shutil.move(kept, cluster.blob_dir)

@@ -265,7 +265,7 @@ class Runner:
         try:
             with recording.failing("broken off"):
                 ends = supervisor.run(task, on_tick=on_tick, on_interrupt=on_interrupt)
-            recording.finish(*_phase_of(ends))
+            recording.finish(*(("stopped", None) if supervisor.interrupted else _phase_of(ends)))
         finally:
             self.supervisor = None
             self._on_news()
@@ -273,16 +273,16 @@ class Runner:
         first, cluster = ends[0].outcome, supervisor.cluster
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
-        lost = lost_engines(ends, cluster, recorder.devices())
+        lost = lost_engines(ends, cluster, recorder.devices()) if not supervisor.interrupted else None
         left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
-        killed = [end.rank for end in ends if end.killed]
+        killed = [end.rank for end in ends if end.killed] if not supervisor.interrupted else cluster.missing_ranks()
         if lost is not None or not cluster.controller_alive:
             self._engines.stop()
         elif left or killed:
             if left:
                 output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
             self._engines.begin_restart(cluster, sorted({*left, *killed}))
-        return RunResult(ends, returned, lost, interrupted, task)
+        return RunResult(ends, returned, lost, interrupted or supervisor.interrupted, task)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
         """Return the engines of a run, started and with torch imported."""

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 
 from ..engine.snapshots import read_snapshot
 from ..engine.task import Outcome, Task
+from ..rank_end import RankEnd
 from ..transport.blobs import BlobFolder
 from .keeper import SnapshotKeeper
+
+
+def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
+    """Let rank 0 that is gone have come home with its part of the newest snapshot."""
+    if ends and ends[0].outcome is None:
+        keeper.settle()
+        ends[0].outcome = salvaged(keeper, task)
+
+
+def stop_there(ends: Sequence[RankEnd]) -> None:
+    """Let the run have been stopped where its ranks have left: the error that freed them is none of the cell's."""
+    for end in ends:
+        if end.outcome is not None:
+            end.outcome = replace(end.outcome, failure=None, stopped=True)
 
 
 def salvaged(keeper: SnapshotKeeper, task: Task) -> Outcome | None:

@@ -28,7 +28,7 @@ from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
 from .pauses import Pauses
 from .restarts import Restarts
-from .salvage import salvaged
+from .salvage import salvage, stop_there
 from .stall import Stall
 from .succession import Succession, place_of
 from .writer import CheckpointWriter
@@ -43,7 +43,8 @@ class Supervisor:
     """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
 
     What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
-    ordered on any thread, and the methods return at once. `restarts` has the engines that are still to be restarted.
+    ordered on any thread, and the methods return at once. `restarts` has the engines that are still to be restarted, and `interrupted` says
+    whether there was a keyboard interrupt while others took over.
 
     Parameters
     ----------
@@ -95,6 +96,7 @@ class Supervisor:
         self._on_paused = on_paused
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
+        self.interrupted = False
         self.restarts = Restarts()
         self._succession = Succession(
             group, restarts=self.restarts, renew=renew, on_replaced=on_replaced, tell=self._tell, on_progress=output.progress
@@ -208,28 +210,37 @@ class Supervisor:
                 if not (lost or back or more or count) or execution.interrupted or self._stopping or self._is_program:
                     execution.show_held()
                     return ends
-                self._keeper.settle()
-                if back is not None:
-                    self._back = None
-                    self._keeper.go_back(back)
-                    self._group.disband()
-                    if task.file_log is not None:
-                        go_on_from(task.file_log, back.number, step=back.step, place=back.place)
-                    self._on_back(back.step)
-                    self._tell(f"Going back to step {back.step}.")
-                if count:
-                    task = replace(task, count_targets=True)
-                    newest = self._keeper.newest
-                    self._on_back(newest.step if newest is not None else 0)
-                    self._tell(f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch.")
-                if lost and not self._succession.mend(lost, self._keeper.newest):
+                try:
+                    self._keeper.settle()
+                    if back is not None:
+                        self._back = None
+                        self._keeper.go_back(back)
+                        self._group.disband()
+                        if task.file_log is not None:
+                            go_on_from(task.file_log, back.number, step=back.step, place=back.place)
+                        self._on_back(back.step)
+                        self._tell(f"Going back to step {back.step}.")
+                    if count:
+                        task = replace(task, count_targets=True)
+                        newest = self._keeper.newest
+                        self._on_back(newest.step if newest is not None else 0)
+                        self._tell(
+                            f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch."
+                        )
+                    if lost and not self._succession.mend(lost, self._keeper.newest):
+                        return ends
+                    if more and not lost:
+                        self._succession.take_back(self._keeper.newest)
+                    task = self._task_of_next(task, execution)
+                except KeyboardInterrupt:  # somebody does not want to wait for another engine
+                    self.interrupted = True
+                    salvage(ends, self._keeper, task)
+                    stop_there(ends)
+                    execution.show_held()
                     return ends
-                if more and not lost:
-                    self._succession.take_back(self._keeper.newest)
-                task = self._task_of_next(task, execution)
         finally:
             self._execution = None
-            self._salvage(ends, task)
+            salvage(ends, self._keeper, task)
             if self._writer is not None:
                 self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and all(map(_is_through, ends)))
                 self._tell_all(self._writer.news())
@@ -311,12 +322,6 @@ class Supervisor:
 
     def _computed(self) -> list[float | None]:
         return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]
-
-    def _salvage(self, ends: list[RankEnd], task: Task) -> None:
-        """Let rank 0 that is gone have come home with its part of the newest snapshot."""
-        if ends and ends[0].outcome is None:
-            self._keeper.settle()
-            ends[0].outcome = salvaged(self._keeper, task)
 
     def _task_of_next(self, task: Task, execution: Execution) -> Task:
         snapshot, folder = self._keeper.newest, self.cluster.blob_dir

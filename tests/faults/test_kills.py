@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -34,6 +35,42 @@ def test_one_after_the_other(two):
     os.kill(two.pids[0], signal.SIGKILL)
     said = two.finish(cell)
     assert said.count("Lost rank") == 2
+
+
+LATE = """
+from jupyter_dtrain.cluster.arrival import Arrival
+of_engines = Arrival.of_engines
+def late(arrival, engine_ids):
+    import time
+    arrival.tell("others are late")
+    time.sleep(60)
+Arrival.of_engines = late
+"""
+
+
+@pytest.mark.parametrize("lost", ["0", "1", "controller"])
+def test_interrupted_while_another_engine_starts(two, lost):
+    """What the ranks have come to is in the notebook: that of rank 0, or the snapshot."""
+    notebook = two.notebook
+    notebook.run("%distribute start -n 2 --device cpu")
+    notebook.run(LATE)
+    cell = two.start()
+    two.wait_for_snapshot(cell)
+    os.kill(two.processes["controller"] if lost == "controller" else two.pids[int(lost)], signal.SIGKILL)
+    notebook.wait(lambda: "others are late" in str(cell.messages) or not cell.running, "the start of another", cell)
+    pressed = time.monotonic()
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert time.monotonic() - pressed < 5.0
+    notebook.run("Arrival.of_engines = of_engines")
+    assert cell.error[0] == "KeyboardInterrupt"
+    (step,) = map(int, re.findall(r"Stopped after step (\d+)" if lost == "1" else r"what there was at step (\d+)", cell.traceback))
+    assert step > 10
+    used, expected = notebook.value("used"), two.expected[4]
+    assert used == expected[: len(used)]
+    assert len(used) in (step, step - 1)
+    assert notebook.value("{int(state['step']) for state in optimizer.state_dict()['state'].values()}") == {step}
+    two.finish(two.start())
 
 
 def test_an_engine_that_is_stopped_and_not_dead(two):
