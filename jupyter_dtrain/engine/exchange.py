@@ -29,11 +29,15 @@ class _Sum(torch.autograd.Function):
     def backward(_ctx: Any, grad: torch.Tensor) -> Any:
         return _Sum.apply(grad)  # type: ignore[no-untyped-call]  # itself, so that a gradient of the gradient is right too
 
+    @staticmethod
+    def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
+        return _Sum.apply(tangent)  # type: ignore[no-untyped-call]
+
 
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, placement: Shard, sizes: tuple[int, ...]) -> torch.Tensor:
-        ctx.placement = placement
+        ctx.placement, ctx.sizes = placement, sizes
         return _all_parts(part, placement, sizes)
 
     @staticmethod
@@ -42,6 +46,10 @@ class _Gather(torch.autograd.Function):
         whole = _Sum.apply(grad)  # type: ignore[no-untyped-call]
         part = whole.narrow(placement.dim, placement.loaded.start, placement.loaded.stop - placement.loaded.start)
         return (part if placement.counts else nothing_of(part)), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:
+        return _Gather.apply(tangent, ctx.placement, ctx.sizes)  # type: ignore[no-untyped-call]
 
 
 class _Nothing(torch.autograd.Function):
@@ -52,6 +60,10 @@ class _Nothing(torch.autograd.Function):
     @staticmethod
     def backward(_ctx: Any, grad: torch.Tensor) -> Any:
         return _Nothing.apply(grad)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
+        return _Nothing.apply(tangent)  # type: ignore[no-untyped-call]
 
 
 def nothing_of(part: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,7 @@ _TRANSFORMS = (
     (eager_transforms, "grad_and_value_impl"),
     (eager_transforms, "_vjp_with_argnums"),
     (eager_transforms, "_jvp_with_argnums"),
+    (eager_transforms, "_autograd_grad"),  # of what `vjp` has returned, which the cell gives gradients
 )
 
 _NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -114,7 +115,9 @@ class GlobalView:
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return function(*self._rules.whole(args), **self._rules.whole(kwargs))
+            args, kwargs = self._rules.whole(args), self._rules.whole(kwargs)
+            with self._rules.in_transform():
+                return function(*args, **kwargs)
 
         return called
 
@@ -132,6 +135,8 @@ class GlobalView:
         its first two dims has the size of the batch. Where it cannot be told how the arguments belong together, all are whole.
         """
         args, kwargs = values
+        if self._rules.transforms:
+            return pytree.tree_map(self._rules.whole, values), None
         if len(args) == 1 and not kwargs and type(args[0]) is GlobalTensor and isinstance(args[0].placement, Shard):
             return ((self._own(args[0], args[0].placement),), kwargs), args[0].placement
         leaves, tree = pytree.tree_flatten(values)

@@ -31,7 +31,7 @@ from .identity import IdentityMap
 from .leaf_hooks import hooks_after_reduction, hooks_set_aside
 from .modules import Found, parameters_in
 from .nested import NestedPasses
-from .placements import GlobalTensor, Partial, Shard, is_of_share, part_of, place
+from .placements import GlobalTensor, Partial, Shard, in_graph, is_of_share, part_of, place
 from .reducer import Reducer
 
 _grad = torch.autograd.grad
@@ -182,14 +182,16 @@ class GradientSync:
         gradients: Sequence[torch.Tensor | None],
         *,
         leaves: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor] | None,
         hooks: AbstractContextManager[None] | None = None,
         **options: Any,
     ) -> None:
         """Run a pass that reduces `leaves`, and those that begin within it."""
         nested = self._nested = NestedPasses(leaves)
+        ends = None if inputs is None else [in_graph(tensor) for tensor in inputs]
         try:
             with hooks or nullcontext():
-                original(roots, gradients, **options)
+                original(roots, gradients, inputs=ends, **options)
         finally:
             self._nested = None
         nested.finish(world_size=self._world_size)

@@ -183,7 +183,7 @@ def _of_backward_passes(
         grads = (given,) if given is None or isinstance(given, torch.Tensor) else tuple(given)
         if len(grads) == 1 and len(roots) > 1:
             grads *= len(roots)
-        only = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        only = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs.values()) if isinstance(inputs, dict) else inputs
         if models.passes.under_way:  # a part of the graph that is computed again, and gone through, within a pass
             run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             return

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .placements import GlobalTensor
+from .placements import GlobalTensor, is_followed
 
 MOST_PENDING = 500
 """Operations and parts that wait for an exchange: one more, and it takes place."""
@@ -109,7 +109,7 @@ def keep_later(tensor: GlobalTensor, later: Later) -> None:
 def may_wait(tensor: torch.Tensor) -> bool:
     """Return whether a tensor may be computed anew from whole values: nothing but its value counts."""
     with torch._C.DisableTorchFunctionSubclass():
-        return not (tensor.requires_grad or tensor.is_inference() or tensor.is_complex()) and tensor.device.type in _DEVICES
+        return not (is_followed(tensor) or tensor.is_inference() or tensor.is_complex()) and tensor.device.type in _DEVICES
 
 
 def is_narrow(tensor: torch.Tensor) -> bool:

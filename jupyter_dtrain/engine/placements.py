@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .shares import Share
 
@@ -138,6 +140,24 @@ def source_of(tensor: torch.Tensor) -> torch.Tensor:
         source, node = tensor.__dict__.get("_source", (tensor, None))
         result: torch.Tensor = source if node is None or tensor.grad_fn is node else tensor  # it was changed in place
         return result
+
+
+def is_followed(tensor: torch.Tensor) -> bool:
+    """Return whether gradients are kept of what is computed from `tensor`, backwards or in forward mode."""
+    return tensor.requires_grad or forward_ad._current_level >= 0
+
+
+def in_graph(tensor: torch.Tensor) -> torch.Tensor | GradientEdge:
+    """Return what a pass takes for the place of `tensor`, whose gradient it is to leave there: of other classes it knows nothing."""
+    if not isinstance(tensor, GlobalTensor):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        source = source_of(tensor)
+        if not isinstance(source, GlobalTensor):
+            return source
+        if not source.is_leaf:
+            source.retain_grad()
+        return get_gradient_edge(source)
 
 
 def along(dim: int, placement: Shard) -> Shard:

@@ -25,6 +25,7 @@ loader = DataLoader(TensorDataset(x_all, y_all), batch_size=4)  # 4, 4 and 3: th
 tiny = DataLoader(TensorDataset(x_all, y_all), batch_size=1)  # all ranks but one have no sample
 model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 seen = []
+TAKES_DICTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 def grads(*models):
     return [None if p.grad is None else p.grad.to_dense().clone().tolist() for m in models for p in (m.parameters() if isinstance(m, nn.Module) else [m])]
@@ -157,6 +158,72 @@ CASES = {
             seen.append(grads(model))
             F.mse_loss(model(x), y).backward(inputs=list(model[2].parameters()))
             seen.append(grads(model))
+        """,
+    ),
+    "inputs=, a batch and an output among them": Case(
+        "",
+        """
+        for x, y in loader:
+            x.requires_grad_()
+            out = model(x)
+            F.mse_loss(out, y).backward(inputs=[x, out, *model.parameters()])
+            seen.append((x.grad.tolist(), out.grad.tolist(), grads(model)))
+            x.grad = None
+            F.mse_loss(model(x), y).backward(inputs={"x": x} if TAKES_DICTS else [x])
+            seen.append((x.grad.tolist(), grads(model)))
+        """,
+    ),
+    "a clipped list of gradients": Case(
+        "",
+        """
+        for x, y in loader:
+            for p, g in zip(model.parameters(), torch.autograd.grad(F.mse_loss(model(x), y), list(model.parameters()))):
+                p.grad = g
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            seen.append((norm.item(), grads(model)))
+            torch._foreach_mul_([x, y], 2.0)
+            seen.append((x.tolist(), y.sum().item()))
+        """,
+    ),
+    "torch.func of a function that knows the batch": Case(
+        "from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap",
+        """
+        for x, y in loader:
+            params = {name: p.detach() for name, p in model.named_parameters()}
+            loss = lambda params: F.mse_loss(functional_call(model, params, (x * 2,)), y)
+            out, back = vjp(lambda params: functional_call(model, params, (x,)), params)
+            seen.append([*map(torch.Tensor.tolist, grad(loss)(params).values()), *map(torch.Tensor.tolist, back(out - y)[0].values())])
+            seen.append([value.tolist() for value in jvp(loss, (params,), ({name: p.cos() for name, p in params.items()},))])
+            seen.append([value.tolist() for value in jacrev(loss)(params).values()])
+            seen.append(hessian(lambda b: ((x.sum(0) - b) ** 2).sum() + (x[0] * b).sum())(torch.ones(3)).tolist())
+            seen.append(vmap(lambda b: (x * b).mean())(torch.randn(5, 3)).tolist())
+            wanted = x.clone().requires_grad_()
+            grad(lambda b: (wanted * b).sum())(torch.ones(3))
+            vmap(lambda b: (wanted * b).sum())(torch.ones(2, 3)).sum().backward()
+            seen.append(wanted.grad.tolist())
+        """,
+    ),
+    "forward mode": Case(
+        "import torch.autograd.forward_ad as forward\nfrom torch.func import functional_call",
+        """
+        for x, y in loader:
+            with forward.dual_level():
+                params = {name: forward.make_dual(p.detach(), p.detach().cos()) for name, p in model.named_parameters()}
+                loss, slope = forward.unpack_dual(F.mse_loss(functional_call(model, params, (x,)), y))
+                seen.append((loss.item(), slope.item()))
+                out, along = forward.unpack_dual(model(forward.make_dual(x, torch.ones_like(x))))
+                seen.append((out.sum().item(), along.tolist()))
+        """,
+    ),
+    "a mode below autograd": Case(
+        "from torch.utils.flop_counter import FlopCounterMode",
+        """
+        for x, y in loader:
+            labels = y.argmax(1)
+            with FlopCounterMode(display=False):
+                loss = F.cross_entropy(model(x), labels)
+                loss.backward()
+            seen.append((loss.item(), grads(model)))
         """,
     ),
     "autograd.grad": Case(

@@ -7,14 +7,16 @@ whole tensors: always right, at worst slower, and the run says so.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from ..exchange import Exchange
-from ..placements import GlobalTensor, Partial, Shard
+from ..placements import GlobalTensor, Partial, Shard, is_followed
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -47,6 +49,7 @@ class Rules:
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
     count_targets: bool = False  # in every batch: one has come that is ignored
     used: bool = False  # an operation, or a model, has been given a part of something
+    transforms: int = 0  # of torch.func that are under way, one in another
 
     def __post_init__(self) -> None:
         self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
@@ -57,6 +60,10 @@ class Rules:
         for arg in args:
             if type(arg) is GlobalTensor and "_whole" in arg.__dict__:
                 self.take_back(arg)
+        if self.transforms:
+            return self.on_wholes(func, args, kwargs)
+        if torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD) and not torch.is_inference_mode_enabled():
+            return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
         rule = self.table.get(func)
         if rule is None and func is torch.autograd.grad:  # under the name by which it announces itself stands what takes its place
             func = inspect.unwrap(func)
@@ -88,16 +95,26 @@ class Rules:
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
         with torch._C.DisableTorchFunctionSubclass():
-            version = None if tensor.requires_grad or tensor.is_inference() else tensor._version
+            version = None if is_followed(tensor) or tensor.is_inference() else tensor._version
             cached = tensor.__dict__.get("_whole")
         if cached is not None and version is not None and cached[0] == version:
             result: torch.Tensor = cached[1]
             return result
-        result = self.exchange.whole(tensor)
+        with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
+            result = self.exchange.whole(tensor)
         if version is not None and not result.is_inference():
             result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
             tensor.__dict__["_whole"] = (version, result, result._version)
         return result
+
+    @contextmanager
+    def in_transform(self) -> Iterator[None]:
+        """Compute on whole tensors: a transform of torch.func is given a function that may know a batch."""
+        self.transforms += 1
+        try:
+            yield
+        finally:
+            self.transforms -= 1
 
     def take_back(self, tensor: GlobalTensor) -> None:
         """Write into the part what the cell has written into the whole: ``image = x[0]; image *= 2``."""
@@ -110,24 +127,35 @@ class Rules:
             tensor.__dict__["_whole"] = (tensor._version, whole, whole._version)
 
     def on_wholes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `func` on whole tensors. In place, the part of the target is taken from the whole result."""
+        """Run `func` on whole tensors. In place, the part of each target is taken from the whole result."""
         target = args[0] if args else None
-        if isinstance(target, GlobalTensor) and changes_in_place(func):
-            changed = self._whole_tensor(target)
-            kept = target.__dict__.get("_whole")
-            kept = kept is not None and kept[1] is changed  # samples that the cell has taken are views of it
-            changed = changed if kept else changed.clone()
+        if isinstance(target, GlobalTensor | list | tuple) and changes_in_place(func) and (targets := globals_in((target,))):
+            wholes = {id(tensor): self._to_change(tensor) for tensor in targets}
+            several = not isinstance(target, GlobalTensor)
+            changed = [wholes.get(id(item), item) for item in target] if several else wholes[id(target)]
             result = func(changed, *self.whole(args[1:]), **self.whole(kwargs))
-            with torch._C.DisableTorchFunctionSubclass():
-                if isinstance(target.placement, Shard):
-                    part = changed[at(target.placement.dim, target.placement.loaded)]
-                else:
-                    part = changed * (1.0 if target.placement.weight is not None else float(self.rank == 0))
-                target.copy_(part)
-                if kept:
-                    target.__dict__["_whole"] = (target._version, changed, changed._version)
+            for tensor in targets:
+                self._take(tensor, wholes[id(tensor)])
             return target if result is changed else result
         return func(*self.whole(args), **self.whole(kwargs))
+
+    def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
+        whole = self._whole_tensor(tensor)
+        kept = tensor.__dict__.get("_whole")
+        is_kept = kept is not None and kept[1] is whole  # samples that the cell has taken are views of it
+        return whole if is_kept else whole.clone()
+
+    def _take(self, tensor: GlobalTensor, changed: torch.Tensor) -> None:
+        """Let `tensor` be what has become of its whole."""
+        kept = tensor.__dict__.get("_whole")
+        with torch._C.DisableTorchFunctionSubclass():
+            if isinstance(tensor.placement, Shard):
+                part = changed[at(tensor.placement.dim, tensor.placement.loaded)]
+            else:
+                part = changed * (1.0 if tensor.placement.weight is not None else float(self.rank == 0))
+            tensor.copy_(part)
+            if kept is not None and kept[1] is changed:
+                tensor.__dict__["_whole"] = (tensor._version, changed, changed._version)
 
 
 def at(dim: int, part: slice) -> tuple[slice, ...]:
@@ -206,6 +234,7 @@ def global_shape(tensor: GlobalTensor) -> torch.Size:
 
 
 _MISSING = object()
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
 
 

@@ -184,6 +184,7 @@ def _table() -> dict[Any, Rule]:
     add(read_number, _named(_NUMBERS, torch.Tensor))
     add(read_text, [torch.Tensor.__repr__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
+    add(read, [getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_")])  # of gradients, as a rule, and not of batches
     return table
 
 
