@@ -20,6 +20,7 @@ from typing import Any, cast
 import cloudpickle
 import torch
 from torch import nn
+from torch.distributions import Transform
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 from torch.optim import Optimizer
@@ -71,8 +72,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _module(obj, words)
         case dict() | list() | deque():
             return _container(obj) if (own := reduced_own(obj)) is NotImplemented else own
-        case torch.distributions.transforms._InverseTransform():
-            return getattr, (obj._inv, "inv")  # which it forgets, and is nothing without
+        case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # forgets its inverse, which is nothing without it
+            return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
         case torch.finfo() | torch.iinfo():
             return type(obj), (getattr(torch, obj.dtype),)
         case cached_property():

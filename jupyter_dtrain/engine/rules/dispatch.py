@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._ops import OpOverload
 
 from ..exchange import Exchange
 from ..placements import GlobalTensor, Partial, Shard, is_followed
@@ -62,7 +63,7 @@ class Rules:
                 self.take_back(arg)
         if self.transforms:
             return self.on_wholes(func, args, kwargs)
-        if torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD) and not torch.is_inference_mode_enabled():
+        if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
         rule = self.table.get(func)
         if rule is None and func is torch.autograd.grad:  # under the name by which it announces itself stands what takes its place
@@ -158,6 +159,10 @@ class Rules:
                 tensor.__dict__["_whole"] = (tensor._version, changed, changed._version)
 
 
+def _below_autograd() -> bool:
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD) and not torch.is_inference_mode_enabled()
+
+
 def at(dim: int, part: slice) -> tuple[slice, ...]:
     """Return the index of `part` along `dim`."""
     return (*(slice(None),) * dim, part)
@@ -235,6 +240,7 @@ def global_shape(tensor: GlobalTensor) -> torch.Size:
 
 _MISSING = object()
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
 
 

@@ -105,6 +105,25 @@ def unsqueeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return place(rules.local(func, args, kwargs), Shard(placement.dim + (dims[0] <= placement.dim), placement.share, placement.unit))
 
 
+_NAMES = ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims")
+_ELSEWHERE = {getattr(torch.Tensor, f"{name}_"): getattr(torch.Tensor, name) for name in _NAMES}
+IN_PLACE = tuple(_ELSEWHERE)
+
+
+def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``unsqueeze_`` and its kin: the tensor itself gets another shape, and placement."""
+    tensor = args[0]
+    result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
+    if not isinstance(result, GlobalTensor):
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
+    tensor.placement = result.placement
+    for kept in ("_whole", "_value", "_later"):  # in the shape that it had
+        tensor.__dict__.pop(kept, None)
+    return tensor
+
+
 def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Dims in another order: the sharded one moves along."""
     tensor, placement = the_shard(args, kwargs)

@@ -19,6 +19,7 @@ from .pairs import affine_grid, attention, distances, outer, paired, pairwise
 from .reductions import all_or_any, along, extreme, mean, quantile, scatter, total, unpack
 from .rows import addmm, einsum, lookup, matrices, product, rowwise
 from .shapes import (
+    IN_PLACE,
     as_other,
     broadcast,
     columns,
@@ -32,6 +33,7 @@ from .shapes import (
     repeat,
     repeat_interleave,
     reshape,
+    reshape_in_place,
     shape,
     squeeze,
     unflatten,
@@ -144,6 +146,7 @@ def _table() -> dict[Any, Rule]:
     add(flatten, _named("flatten ravel", torch, torch.Tensor))
     add(unflatten, _named("unflatten", torch, torch.Tensor))
     add(move, _named("movedim moveaxis", torch, torch.Tensor))
+    add(reshape_in_place, IN_PLACE)
     add(squeeze, [torch.squeeze, torch.Tensor.squeeze])
     add(unsqueeze, [torch.unsqueeze, torch.Tensor.unsqueeze])
     add(permute, _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
