@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,14 +44,14 @@ def opening(tmp_path_factory, request):
     """Yield what opens notebooks, and close them."""
     opened = []
 
-    def open_one(folder: Path | None = None) -> Notebook:
+    def open_one(folder: Path | None = None, **options: Any) -> Notebook:
         folder = folder or tmp_path_factory.mktemp("notebook")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("IPYTHONDIR", str(folder / ".ipython"))
             patch.setenv("OMP_NUM_THREADS", "1")
             patch.setenv("PYTHON_COLORS", "0")  # since Python 3.14 a help text has them
             patch.setenv("PYTHONPATH", str(request.config.rootpath))  # this checkout, installed or not
-            notebook = Notebook(folder)
+            notebook = Notebook(folder, **options)
         opened.append(notebook)
         return notebook
 

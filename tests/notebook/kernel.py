@@ -12,12 +12,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import zmq
 from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning import local_provisioner
 
 from jupyter_dtrain.notebook.run_view import METADATA
+from tests.notebook.forked_kernels import FORKED, KernelTemplate
 
 LIMIT = 120.0  # seconds; every wait ends at a condition, this is for the day it never comes
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -92,12 +95,16 @@ class Cell:
 
 
 class Notebook:
-    """A kernel of its own in `folder`."""
+    """A kernel of its own in `folder`. One that is `launched` has nothing imported; others are forked from a process that has PyTorch."""
 
-    def __init__(self, folder: Path) -> None:
+    template = KernelTemplate()
+
+    def __init__(self, folder: Path, *, launched: bool = not FORKED) -> None:
         self.folder = folder
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(folder))
+        forking = mock.patch.object(local_provisioner, "launch_kernel", self.template.launch)
+        with contextlib.nullcontext() if launched else forking:
+            self.manager.start_kernel(cwd=str(folder))
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)

@@ -11,7 +11,7 @@ HEAVY = "[name for name in ('torch', 'numpy', 'ipyparallel', 'sqlite3', 'jupyter
 
 @pytest.fixture(scope="module")
 def fresh(module_notebook):
-    notebook = module_notebook()
+    notebook = module_notebook(launched=True)
     notebook.run("import sys\nbefore = set(sys.modules)")
     return notebook
 

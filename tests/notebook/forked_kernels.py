@@ -1,0 +1,101 @@
+"""Kernels that are forked: what notebooks import first takes seconds of a core, and is imported once for all tests of a process.
+
+Run as a module this is the process that they are forked from. It takes lines of JSON, ``{"argv", "env", "cwd"}``, and each kernel answers
+with its pid. It has no threads and no event loop, which a fork could not bear.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FORKED = hasattr(os, "pidfd_open")  # Linux; elsewhere kernels are launched
+
+
+class ForkedKernel:
+    """Looks like the ``Popen`` of a kernel. What it ended with is not known: it is no child of this process."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._handle = pid, os.pidfd_open(pid)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.wait(0)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        if self.returncode is None and select.select([self._handle], [], [], timeout)[0]:
+            os.close(self._handle)
+            self.returncode = 0
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+class KernelTemplate:
+    """The process that kernels are forked from, started when the first is asked for."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self, cmd: Sequence[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> ForkedKernel:
+        """Fork a kernel. Takes the place of ``jupyter_client``'s `launch_kernel`."""
+        if self._process is None:
+            code = [sys.executable, "-m", __name__]
+            self._process = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"argv": list(cmd[cmd.index("ipykernel_launcher") :]), "env": dict(env), "cwd": cwd}
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        return ForkedKernel(int(self._process.stdout.readline()))
+
+
+def main() -> None:
+    import torch._dynamo  # noqa: F401  # the first optimizer imports it
+    from ipykernel.kernelapp import launch_new_instance
+
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        if not os.fork():
+            _become(json.loads(line))
+            launch_new_instance()
+            return
+
+
+def _become(request: Mapping[str, Any]) -> None:
+    """Be the process that was asked for, as if it had been started."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    print(os.getpid(), flush=True)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"], JPY_PARENT_PID=str(os.getppid()))  # at whose end it ends
+    sys.argv = request["argv"]
+    del sys.path[0]  # where this module is
+
+
+if __name__ == "__main__":
+    main()
