@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from .bare import bare, reduced_renamed, wants_arguments
 from .compiled import reduced_compiled
 from .imports import brought
 from .library_functions import reduced_library_function
@@ -125,10 +126,11 @@ def _as_it_was(obj: Any) -> Any:
     asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
     own: Any = getattr(obj, "__dict__", None)
     takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
-    if not (asks or takes_away):
+    if not (asks or takes_away or wants_arguments(kind)):
         return NotImplemented
     before = dict(own) if takes_away else {}
     function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    function = bare if wants_arguments(kind) else function
     if takes_away and not (own.keys() == before.keys() and all(own[key] is value for key, value in before.items())):
         become(obj, before)
         return function, args, before, None, None, become
@@ -145,7 +147,7 @@ def _set_attributes(obj: object, state: Any) -> None:
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_state),
-    *(reduced_compiled, _of_library, _as_it_was),
+    *(reduced_compiled, reduced_renamed, _of_library, _as_it_was),
 )
 
 

@@ -1,0 +1,40 @@
+"""Objects whose class wants arguments to make them, and classes that are elsewhere than they say: pickle would not find its way to either.
+
+Pickle makes an object by calling ``__new__`` with the class alone, and finds a class by its qualified name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import FunctionType
+from typing import Any
+
+_OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def wants_arguments(kind: type) -> bool:
+    """Return whether objects of `kind` are made of arguments that pickle does not know, and have nothing but attributes."""
+    made = kind.__new__
+    if not isinstance(made, FunctionType) or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
+        return False
+    wanted = list(inspect.signature(made).parameters.values())[1:]
+    required = any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in wanted)
+    return required and all(base is object or base.__flags__ & _OF_PYTHON for base in kind.__mro__)
+
+
+def bare(kind: type) -> Any:
+    """Return an object of `kind` without attributes."""
+    return object.__new__(kind)
+
+
+def reduced_renamed(obj: Any) -> Any:
+    """Return how a class of a library reduces that is in its module under its name and not under its qualified name: `SDPBackend`."""
+    if not isinstance(obj, type):
+        return NotImplemented
+    kind: type = obj
+    module = sys.modules.get(kind.__module__)
+    if module is None or kind.__qualname__ == kind.__name__ or kind.__module__ == "__main__":
+        return NotImplemented
+    held = vars(module)
+    return (getattr, (module, kind.__name__)) if held.get(kind.__name__) is kind and kind.__qualname__ not in held else NotImplemented
