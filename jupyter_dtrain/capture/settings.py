@@ -59,8 +59,8 @@ def make_settings(settings: Mapping[str, Any]) -> None:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes `after` of `before`; of the environment single variables, as the other process has some of its own."""
     found = {name: value for name, value in after.items() if before.get(name) != value}
-    if _ENVIRONMENT in found:
-        old, new = before.get(_ENVIRONMENT, {}), found.pop(_ENVIRONMENT)
+    if ENVIRONMENT in found:
+        old, new = before.get(ENVIRONMENT, {}), found.pop(ENVIRONMENT)
         found[_SOME_OF_IT] = {name: new.get(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     return found
 
@@ -77,7 +77,7 @@ def _flag(owner: Any, name: str) -> _Setting:
     return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
 
-_ENVIRONMENT, _SOME_OF_IT = "os.environ", "os.environ.update"
+ENVIRONMENT, _SOME_OF_IT = "os.environ", "os.environ.update"
 
 
 def _environment() -> dict[str, str]:
@@ -191,7 +191,7 @@ _SETTINGS = {
     # Where a cell runs there are frames below it that the notebook does not have.
     "sys.setrecursionlimit": _Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),
     "warnings.filters": _Setting(_warning_filters, _set_warning_filters),
-    _ENVIRONMENT: _Setting(_environment, _set_environment),
+    ENVIRONMENT: _Setting(_environment, _set_environment),
     _SOME_OF_IT: _Setting(dict, _update_environment),
     "pandas.set_option": _Setting(_pandas_options, _set_pandas_options),
     "matplotlib.rcParams": _Setting(_matplotlib_parameters, _set_matplotlib_parameters),

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .settings import changes, make_settings, settings_now
-from .wandb_run import with_own_service, without_run
+from . import wandb_run
+from .settings import ENVIRONMENT, changes, make_settings, settings_now
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,14 @@ class Surroundings:
 
     def of_silent_rank(self) -> Surroundings:
         """Return them for a rank that logs nothing."""
-        return replace(self, settings=without_run(self.settings))
+        return replace(self, settings=wandb_run.without_run(self.settings))
 
     def of_host(self, source: str) -> Surroundings:
         """Return them for a cell whose engines belong to this process, and not to the notebook's."""
-        return replace(self, settings=with_own_service(self.settings, source))
+        if self.settings.get(wandb_run.NAME) is not None:  # it is open in the notebook's
+            return self
+        environment = wandb_run.with_own_service(self.settings.get(ENVIRONMENT, {}), source)
+        return replace(self, settings={**self.settings, ENVIRONMENT: environment})
 
     def set(self) -> None:
         """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""

@@ -33,14 +33,12 @@ def begin_service(source: str) -> None:
             wandb.setup()
 
 
-def with_own_service(settings: dict[str, Any], source: str) -> dict[str, Any]:
-    """In a process that may outlive the notebook: return `settings` with a service of its own, if no run is open in the notebook's."""
-    if settings.get(NAME) is not None:
-        return settings
+def with_own_service(environment: dict[str, str], source: str) -> dict[str, str]:
+    """In a process that may outlive the notebook: have a service of its own, and return `environment` with the way to it."""
     os.environ.pop(_SERVICE, None)
     begin_service(source)
-    environment = {**settings.get("os.environ", {}), _SERVICE: os.environ.get(_SERVICE)}
-    return {**settings, "os.environ": {name: value for name, value in environment.items() if value is not None}}
+    others = {name: value for name, value in environment.items() if name != _SERVICE}
+    return {**others, _SERVICE: os.environ[_SERVICE]} if _SERVICE in os.environ else others
 
 
 def open_run() -> dict[str, Any] | None:
