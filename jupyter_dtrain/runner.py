@@ -282,7 +282,7 @@ class Runner:
             if left:
                 output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
             self._engines.begin_restart(cluster, sorted({*left, *killed}))
-        return RunResult(ends, returned, lost, interrupted or supervisor.interrupted, task)
+        return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
         """Return the engines of a run, started and with torch imported."""

@@ -114,22 +114,24 @@ class DistributeMagics(Magics):
 
     def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
         """Do to the notebook what the cell did on the engines, and raise what it raised there."""
+        from ..interrupts import Interrupts
         from .results import apply_outcome
         from .tracebacks import cell_error, ended
 
         shell = self.shell
         assert shell is not None
         value = None
-        if result.first is not None:
-            value = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
-            # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
-            for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
-                output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
-        result.taken()
+        with Interrupts(wake=lambda: None) as late:  # half of the weights would be of no use
+            if result.first is not None:
+                value = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
+                # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
+                for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
+                    output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
+            result.taken()
         if result.lost is not None:
             raise result.lost
         error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=left_out)
-        if result.interrupted:
+        if result.interrupted or late.count:
             raise CellInterrupted(
                 error.lines if error is not None else [f"KeyboardInterrupt: {_stopped(result.first)}", *ended(result.ends)]
             )

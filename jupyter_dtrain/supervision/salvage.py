@@ -21,8 +21,9 @@ def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None
         ends[0].outcome = salvaged(keeper, task)
 
 
-def stop_there(ends: Sequence[RankEnd]) -> None:
+def stop_there(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
     """Let the run have been stopped where its ranks have left: the error that freed them is none of the cell's."""
+    salvage(ends, keeper, task)
     for end in ends:
         if end.outcome is not None:
             end.outcome = replace(end.outcome, failure=None, stopped=True)

@@ -21,6 +21,7 @@ from ..engine.task import Resume, Task
 from ..errors import CheckpointError, UsageError
 from ..execution import Execution, Output
 from ..group import Group
+from ..interrupts import Interrupts
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..rank_end import RankEnd
 from .balance import Balance
@@ -44,7 +45,7 @@ class Supervisor:
 
     What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
     ordered on any thread, and the methods return at once. `restarts` has the engines that are still to be restarted, and `interrupted` says
-    whether there was a keyboard interrupt while others took over.
+    whether there was a keyboard interrupt while others took over, `pressed` after the end.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ class Supervisor:
         self._on_paused = on_paused
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
         self._looked = time.monotonic()
-        self.interrupted = False
+        self.interrupted = self.pressed = False
         self.restarts = Restarts()
         self._succession = Succession(
             group, restarts=self.restarts, renew=renew, on_replaced=on_replaced, tell=self._tell, on_progress=output.progress
@@ -192,9 +193,8 @@ class Supervisor:
                 self._execution = execution = Execution(
                     self._group, task, on_event=self._take, on_output=self._note_output, output=self._output
                 )
-                self._stall = Stall(
-                    task.world_size, ask=execution.ask_where, say=self._tell, computed=self._computed, through=execution.is_through
-                )
+                where, through = execution.ask_where, execution.is_through
+                self._stall = Stall(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
                 if self._stopping:
                     execution.stop()
                 if paused := self._pauses.again(task.world_size):
@@ -224,9 +224,8 @@ class Supervisor:
                         task = replace(task, count_targets=True)
                         newest = self._keeper.newest
                         self._on_back(newest.step if newest is not None else 0)
-                        self._tell(
-                            f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch."
-                        )
+                        then = f"going on from {place_of(newest)}, counting them in every batch."
+                        self._tell(f"A target is ignored for the first time: {then}")
                     if lost and not self._succession.mend(lost, self._keeper.newest):
                         return ends
                     if more and not lost:
@@ -234,17 +233,18 @@ class Supervisor:
                     task = self._task_of_next(task, execution)
                 except KeyboardInterrupt:  # somebody does not want to wait for another engine
                     self.interrupted = True
-                    salvage(ends, self._keeper, task)
-                    stop_there(ends)
+                    stop_there(ends, self._keeper, task)
                     execution.show_held()
                     return ends
         finally:
             self._execution = None
-            salvage(ends, self._keeper, task)
-            if self._writer is not None:
-                self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and all(map(_is_through, ends)))
-                self._tell_all(self._writer.news())
-            shutil.rmtree(self._keeper.folder, ignore_errors=True)
+            with Interrupts(wake=lambda: None) as late:  # a checkpoint may take its time, and the results come after it
+                salvage(ends, self._keeper, task)
+                if self._writer is not None:
+                    self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and all(map(_is_through, ends)))
+                    self._tell_all(self._writer.news())
+                shutil.rmtree(self._keeper.folder, ignore_errors=True)
+            self.pressed |= late.count > 0
 
     def _take(self, event: Message) -> None:
         self._keeper.note(event)

@@ -228,6 +228,25 @@ class Late:
     assert notebook.value("found") == "packed"
 
 
+def test_an_interrupt_while_the_results_are_put_into_the_notebook_waits_until_they_are(notebook):
+    notebook.run("""
+import os, signal
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+    return "there"
+
+class Pressing:
+    def __reduce__(self):
+        return press, ()
+
+weights = torch.zeros(3)
+""")
+    cell = notebook.fail("%%distribute --engines 2\nweights += 1\nfirst = Pressing()\nlast = 'here'")
+    assert cell.error[0] == "KeyboardInterrupt"
+    assert notebook.value("(first, last, weights.tolist())") == ("there", "here", [1.0, 1.0, 1.0])
+
+
 # -- ranks that do not leave ---------------------------------------------------------------------------------------------
 
 PROMPT = 5.0
