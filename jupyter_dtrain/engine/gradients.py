@@ -199,7 +199,12 @@ class GradientSync:
     def _with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
         there = {id(leaf) for leaf in reached}
         models = {id(model): model for leaf in reached if (model := self._model(leaf)) is not None}
-        rest = {id(p): p for model in models.values() for p in self._parameters.of(model) if p.requires_grad and id(p) not in there}
+        rest = {
+            id(p): p
+            for model in models.values()
+            for p in self._parameters.of(model)
+            if p.requires_grad and p.is_leaf and id(p) not in there
+        }
         return reached + list(rest.values())
 
     def _reducer_for(

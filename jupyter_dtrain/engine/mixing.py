@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from .draw_sites import DrawSites
 from .drawing import Drawing
-from .modules import layers_taking_statistics, modules_in, uses_names
+from .modules import code_uses, layers_taking_statistics, modules_in, uses_names
 from .placements import GlobalTensor
 from .randomness import ModelStream
 
@@ -40,6 +40,7 @@ _STATISTICS = frozenset(
     swapaxes swapdims T t tensordot topk transpose unique var var_mean vector_norm
     """.split()  # noqa: SIM905
 )
+_PARTS = frozenset(("chunk", "split", "tensor_split", "unbind", "vsplit"))
 SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
 """Layers of PyTorch's that go along a sequence, which is the batch itself where a model gives them another layout than they take it for."""
 _ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
@@ -63,6 +64,16 @@ def left_alone(model: nn.Module, number: int) -> tuple[slice, ...]:
 
 def _speaks_of_statistics(names: set[str]) -> bool:
     return not _STATISTICS.isdisjoint(names)
+
+
+def normalizes_parts(model: nn.Module) -> bool:
+    """Return whether a module in `model` may give its BatchNorm parts of the batch one by one, as many for a share as for all of it."""
+    for module in modules_in(model):
+        if any(layer in module.children() for layer in layers_taking_statistics(module)):
+            own = [value for kind in type(module).__mro__ for value in vars(kind).values()]
+            if any(code_uses(value, lambda _, names: not _PARTS.isdisjoint(names)) for value in own):
+                return True
+    return False
 
 
 def shows_itself(model: nn.Module, drawing: Drawing | None, sites: DrawSites | None) -> bool:

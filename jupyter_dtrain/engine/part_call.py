@@ -23,7 +23,7 @@ from .exchange import Exchange
 from .global_view import GlobalView, NotPerSample
 from .handed import Handed
 from .marked import MarkedNow, marked
-from .mixing import left_alone, mixes_samples, shows_itself
+from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself
 from .modules import uses_names
 from .normalization import GlobalNormalization
 from .own_functions import must_be_whole
@@ -194,6 +194,8 @@ class PartCall:
         """
         if self.stream is None:
             return False
+        if normalizes_parts(self.module):
+            return True
         own, total = self.placement.share.loaded, self.placement.share.total
         alone = left_alone(self.module, own.stop - own.start)
         if not alone:

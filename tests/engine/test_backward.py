@@ -215,6 +215,42 @@ CASES = {
                 seen.append((out.sum().item(), along.tolist()))
         """,
     ),
+    "autograd.grad of what spans the engines": Case(
+        "",
+        """
+        for x, y in loader:
+            total, middle = model(x).sum(0), model(x).mean(0)
+            loss = (total**2).sum() + (middle**3).sum() * (total * middle).sum() + F.mse_loss(middle + x[:, :2], y)
+            found = torch.autograd.grad(loss, [total, middle, *model.parameters()], create_graph=True)
+            seen.append([g.tolist() for g in found])
+            seen.append([g.tolist() for g in torch.autograd.grad(sum((g**2).sum() for g in found), list(model.parameters()))])
+            fast = {name: p for name, p in model.named_parameters()}
+            for _ in range(3):
+                inner = F.mse_loss(torch.func.functional_call(model, fast, (x,)), y)
+                steps = torch.autograd.grad(inner, list(fast.values()), create_graph=True)
+                fast = {name: p - 0.1 * g for (name, p), g in zip(fast.items(), steps)}
+            model.zero_grad()
+            F.mse_loss(torch.func.functional_call(model, fast, (x,)), y).backward()
+            seen.append((inner.item(), grads(model)))
+        """,
+    ),
+    "a module whose parameters are computed": Case(
+        """
+        class Fast(nn.Linear):
+            def parameters(self, recurse=True):
+                return [self.fast, *super().parameters()] if hasattr(self, "fast") else super().parameters()
+            def forward(self, x):
+                return x @ self.fast.t() + self.bias
+        model = Fast(3, 2)
+        """,
+        """
+        for x, y in loader:
+            model.fast = model.weight * 2
+            model.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            seen.append((model.weight.grad.tolist(), model.bias.grad.tolist()))
+        """,
+    ),
     "a mode below autograd": Case(
         "from torch.utils.flop_counter import FlopCounterMode",
         """

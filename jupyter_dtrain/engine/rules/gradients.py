@@ -92,12 +92,9 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         # Scaled as in all passes: tensors on the way may retain their gradients.
         scale = rules.gradient_scale
         local_starts = [_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
-        found = [None if g is None else g / scale for g in func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)]
-    return tuple(None if g is None else place(g, _placement(i)) for g, i in zip(found, inputs, strict=True))
-
-
-def _placement(tensor: torch.Tensor) -> Placement:
-    return tensor.placement if isinstance(tensor, GlobalTensor) else Partial()
+        found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
+    placements = [tensor.placement if isinstance(tensor, GlobalTensor) else None for tensor in inputs]
+    return tuple(None if g is None else gradient_of(rules, g, placement) for g, placement in zip(found, placements, strict=True))
 
 
 def _sequence(value: Any) -> list[Any]:
