@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
@@ -16,6 +17,30 @@ from .restarts import Restarts
 MAX_ATTEMPTS = 3
 """Generations that may be lost at the same place."""
 REPLACE_LIMIT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a run goes on after all of its ranks have left; false where it does not.
+
+    Attributes
+    ----------
+    lost : list of RankEnd
+    back : Whole, optional
+        Where it is to go on, by somebody's order.
+    more : bool
+        There is an engine for one more rank.
+    count_targets : bool
+        Targets have to be counted from here on.
+    """
+
+    lost: list[RankEnd]
+    back: Whole | None
+    more: bool
+    count_targets: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.back is not None or self.more or self.count_targets)
 
 
 class Succession:

@@ -31,7 +31,7 @@ from .pauses import Pauses
 from .restarts import Restarts
 from .salvage import salvage, stop_there
 from .stall import Stall
-from .succession import Succession, place_of
+from .succession import Cause, Succession, place_of
 from .writer import CheckpointWriter
 
 SPARE_AFTER = timedelta(seconds=2)
@@ -189,62 +189,74 @@ class Supervisor:
         self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
         try:
             while True:
-                self._keeper.begin(task.world_size)
-                self._execution = execution = Execution(
-                    self._group, task, on_event=self._take, on_output=self._note_output, output=self._output
-                )
-                where, through = execution.ask_where, execution.is_through
-                self._stall = Stall(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
-                if self._stopping:
-                    execution.stop()
-                if paused := self._pauses.again(task.world_size):
-                    execution.pause(paused)
-                elif task.pause:  # it has ended meanwhile
-                    execution.resume(task.pause)
+                self._execution = execution = self._begun(task)
                 ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
-                lost = [end for end in ends if end.lost]
-                stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
-                back, more = self._back if lost or stopped else None, self._growing and stopped
-                self._growing = False
-                count = any(end.outcome is not None and end.outcome.count_targets for end in ends)
-                if not (lost or back or more or count) or execution.interrupted or self._stopping or self._is_program:
+                cause = self._cause(ends)
+                if not cause or execution.interrupted or self._stopping or self._is_program:
                     execution.show_held()
                     return ends
                 try:
-                    self._keeper.settle()
-                    if back is not None:
-                        self._back = None
-                        self._keeper.go_back(back)
-                        self._group.disband()
-                        if task.file_log is not None:
-                            go_on_from(task.file_log, back.number, step=back.step, place=back.place)
-                        self._on_back(back.step)
-                        self._tell(f"Going back to step {back.step}.")
-                    if count:
-                        task = replace(task, count_targets=True)
-                        newest = self._keeper.newest
-                        self._on_back(newest.step if newest is not None else 0)
-                        then = f"going on from {place_of(newest)}, counting them in every batch."
-                        self._tell(f"A target is ignored for the first time: {then}")
-                    if lost and not self._succession.mend(lost, self._keeper.newest):
-                        return ends
-                    if more and not lost:
-                        self._succession.take_back(self._keeper.newest)
-                    task = self._task_of_next(task, execution)
+                    following = self._following(cause, task, execution)
                 except KeyboardInterrupt:  # somebody does not want to wait for another engine
                     self.interrupted = True
                     stop_there(ends, self._keeper, task)
                     execution.show_held()
                     return ends
+                if following is None:
+                    return ends
+                task = following
         finally:
             self._execution = None
             with Interrupts(wake=lambda: None) as late:  # a checkpoint may take its time, and the results come after it
                 salvage(ends, self._keeper, task)
                 if self._writer is not None:
-                    self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and all(map(_is_through, ends)))
+                    self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and not any(end.reason for end in ends))
                     self._tell_all(self._writer.news())
                 shutil.rmtree(self._keeper.folder, ignore_errors=True)
             self.pressed |= late.count > 0
+
+    def _begun(self, task: Task) -> Execution:
+        """Return that of the next generation, with the orders that are in force."""
+        self._keeper.begin(task.world_size)
+        execution = Execution(self._group, task, on_event=self._take, on_output=self._note_output, output=self._output)
+        where, through = execution.ask_where, execution.is_through
+        self._stall = Stall(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
+        if self._stopping:
+            execution.stop()
+        if paused := self._pauses.again(task.world_size):
+            execution.pause(paused)
+        elif task.pause:  # it has ended meanwhile
+            execution.resume(task.pause)
+        return execution
+
+    def _cause(self, ends: list[RankEnd]) -> Cause:
+        """Return why the run goes on, whose ranks have ended."""
+        outcomes = [end.outcome for end in ends if end.outcome is not None]
+        lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
+        back, self._back = (self._back, None) if lost or stopped else (None, self._back)
+        more, self._growing = self._growing and stopped, False
+        return Cause(lost, back, more=more, count_targets=any(outcome.count_targets for outcome in outcomes))
+
+    def _following(self, cause: Cause, task: Task, execution: Execution) -> Task | None:
+        """Make all ready for another generation and return its task, ``None`` where there can be none."""
+        self._keeper.settle()
+        if cause.back is not None:
+            self._keeper.go_back(cause.back)
+            self._group.disband()
+            if task.file_log is not None:
+                go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)
+            self._on_back(cause.back.step)
+            self._tell(f"Going back to step {cause.back.step}.")
+        newest = self._keeper.newest
+        if cause.count_targets:
+            task = replace(task, count_targets=True)
+            self._on_back(newest.step if newest is not None else 0)
+            self._tell(f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch.")
+        if cause.lost and not self._succession.mend(cause.lost, newest):
+            return None
+        if cause.more and not cause.lost:
+            self._succession.take_back(newest)
+        return self._task_of_next(task, execution)
 
     def _take(self, event: Message) -> None:
         self._keeper.note(event)
@@ -325,25 +337,17 @@ class Supervisor:
 
     def _task_of_next(self, task: Task, execution: Execution) -> Task:
         snapshot, folder = self._keeper.newest, self.cluster.blob_dir
+        number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
         self._keeper.folder = folder / task.snapshot_folder.name
         if task.file_log is not None:
-            cut_back(task.file_log, snapshot.number if snapshot is not None else None)
+            cut_back(task.file_log, number)
         return replace(
             task,
             world_size=self._group.num_ranks,
-            resume=Resume(
-                number=snapshot.number if snapshot is not None else None,
-                world_size=snapshot.world_size if snapshot is not None else task.world_size,
-                seen=execution.seen,
-            ),
+            resume=Resume(number=number, world_size=world_size, seen=execution.seen),
             pause=self._pauses.again(self._group.num_ranks),
             generation=task.generation + 1,
             rendezvous=self._group.rendezvous(),
             blob_folder=folder,
             snapshot_folder=self._keeper.folder,
         )
-
-
-def _is_through(end: RankEnd) -> bool:
-    """Return whether a rank has come to an end of its own: what it had reached is in the notebook."""
-    return not end.reason
