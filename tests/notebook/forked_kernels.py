@@ -92,8 +92,8 @@ def _become(request: Mapping[str, Any]) -> None:
     os.dup2(2, 1)
     os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(request["env"], JPY_PARENT_PID=str(os.getppid()))  # at whose end it ends
-    sys.argv = request["argv"]
+    os.environ.update(request["env"])
+    sys.argv = [*request["argv"], f"--IPKernelApp.parent_handle={os.getppid()}"]  # at whose end it ends
     del sys.path[0]  # where this module is
 
 
