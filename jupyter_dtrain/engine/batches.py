@@ -8,7 +8,8 @@ sample in a list; the ranks' lists are put together again, so the cell sees all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
 from typing import Any, Literal
@@ -186,8 +187,12 @@ def _rebuild(batch: Any, one: Callable[[Path, Any], Any], entries: Callable[[Any
     if children is None:
         return one(path, batch)
     mapped = {key: _rebuild(value, one, entries, layout, (*path, key)) for key, value in children.items()}
+    if isinstance(batch, MutableMapping):
+        clone = copy.copy(batch)  # which may have attributes beside its entries, or want other arguments than these
+        clone.update(mapped)
+        return clone
     if isinstance(batch, Mapping):
-        return mapped if type(batch) is dict else type(batch)(mapped)  # type: ignore[call-arg]
+        return type(batch)(mapped)  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*mapped.values())
     if isinstance(batch, list | tuple):

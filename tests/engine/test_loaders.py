@@ -80,6 +80,18 @@ def collate(items):
 loader = DataLoader(Data(11), batch_size=4, collate_fn=collate)
 """
 
+MAPPINGS = """
+from collections import UserDict, defaultdict
+class Encoding(UserDict):
+    def __init__(self, data=None, *, order):
+        super().__init__(data)
+        self.order = order
+def collate(items):
+    more = defaultdict(list, ids=torch.tensor([i for _, i in items]))
+    return Encoding({"x": torch.stack([x for x, _ in items]), "more": more}, order="C")
+loader = DataLoader(Data(11), batch_size=4, collate_fn=collate)
+"""
+
 
 @dataclass
 class Case:
@@ -131,6 +143,7 @@ CASES = {
     "collate function that pads": Case(PADDED, once=False),
     "collate function that pads later on": Case(PADDED.replace("i % 3", "(i >= 5) * (i % 3)") + "loader = DataLoader(Data(21), batch_size=4, collate_fn=collate)", "batches = [[show(b) for b in loader] for _ in range(2)]", once=False),
     "collate function that puts time first": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: torch.stack([x for x, _ in items], dim=1))", once=False),
+    "collate function that makes mappings": Case(MAPPINGS, "batches = [(type(b).__name__, b.order, b['more']['no one'], show(dict(b))) for b in loader]", once=False),
     "collate function that makes lists": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=list)", once=False),
     "batches by the data set": Case("class Batches(Data):\n    def __getitem__(self, i):\n        if i == self.n: raise IndexError\n        seen.append(i); return torch.arange(6.0) + i, i\nloader = DataLoader(Batches(3), batch_size=None)", once=False),
     "stream": Case("loader = DataLoader(Stream(11), batch_size=4)"),
