@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from typing import Any
 from unittest import mock
@@ -57,19 +57,22 @@ class TrackingStore:
         if imported_for(source, "mlflow") is None or FLUENT not in sys.modules:
             yield
             return
-        mlflow, fluent = sys.modules["mlflow"], sys.modules[FLUENT]
-        atexit.unregister(fluent._safe_end_run)  # the notebook has the run too: an engine that ends does not end it
+        with self._patches:
+            with suppress(ImportError, AttributeError):  # a version that has it elsewhere: each rank asks
+                self._follow(sys.modules["mlflow"], sys.modules[FLUENT])
+            yield
+
+    def _follow(self, mlflow: Any, fluent: Any) -> None:
         service: Any = importlib.import_module("mlflow.tracking._tracking_service.utils")
         client: Any = importlib.import_module("mlflow.tracking._tracking_service.client").TrackingServiceClient
         stores: Any = importlib.import_module("mlflow.store.tracking.abstract_store")
         names = [name for name, value in vars(stores.AbstractStore).items() if callable(value) and not name.startswith("_")]
         registry = service._tracking_store_registry
-        with self._patches:
-            self._patch(client, _OF_CLIENT)
-            for module in (mlflow, fluent):
-                self._patches.enter_context(mock.patch.object(module, "start_run", self._starting(mlflow, module.start_run)))
-            self._patches.enter_context(mock.patch.object(registry, "get_store", self._getting(registry.get_store, names)))
-            yield
+        self._patches.enter_context(mock.patch.object(registry, "get_store", self._getting(registry.get_store, names)))
+        self._patch(client, _OF_CLIENT)
+        for module in (mlflow, fluent):
+            self._patches.enter_context(mock.patch.object(module, "start_run", self._starting(mlflow, module.start_run)))
+        atexit.unregister(fluent._safe_end_run)  # the notebook has the run too: an engine that ends does not end it
 
     def _getting(self, get_store: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
         @wraps(get_store)
@@ -101,7 +104,7 @@ class TrackingStore:
         return start
 
     def _patch(self, owner: Any, names: Iterable[str]) -> None:
-        for name in names:
+        for name in filter(partial(hasattr, owner), names):
             self._patches.enter_context(mock.patch.object(owner, name, self._asking(name, getattr(owner, name))))
 
     def _asking(self, name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
