@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # On Linux a bare `torch` brings gigabytes of CUDA libraries; for GPUs: make install TORCH=torch
 TORCH ?= torch==2.13.0+cpu
-# Most tests wait for processes that start; three at once keep two cores busy, and more would wait for them.
-TESTS_AT_ONCE ?= 3
+# Most tests wait for processes that start; more of them at once would wait for the processor.
+TESTS_AT_ONCE ?= 2
 EXTENSION := jupyter_dtrain/labextension/package.json
 SOURCES = package.json tsconfig.json $(shell find labextension/src labextension/style labextension/schema -type f)
 
