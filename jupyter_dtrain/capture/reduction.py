@@ -126,11 +126,12 @@ def _as_it_was(obj: Any) -> Any:
     asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
     own: Any = getattr(obj, "__dict__", None)
     takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
-    if not (asks or takes_away or wants_arguments(kind)):
+    is_made = wants_arguments(kind)
+    if not (asks or takes_away or is_made):
         return NotImplemented
     before = dict(own) if takes_away else {}
     function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    function = bare if wants_arguments(kind) else function
+    function = bare if is_made else function
     if takes_away and not (own.keys() == before.keys() and all(own[key] is value for key, value in before.items())):
         become(obj, before)
         return function, args, before, None, None, become

@@ -71,7 +71,7 @@ class TrackingStore:
         self._patches.enter_context(mock.patch.object(registry, "get_store", self._getting(registry.get_store, names)))
         self._patch(client, _OF_CLIENT)
         for module in (mlflow, fluent):
-            self._patches.enter_context(mock.patch.object(module, "start_run", self._starting(mlflow, module.start_run)))
+            self._patches.enter_context(mock.patch.object(module, "start_run", self._starting(mlflow, fluent, module.start_run)))
         atexit.unregister(fluent._safe_end_run)  # the notebook has the run too: an engine that ends does not end it
 
     def _getting(self, get_store: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
@@ -88,12 +88,12 @@ class TrackingStore:
 
         return get
 
-    def _starting(self, mlflow: Any, start_run: Callable[..., Any]) -> Callable[..., Any]:
+    def _starting(self, mlflow: Any, fluent: Any, start_run: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(start_run)
         def start(*args: Any, **options: Any) -> Any:
             line = users_line()
             if self._is_jumping():  # through a ``with`` whose run is active
-                for run in reversed(stack_of(sys.modules[FLUENT])):
+                for run in reversed(stack_of(fluent)):
                     if getattr(run, _LINE, None) == line:
                         mlflow.MlflowClient().update_run(run.info.run_id, status="RUNNING")  # who has left the cell has ended it
                         return run

@@ -30,18 +30,25 @@ for number, (x, y, index) in enumerate(loader):
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_lines_of_steps_that_are_computed_again_are_there_once(two, rank):
+def run_and_kill(two, text, rank, *, after=80):
+    """Run a cell to its end, whose engine of `rank` is killed after so many steps."""
     notebook = two.notebook
-    notebook.run(SETUP + "prepare()")
     (notebook.folder / "steps").unlink(missing_ok=True)
     pids = notebook.engines()
-    cell = notebook.start("%%distribute --engines 2" + CELL)
-    two.wait_for_step(80, cell)
+    cell = notebook.start("%%distribute --engines 2" + text)
+    two.wait_for_step(after, cell)
     os.kill(pids[rank], signal.SIGKILL)
     notebook.finish(cell)
     assert cell.ok, cell
     assert f"Lost rank {rank}" in cell.stderr
+    return cell
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lines_of_steps_that_are_computed_again_are_there_once(two, rank):
+    notebook = two.notebook
+    notebook.run(SETUP + "prepare()")
+    run_and_kill(two, CELL, rank)
     assert notebook.value("log.closed") is False
     notebook.run("log.close()")
     assert (notebook.folder / "lines.txt").read_text().split() == [str(number) for number in range(25)]
@@ -104,14 +111,7 @@ lines = len(open("files/added.txt").readlines())
 def test_files_are_as_if_nothing_had_died(two, rank, steps):
     notebook, numbers = two.notebook, [str(number) for number in range(25)]
     notebook.run(FILES + "prepare()")
-    (notebook.folder / "steps").unlink(missing_ok=True)
-    pids = notebook.engines()
-    cell = notebook.start("%%distribute --engines 2" + FILES_CELL)
-    two.wait_for_step(steps, cell)
-    os.kill(pids[rank], signal.SIGKILL)
-    notebook.finish(cell)
-    assert cell.ok, cell
-    assert f"Lost rank {rank}" in cell.stderr
+    cell = run_and_kill(two, FILES_CELL, rank, after=steps)
     files = notebook.folder / "files"
     assert cell.stdout.splitlines() == [f"epoch {number}" for number in numbers]
     assert {name: (files / f"{name}.txt").read_text().split() for name in ("over", "anew", "held")} == dict.fromkeys(
@@ -140,14 +140,7 @@ def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
     notebook = two.notebook
     notebook.run("import os, mlflow\nos.environ['MLFLOW_ALLOW_FILE_STORE'] = 'true'\nmake()")
     notebook.run(f"mlflow.set_tracking_uri({f'file:{tmp_path}/mlruns'!r})\nmlflow.set_experiment('digits')")
-    (notebook.folder / "steps").unlink(missing_ok=True)
-    pids = notebook.engines()
-    cell = notebook.start("%%distribute --engines 2" + LOGGED)
-    two.wait_for_step(80, cell)
-    os.kill(pids[rank], signal.SIGKILL)
-    notebook.finish(cell)
-    assert cell.ok, cell
-    assert f"Lost rank {rank}" in cell.stderr
+    run_and_kill(two, LOGGED, rank)
     assert notebook.value("[run.info.status for run in mlflow.search_runs(output_format='list')]") == ["FINISHED"]
     told = notebook.value("[(told.step, told.value) for told in mlflow.MlflowClient().get_metric_history(run.info.run_id, 'loss')]")
     assert sorted(set(told)) == notebook.value("history")

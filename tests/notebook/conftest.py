@@ -17,6 +17,22 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_default_dtype(torch.float64)
 """
+LOGGED = """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+losses = []
+
+def train(log):
+    for x, in loader:
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        log({"loss": loss.item()})
+"""
+"""What is trained with a logger of metrics."""
 
 
 @pytest.fixture

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.notebook.conftest import IMPORTS
+from tests.notebook.conftest import IMPORTS, LOGGED
 
 SETUP = """
 import os
 os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true")
 import wandb
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
-losses = []
-
-def train(log):
-    for x, in loader:
-        loss = model(x).pow(2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        log({"loss": loss.item()})
 """
 
 
 @pytest.fixture
 def logging(notebook):
     """The shared notebook with PyTorch's and this library's modules, and no run when the test is over."""
-    notebook.run(IMPORTS + SETUP)
+    notebook.run(IMPORTS + SETUP + LOGGED)
     yield notebook
     notebook.run("wandb.finish()")
 
