@@ -29,6 +29,7 @@ from .imports import asked_for
 from .installed import installed_folders
 from .library_state import library_states
 from .names import CellNames
+from .operators import operators
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
@@ -115,7 +116,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
     imported: list[ModuleType] = []
-    states = library_states()
+    states = [*library_states(), *operators()]
 
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)

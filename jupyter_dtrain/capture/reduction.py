@@ -33,6 +33,7 @@ from .imports import brought
 from .library_functions import reduced_library_function
 from .library_state import become, reduced_state
 from .open_files import reduced_file
+from .operators import reduced_operator
 from .own_objects import reduced_own
 from .pretrained import is_pretrained, reduced_pretrained
 from .scripted import methods_of, reduced_function, reduced_module
@@ -148,7 +149,7 @@ def _set_attributes(obj: object, state: Any) -> None:
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_state),
-    *(reduced_compiled, reduced_renamed, _of_library, _as_it_was),
+    *(reduced_compiled, reduced_operator, reduced_renamed, _of_library, _as_it_was),
 )
 
 

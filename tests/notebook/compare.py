@@ -150,7 +150,7 @@ def _relative(left: np.ndarray, right: np.ndarray) -> float:
     if left.shape != right.shape or not np.array_equal(np.isfinite(left), np.isfinite(right)):
         return float("inf")
     left, right = np.nan_to_num(left).astype(complex), np.nan_to_num(right).astype(complex)
-    largest = max(np.abs(left).max(initial=0.0), 1e-12)
+    largest = max(np.abs(left).max(initial=0.0), 1e-6)
     return float(np.abs(left - right).max(initial=0.0) / largest)
 
 
