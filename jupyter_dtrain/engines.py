@@ -63,6 +63,8 @@ class Engines:
 
     def _started(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
         with self._lock:
+            if self._cluster is not None:
+                self._cluster.end_stopped_guard()
             cluster = self.cluster
             if cluster is not None and _satisfies(cluster, options):
                 return cluster

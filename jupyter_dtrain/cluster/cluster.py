@@ -210,6 +210,10 @@ class EngineCluster:
             time.sleep(STEP.total_seconds())
         return self.warm or not self.alive
 
+    def end_stopped_guard(self) -> None:
+        """Let a guard that is stopped have ended; it looks after the others itself."""
+        self._processes.end_stopped_guard()
+
     def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
         """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
         for rank in range(len(self._members)) if ranks is None else ranks:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 GRACE = 0.5  # seconds between asking processes to leave and killing them
+PATIENCE = 1.0  # seconds that a process may be stopped, as by a SIGSTOP, which the others need
 GIVE_UP = 10.0  # seconds after which a process that cannot be killed (stuck in a driver) is left alone
 POLL = 0.25  # seconds between looks at the parent's pid where the system has no pidfd
 REPLIES = 3  # file descriptor on which the template says whom it has forked
@@ -95,6 +96,8 @@ class Guard:
         self.parent = parent
         self.folders = folders
         self.names: dict[int, str] = {}
+        self.needed: set[int] = set()  # pids of what engines and kernel wait for: the controller and the template
+        self.stopped: dict[int, float] = {}  # when by pid
         self.stopping = False
         self.prctl = prctl()
         self.input = b""
@@ -120,9 +123,9 @@ class Guard:
                 watched.append(os.pidfd_open(self.parent))
             except (AttributeError, OSError):
                 pass  # not Linux, or a sandbox that does not know it: the loop below looks at the parent's pid instead
-            timeout = None if len(watched) == 3 else POLL
             while not self.stopping and os.getppid() == self.parent:
                 replies = [] if self.template is None else [self.template.replies]
+                timeout = None if len(watched) == 3 and not self.stopped else POLL
                 ready = select.select([*watched, *replies], [], [], timeout)[0]
                 if replies and replies[0] in ready:
                     self.hear()
@@ -131,6 +134,7 @@ class Guard:
                 if sys.stdin.fileno() in ready:
                     self.read()
                 self.reap()
+                self.end_stopped()
         finally:
             self.end_all()
             self.remove_folders()
@@ -187,6 +191,8 @@ class Guard:
         if template is not None:
             template.begin(pid)
             self.template = template
+        if how != "fork":
+            self.needed.add(pid)
         self.known(name, pid)
 
     def known(self, name: str, pid: int) -> None:
@@ -218,12 +224,26 @@ class Guard:
         """Collect processes that have ended; return whether any child is left."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
                 return False
             if pid == 0:
                 return True
-            self.ended(pid, status)
+            if os.WIFSTOPPED(status):
+                self.stopped[pid] = time.monotonic()
+                continue
+            self.stopped.pop(pid, None)
+            if not os.WIFCONTINUED(status):
+                self.needed.discard(pid)
+                self.ended(pid, status)
+
+    def end_stopped(self) -> None:
+        """Kill what others wait for and does not go on: its end is told, and another does its work. Engines are the kernel's matter."""
+        for pid, since in list(self.stopped.items()):
+            if pid not in self.needed:
+                del self.stopped[pid]
+            elif time.monotonic() - since > PATIENCE:
+                os.kill(pid, signal.SIGKILL)  # unreaped, so the pid is still its own
 
     def report(self, **event: Any) -> None:
         """Tell the kernel, if it still listens."""

@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
+
+import psutil
 
 from . import guard
 
@@ -67,6 +70,16 @@ class GuardedProcesses:
     def guard_alive(self) -> bool:
         """Whether the guard is running; when it is not, its processes are not either."""
         return self._guard.poll() is None
+
+    def end_stopped_guard(self) -> None:
+        """Kill a guard that is stopped, as by a SIGSTOP, and does not go on: it would tell of no death. Its processes end with it."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self._guard.pid)
+            if process.status() == psutil.STATUS_STOPPED:
+                time.sleep(guard.PATIENCE)
+                if process.status() == psutil.STATUS_STOPPED:
+                    self._guard.kill()
+                    self._guard.wait()
 
     def start(
         self,

@@ -326,6 +326,7 @@ class Supervisor:
 
     def _end_stuck(self, execution: Execution) -> None:
         """End engines that neither tell anything nor compute: a stopped process never leaves by itself."""
+        self.cluster.end_stopped_guard()
         silent = {rank: self.cluster.cpu_time(rank) for rank in execution.silent_ranks(SILENCE)}
         stuck = [rank for rank, seconds in silent.items() if seconds == self._silent.get(rank)]
         self._silent = silent

@@ -226,10 +226,10 @@ def test_engines_start_without_the_process_that_they_are_forked_from(mark):
         wait_until(lambda: cluster.dead_ranks() == [1])
 
         replacing = threading.Thread(target=lambda: cluster.replace([1], limit=timedelta(seconds=LIMIT)))
-        replacing.start()  # asks a process that does not answer
+        replacing.start()  # asks a process that does not answer, and is ended for it
         wait_until(lambda: not cluster.dead_ranks())
-        template.kill()
         replacing.join(LIMIT)
+        assert not template.is_running()
         assert cluster.view.apply_sync(os.getpid) == [engine.pid for engine in cluster.engines]
         assert psutil.Process(cluster.engines[1].pid).cmdline() != template_command(())
 
@@ -256,10 +256,16 @@ def test_an_engine_starts_where_the_notebook_is_now(mark, tmp_path, monkeypatch)
         cluster.stop()
 
 
-def test_without_its_controller_no_rank_can_be_reached(mark):
+@pytest.mark.parametrize(
+    ("culprit", "number"), [("controller", signal.SIGKILL), ("controller", signal.SIGSTOP), ("helper", signal.SIGKILL)]
+)
+def test_without_its_controller_no_rank_can_be_reached(culprit, number, mark):
+    """A controller that is stopped is ended, and one that has lost the process which listens to hearts lets no other engine in."""
     cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:
-        os.kill(cluster.pids()["controller"], signal.SIGKILL)
+        controller = psutil.Process(cluster.pids()["controller"])
+        process = controller if culprit == "controller" else controller.children()[0]
+        process.send_signal(number)
         wait_until(lambda: cluster.dead_ranks() == [0, 1])
         assert not cluster.alive
     finally:
@@ -267,10 +273,12 @@ def test_without_its_controller_no_rank_can_be_reached(mark):
     assert processes_with(mark) == []
 
 
-def test_a_killed_guard_takes_everything_along(mark):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_killed_guard_takes_everything_along(number, mark):
     cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
-        os.kill(cluster.pids()["guard"], signal.SIGKILL)
+        os.kill(cluster.pids()["guard"], number)
+        cluster.end_stopped_guard()
         wait_until(lambda: not processes_with(mark))
         assert not cluster.alive
         assert cluster.dead_ranks() == [0]
