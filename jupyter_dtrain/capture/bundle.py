@@ -31,6 +31,7 @@ from .library_state import library_states
 from .names import CellNames
 from .operators import operators
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
+from .reduction import reduced
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
 _OURS = __name__.partition(".")[0]
@@ -202,7 +203,7 @@ class _Search:
         path = ""
         met = {id(value)}
         for _ in range(_MAX_DEPTH):
-            for step, part in _parts(value):
+            for step, part in _parts(value) if not _is_refused(value) else ():
                 if id(part) not in met and (failure := self._failure(part)) is not None:
                     met.add(id(part))
                     path, value, error = path + step, part, failure
@@ -210,6 +211,15 @@ class _Search:
             else:
                 break
         return path, value, error
+
+
+def _is_refused(value: object) -> bool:
+    """Return whether it is `value` that is not to be sent, whatever it is made of."""
+    try:
+        reduced(value, ())
+    except Exception:
+        return True
+    return False
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:

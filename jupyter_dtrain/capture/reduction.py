@@ -29,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .bare import bare, reduced_renamed, wants_arguments
 from .compiled import reduced_compiled
+from .dask_client import reduced_client
 from .imports import brought
 from .library_functions import reduced_library_function
 from .library_state import become, reduced_state
@@ -148,7 +149,7 @@ def _set_attributes(obj: object, state: Any) -> None:
 
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_state),
+    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     *(reduced_compiled, reduced_operator, reduced_renamed, _of_library, _as_it_was),
 )
 

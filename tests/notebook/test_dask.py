@@ -1,0 +1,70 @@
+"""Dask in a notebook: a cell computes collections on the cluster that the notebook has a client of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.conftest import IMPORTS
+
+SETUP = """
+import dask.array as da
+from dask.distributed import Client, LocalCluster
+client = Client(LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None))
+data = da.random.default_rng(0).normal(size=(48, 5), chunks=(12, 5)).persist()
+size = client.submit(len, "abc")
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+TRAIN = """
+losses = []
+for block in data.blocks:
+    rows = torch.from_numpy(block.compute())
+    for x, y in DataLoader(TensorDataset(rows[:, :4], rows[:, 4:]), batch_size=4):
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+mean = client.submit(sum, losses)
+print(len(losses), size.result(), data.sum().compute())
+"""
+END = "client.cluster.close()\nclient.close()"
+
+
+@pytest.fixture
+def with_client(notebook):
+    """The shared notebook with a client of a cluster of processes."""
+    notebook.run(IMPORTS + SETUP)
+    yield notebook
+    notebook.run(END)
+
+
+def test_collections_and_futures_of_the_notebooks_cluster(with_client):
+    notebook = with_client
+    notebook.run("import copy\nbefore = copy.deepcopy(model.state_dict())")
+    plain = notebook.run(TRAIN)
+    expected = notebook.value("(losses, model.state_dict())")
+    notebook.run("model.load_state_dict(before)")
+    cell = notebook.run("%%distribute --engines 2\n" + TRAIN)
+    assert (cell.stdout, cell.stderr) == (plain.stdout, "")
+    losses, state = notebook.value("(losses, model.state_dict())")
+    assert losses == pytest.approx(expected[0], rel=1e-12)
+    assert state["weight"].tolist() == [pytest.approx(row, rel=1e-12) for row in expected[1]["weight"].tolist()]
+    assert notebook.value("mean.result()") == pytest.approx(sum(losses))  # a future that the cell has made
+
+
+def test_a_cluster_that_no_other_process_reaches_is_named(with_client):
+    notebook = with_client
+    notebook.run("inside = Client(processes=False, dashboard_address=None, set_as_default=False)")
+    cell = notebook.fail("%%distribute --engines 2\nprint(inside.submit(len, 'ab').result())")
+    name, message = cell.error
+    assert name == "CaptureError"
+    assert "'inside' (a Client), which cannot be sent to the engines" in message
+    assert "processes=True makes one that others reach" in message
+    notebook.run("inside.close()")
+    made = "own = Client(n_workers=1, threads_per_worker=1, dashboard_address=None)\nprint(own.submit(len, 'ab').result())"
+    cell = notebook.run("%%distribute --engines 2\n" + made)
+    assert cell.stdout == "2\n"
+    assert "own" in cell.stderr
+    assert "its cluster ends with the cell" in cell.stderr
