@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,9 +14,11 @@ from .cluster.channel import EngineChannel
 from .cluster.cluster import EngineCluster
 from .engine import worker
 from .engine.program import free_port
+from .engine.task import Task
 from .errors import ClusterError
 
 RENDEZVOUS_TIMEOUT = timedelta(seconds=60)
+TICK = timedelta(milliseconds=100)  # between looks at whether rank 0 can answer at all
 
 
 class Group:
@@ -34,26 +40,32 @@ class Group:
         """Whether it is known where the ranks meet, or there is one only."""
         return self._rendezvous is not None or self.num_ranks == 1
 
-    def rendezvous(self) -> Any:
-        """Return where the ranks meet (``None`` for one rank); opens a store on rank 0 if there is none yet."""
-        if len(self.engine_ids) == 1:
-            return None
-        if self._rendezvous is None:
-            task = self.channel.call(self.engine_ids[0], worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
-            try:
-                self._rendezvous = task.result()
-            except Exception as error:
-                raise ClusterError(
-                    f"Rank 0 cannot open a meeting place for the others ({type(error).__name__}: {error}).\n"
-                    "`%distribute stop`, then run the cell again: a new cluster starts by itself."
-                ) from error
-        return self._rendezvous
+    def meet(self, task: Task) -> Task:
+        """Return `task` with the place where its ranks meet, opened if there is none yet; a `ClusterError` says why rank 0 opens none."""
+        if task.program_port is not None:
+            self.disband()
+            return replace(task, program_port=self._ask(free_port))
+        if self._rendezvous is None and self.num_ranks > 1:
+            self._rendezvous = self._ask(worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
+        return replace(task, rendezvous=self._rendezvous)
 
-    def program_port(self) -> int:
-        """Return a free port on rank 0, for the process group of a cell that distributes itself. The ranks' own group is gone then."""
-        self.disband()
-        port: int = self.channel.call(self.engine_ids[0], free_port).result()
-        return port
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what `function` returns on rank 0."""
+        task = self.channel.call(self.engine_ids[0], function, *args)
+        answered = threading.Event()
+        task.on_done(answered.set)
+        while not answered.wait(TICK.total_seconds()):
+            if not self.cluster.controller_alive:
+                raise ClusterError("the controller of the engines has ended")
+            if self.cluster.is_stopped(0):
+                self.cluster.send_signal(signal.SIGKILL, [0])
+        try:
+            return task.result()
+        except Exception as error:
+            gone = 0 in self.cluster.dead_ranks()
+            raise ClusterError(
+                "its process has ended" if gone else f"the others cannot meet there, {type(error).__name__}: {error}"
+            ) from error
 
     def disband(self) -> None:
         """Meet anew the next time: somebody has left."""

@@ -192,7 +192,6 @@ class Runner:
             task = replace(
                 kept,
                 world_size=group.num_ranks,
-                rendezvous=group.rendezvous(),
                 device=group.cluster.device_plans[0].device,
                 blob_folder=blobs.path,
                 snapshot_folder=snapshot_folder,

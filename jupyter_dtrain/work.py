@@ -85,13 +85,12 @@ class Work:
     def task(self, group: Group, blobs: BlobFolder, *, run_id: str) -> Task:
         """Return what the ranks of `group` are given, whose values are in `blobs`."""
         options, device = self.options, group.cluster.device_plans[0].device
-        is_program = options.strategy == "none"
         return Task(
             run_id=run_id,
             rank=0,
             world_size=group.num_ranks,
-            rendezvous=None if is_program else group.rendezvous(),
-            program_port=group.program_port() if is_program else None,
+            rendezvous=None,
+            program_port=0 if options.strategy == "none" else None,
             source=self.source,
             filename=self.filename,
             sources=self.sources,

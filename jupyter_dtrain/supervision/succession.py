@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
+from ..engine.task import Task
 from ..errors import ClusterError
 from ..group import Group
 from ..rank_end import RankEnd
@@ -98,6 +99,15 @@ class Succession:
         """Whether there are fewer engines than there may be."""
         return self.elastic is not None and self.group.num_ranks < self.elastic[1]
 
+    def meet(self, task: Task, snapshot: Whole | None) -> Task | None:
+        """Return `task` with the place where its ranks meet; ``None`` where an engine is in the way that cannot be replaced."""
+        while True:
+            try:
+                return self.group.meet(task)
+            except ClusterError as error:
+                if not self.mend([RankEnd(0, None, str(error))], snapshot):
+                    return None
+
     def mend(self, lost: Sequence[RankEnd], snapshot: Whole | None) -> bool:
         """Put other engines in the place of those of the ranks `lost`, to go on from `snapshot`; return whether that can be."""
         cluster = self.cluster
@@ -120,7 +130,6 @@ class Succession:
                     self._replace(cluster, unreachable)
                 else:
                     self.group = self._renew(self.group)
-                self.group.rendezvous()
             except ClusterError as error:
                 cluster = self.cluster
                 if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # not because one more has died meanwhile

@@ -98,6 +98,32 @@ def test_an_engine_that_was_stopped_before_the_ranks_have_met(two):
     assert time.monotonic() - began < 40, "seconds, where opening a place to meet takes a minute to fail"
 
 
+AT_THE_MEETING = """
+from jupyter_dtrain.group import Group
+ask = Group._ask
+def ask_a_dead_one(group, *what):
+    Group._ask = ask
+    os.kill(group.cluster.pids()[{name!r}], 9)
+    return ask(group, *what)
+Group._ask = ask_a_dead_one
+"""
+
+
+@pytest.mark.parametrize(("name", "reason"), [("engine-0", "its process"), ("controller", "the controller of the engines")])
+def test_just_when_a_place_to_meet_is_opened(two, name, reason):
+    two.notebook.run("%distribute stop")
+    two.notebook.run(AT_THE_MEETING.format(name=name))
+    assert f"Lost rank 0 ({reason} has ended): going on from the cell's beginning" in two.finish(two.start())
+
+
+def test_just_when_a_place_for_a_program_is_looked_for(two):
+    two.notebook.run("%distribute stop")
+    two.notebook.run("%distribute start -n 2 --device cpu")
+    two.notebook.run(AT_THE_MEETING.format(name="engine-0"))
+    program = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())"
+    assert two.notebook.run(f"%%distribute --engines 2 --strategy none\n{program}").stdout == "2\n"
+
+
 def test_the_controller(two):
     cell = two.start()
     two.wait_for_snapshot(cell)
