@@ -193,7 +193,8 @@ def _of_backward_passes(
         try:
             statistics = models.new_statistics() if gradients is not None else []
             end = Exchange.from_first(statistics) if statistics else None
-            models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            with torch.enable_grad():  # a pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`
+                models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             if end is not None:
                 end()
         finally:
@@ -201,7 +202,8 @@ def _of_backward_passes(
 
     @wraps(grad)
     def autograd_grad(*args: Any, **kwargs: Any) -> Any:
-        return models.grad(grad, args, kwargs)
+        with torch.enable_grad():
+            return models.grad(grad, args, kwargs)
 
     return [(torch.autograd, "backward", autograd_backward), (torch.autograd, "grad", autograd_grad)]
 

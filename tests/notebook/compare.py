@@ -39,6 +39,7 @@ _write_names({path!r}, {{**globals(), "random streams": [_torch.rand(3), _numpy.
 """
 BETWEEN_CELLS = re.compile(r"^(?:# ?%%.*|#{20,}\s*)$", re.MULTILINE)
 NO_PYTHON = re.compile(r"^\s*(?:!|%pip|%conda|%matplotlib|%load_ext (?:autoreload|tensorboard)|%autoreload|%tensorboard).*$", re.MULTILINE)
+OTHER_MAGIC = re.compile(r"%%(?!time|capture|prun)")  # what is beneath is no code of this kernel
 NUMBER = re.compile(r"[-+]?\d+\.\d*(?:e[-+]?\d+)?|[-+]?\d+e[-+]?\d+|\bnan\b|\binf\b")
 A_TIME = re.compile(r"\btimes?\b|\belapsed\b|\d ?(?:s|ms|sec|seconds|it/s)\b|0x[0-9a-f]{6,}", re.IGNORECASE)
 STEPS = {"backward", "step"}
@@ -68,7 +69,7 @@ def training_cells(cells: Sequence[str], known: set[str]) -> set[int]:
 
 def _tree(cell: str) -> ast.Module:
     try:
-        return ast.parse(re.sub(r"^%.*$", "", cell, flags=re.MULTILINE))
+        return ast.parse("" if OTHER_MAGIC.match(cell) else re.sub(r"^%.*$", "", cell, flags=re.MULTILINE))
     except SyntaxError:
         return ast.Module([], [])
 
@@ -102,6 +103,8 @@ def portable(value: Any, within: tuple[int, ...]) -> Any:
     if id(value) in within or len(within) > 8:
         return None
     within = (*within, id(value))
+    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+        return "not initialized"
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().to_dense().double().numpy() if not value.is_complex() else value.detach().cpu().numpy()
     if isinstance(value, np.ndarray | np.generic):
