@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,17 +17,17 @@ from datetime import timedelta
 from ..cluster.cluster import EngineCluster
 from ..engine.file_log import cut_back, go_on_from
 from ..engine.task import Resume, Task
-from ..errors import CheckpointError, UsageError
+from ..errors import UsageError
 from ..execution import Execution, Output
 from ..group import Group
 from ..interrupts import Interrupts
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..rank_end import RankEnd
 from .balance import Balance
-from .checkpoint import Checkpoint
 from .keeper import SnapshotKeeper, Whole
 from .pauses import Pauses
 from .restarts import Restarts
+from .roll_back import RollBack
 from .salvage import salvage, stop_there
 from .stall import Stall
 from .succession import Cause, Succession, place_of
@@ -91,8 +90,7 @@ class Supervisor:
         self._is_program = False
         self._growing = False  # the ranks are to stop, because there is an engine for one more,
         self._grow_after: Whole | None = None  # behind a snapshot that is newer than this
-        self._back: Whole | None = None  # where the run is to go on instead
-        self._reader: threading.Thread | None = None  # of a checkpoint to go back to
+        self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
         self._on_paused = on_paused
         self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
@@ -143,21 +141,11 @@ class Supervisor:
         self._check_orders("taken back")
         if self._writer is None:
             raise UsageError("This run has no folder of its own, and so no checkpoints.")
-        checkpoint = self._writer.folder.at(step)
-        if self._back is not None or (self._reader is not None and self._reader.is_alive()):
-            raise UsageError("The run is going back already.")
-        self._reader = threading.Thread(target=self._go_back, args=(checkpoint, self._writer), name="dtrain-back", daemon=True)
-        self._reader.start()
+        self._roll_back.begin(step, self._writer, self._keeper, on_read=self._call_back)
 
-    def _go_back(self, checkpoint: Checkpoint, writer: CheckpointWriter) -> None:
-        try:
-            intact = writer.folder.intact(checkpoint.step)  # the ranks train on meanwhile
-            self._back = writer.folder.read(intact, self._keeper.folder, number=self._keeper.new_number())
-        except (CheckpointError, OSError) as error:
-            writer.say_later(f"The run does not go back to step {checkpoint.step}: {error}")
-        else:
-            if self._execution is not None:
-                self._execution.call_back()
+    def _call_back(self) -> None:
+        if self._execution is not None:
+            self._execution.call_back()
 
     def restart(self, rank: int) -> None:
         """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
@@ -233,7 +221,7 @@ class Supervisor:
         """Return why the run goes on, whose ranks have ended."""
         outcomes = [end.outcome for end in ends if end.outcome is not None]
         lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
-        back, self._back = (self._back, None) if lost or stopped else (None, self._back)
+        back = self._roll_back.take() if lost or stopped else None
         more, self._growing = self._growing and stopped, False
         return Cause(lost, back, more=more, count_targets=any(outcome.count_targets for outcome in outcomes))
 
