@@ -177,7 +177,7 @@ class CellRun:
                 num_bytes=lambda: bytes_of_state(self._home.objects()),
             )
         if isinstance(training, Training):
-            self._control.on_speeds = training.share_by
+            self._control.on_speeds = training.shares.follow
             self._snapshots = self._new_snapshots(training)
         if observer.best is not None:
             observer.best.begin(self._namespace)

@@ -61,3 +61,35 @@ def share_of(total: int, rank: int, speeds: Sequence[float]) -> Share:
 
     boundaries = [boundary(before) for before in range(len(speeds) + 1)]
     return Share(boundaries[rank], boundaries[rank + 1], total, tuple(stop - start for start, stop in pairwise(boundaries)))
+
+
+class Shares:
+    """How batches are shared out over the ranks: equally, until their speeds are told."""
+
+    def __init__(self, *, rank: int, world_size: int) -> None:
+        self._rank = rank
+        self._speeds = (1.0,) * world_size
+        self._known: dict[int, tuple[Share, ...]] = {}  # by the size of a batch
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """The speeds of the ranks, in any unit."""
+        return self._speeds
+
+    def follow(self, speeds: Sequence[float]) -> None:
+        """Share out in proportion to `speeds`, one of them per rank, from the next batch on whose samples are drawn.
+
+        All ranks do so at the same place of the cell.
+        """
+        self._speeds = tuple(speeds)
+        self._known.clear()
+
+    def of(self, total: int) -> tuple[Share, ...]:
+        """Return the ranks' parts of a batch of `total` samples, in rank order."""
+        if total not in self._known:
+            self._known[total] = tuple(share_of(total, rank, self._speeds) for rank in range(len(self._speeds)))
+        return self._known[total]
+
+    def own(self, total: int) -> Share:
+        """Return the rank's own part of a batch of `total` samples."""
+        return self.of(total)[self._rank]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from .notes import Notes
 from .observe import Observer
 from .placements import GlobalTensor, Partial, Shard, part_of, place
 from .randomness import LoadingStream, ModelStream
-from .shares import Share, share_of
+from .shares import Share, Shares
 from .streams import Streams
 from .timing import COMMUNICATION, Timing
 
@@ -90,8 +89,7 @@ class Training:
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
         self._apart = False  # ranks may have something that others have not
-        self._speeds = (1.0,) * world_size
-        self._shares = cache(self._shares_of)
+        self.shares = Shares(rank=rank, world_size=world_size)
         shared = world_size > 1
         self._view = (
             GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._say_whole)
@@ -125,7 +123,7 @@ class Training:
             view=self._view,
             draws=self._draws,
             normalization=self._normalization,
-            inputs=InputShares(self._own_share, self._on_input_shared) if conventions.split_inputs and shared else None,
+            inputs=InputShares(self.shares.own, self._on_input_shared) if conventions.split_inputs and shared else None,
             on_sequence=self._say_sequence,
         )
         objects = list(objects)
@@ -134,7 +132,7 @@ class Training:
         for module in outermost(objects):
             self._models.know(module)
         self._loaders = SharedLoaders(
-            share=self._own_share,
+            share=self.shares.own,
             training=self._models.training,
             # What draws or counts over the batch, as models in training mode do, is to see all of it.
             split_evaluation=lambda: conventions.split_evaluation and shared and not self._models.any_training(),
@@ -145,7 +143,7 @@ class Training:
             on_whole=lambda: control.boundary(observer.step),
             on_unknown=self._say_unknown,
             on_order=self._draws.agree if self._draws is not None else lambda: None,
-            streams=Streams(rank=rank, shares=self._shares) if shared else None,
+            streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
             stream=self._loading_stream,
             whole_draws=not shared or (conventions.global_draws and conventions.global_numbers),
             cursors=cursor_log,
@@ -205,7 +203,7 @@ class Training:
         self._shared_out |= bool(tensors)
         result: dict[str, torch.Tensor] = {}
         for name, tensor in tensors.items():
-            share = self._own_share(tensor.shape[0])
+            share = self.shares.own(tensor.shape[0])
             result[name] = place(tensor[share.loaded], Shard(0, share))
         return result
 
@@ -231,7 +229,7 @@ class Training:
         """Return what a run that goes on from here has to know of the cell's objects."""
         return {
             "models": self._models.state(),
-            "speeds": self._speeds,
+            "speeds": self.shares.speeds,
             "entropy": self._entropy.state(),
             "view": self._view.state() if self._view is not None else None,
         }
@@ -243,7 +241,7 @@ class Training:
         if self._view is not None and state.get("view") is not None:
             self._view.set_state(state["view"])
         if len(state["speeds"]) == self._world_size:  # on as many ranks as before
-            self.share_by(state["speeds"])
+            self.shares.follow(state["speeds"])
 
     def streams(self) -> tuple[Any, Any] | None:
         """Return the states of the rank's own random streams."""
@@ -311,23 +309,6 @@ class Training:
         if self._view is not None:
             return self._view.weight_of(root)
         return 1.0 / self._world_size if self._share is None else self._share.weight
-
-    # -- shares ------------------------------------------------------------------------------------------------------
-
-    def _own_share(self, total: int) -> Share:
-        """Return the rank's part of a batch of `total` samples."""
-        return self._shares(total)[self.rank]
-
-    def _shares_of(self, total: int) -> tuple[Share, ...]:
-        return tuple(share_of(total, rank, self._speeds) for rank in range(self._world_size))
-
-    def share_by(self, speeds: Sequence[float]) -> None:
-        """Share out batches in proportion to `speeds`, one of them per rank, from the next on whose samples are drawn.
-
-        All ranks do so at the same place of the cell.
-        """
-        self._speeds = tuple(speeds)
-        self._shares.cache_clear()
 
     # -- what the user is told ---------------------------------------------------------------------------------------
 
