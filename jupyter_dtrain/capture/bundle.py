@@ -30,6 +30,7 @@ from .installed import installed_folders
 from .library_state import library_states
 from .names import CellNames
 from .operators import operators
+from .patches import patches
 from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
 from .reduction import reduced
 
@@ -117,7 +118,8 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
     imported: list[ModuleType] = []
-    states = [*library_states(), *operators()]
+    with _by_value(modules):
+        states = [*library_states(), *operators(), *patches(namespace, modules)]
 
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..capture.bundle import RandomState, unpack
+from ..capture.patches import in_place
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
 from ..capture.wandb_run import silent
@@ -222,6 +223,7 @@ class CellRun:
         task, rank, is_training = self._task, self._task.rank, isinstance(self._training, Training)
         with ExitStack() as stack:
             stack.callback(_modules.note)
+            stack.enter_context(in_place(self._tracked))
             if self._snapshots is not None:
                 stack.enter_context(self._snapshots.finished())
             stack.enter_context(self._training.installed())

@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any
 
+from ..capture.patches import original
+
 
 @contextmanager
 def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Iterator[None]:
@@ -31,7 +33,8 @@ def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Itera
     for name, module in modules.items():
         replaced.set(sys.modules, {name: module})
     for name in parts.keys() & sys.modules.keys():
-        replaced.set(vars(sys.modules[name]), parts[name])
+        names = vars(sys.modules[name])
+        replaced.set(names, {key: part for key, part in parts[name].items() if original(names.get(key)) is names.get(key)})
     sys.meta_path.insert(0, finder)
     try:
         yield

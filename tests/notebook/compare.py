@@ -103,7 +103,7 @@ def portable(value: Any, within: tuple[int, ...]) -> Any:
     if id(value) in within or len(within) > 8:
         return None
     within = (*within, id(value))
-    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+    if isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value):
         return "not initialized"
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().to_dense().double().numpy() if not value.is_complex() else value.detach().cpu().numpy()

@@ -16,6 +16,7 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._ops import OpOverload
 
+from ...capture.patches import original
 from ..exchange import Exchange
 from ..placements import GlobalTensor, Partial, Shard, is_followed
 
@@ -66,8 +67,8 @@ class Rules:
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
         rule = self.table.get(func)
-        if rule is None and func is torch.autograd.grad:  # under the name by which it announces itself stands what takes its place
-            func = inspect.unwrap(func)
+        if rule is None:  # under the name by which it announces itself stands what takes its place
+            func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
             rule = self.table.get(func)
         if rule is not None:
             try:
