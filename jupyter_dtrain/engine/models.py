@@ -103,7 +103,7 @@ class ModelCalls:
             return result
         called = self._of(module)
         if called.is_model is None:
-            called.is_model = next(module.parameters(), None) is not None
+            called.is_model = next(iter(module.parameters()), None) is not None
             if called.is_model:
                 self.know(module)
         if not called.is_model:

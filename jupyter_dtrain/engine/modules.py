@@ -151,6 +151,6 @@ def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:
 
 def outermost(objects: Iterable[object]) -> list[nn.Module]:
     """Return the modules with parameters among `objects` that are part of no other one."""
-    modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(obj.parameters(), None) is not None]
+    modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(iter(obj.parameters()), None) is not None]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]

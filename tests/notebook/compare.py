@@ -103,9 +103,7 @@ def portable(value: Any, within: tuple[int, ...]) -> Any:
     if id(value) in within or len(within) > 8:
         return None
     within = (*within, id(value))
-    if isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value):
-        return "not initialized"
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not torch.nn.parameter.is_lazy(value):
         return value.detach().cpu().to_dense().double().numpy() if not value.is_complex() else value.detach().cpu().numpy()
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value) if value.dtype.kind in "biufc" else str(value)
@@ -141,8 +139,7 @@ def differences(left: Any, right: Any, tolerance: float, path: str = "") -> Iter
         for number, (a, b) in enumerate(zip(left, right, strict=False)):
             yield from differences(a, b, tolerance, f"{path}[{number}]")
     elif isinstance(left, float | int | complex | np.ndarray) and isinstance(right, float | int | complex | np.ndarray):
-        found = _relative(np.asarray(left), np.asarray(right))
-        if found > tolerance:
+        if (found := _relative(np.asarray(left), np.asarray(right))) > tolerance:
             shown = "" if isinstance(left, np.ndarray) else f": {left} and {right}"
             yield f"{path}{shown}", found
     elif type(left) is not type(right) or left != right:
@@ -153,7 +150,7 @@ def _relative(left: np.ndarray, right: np.ndarray) -> float:
     if left.shape != right.shape or not np.array_equal(np.isfinite(left), np.isfinite(right)):
         return float("inf")
     left, right = np.nan_to_num(left).astype(complex), np.nan_to_num(right).astype(complex)
-    largest = max(np.abs(left).max(initial=0.0), 1e-6)
+    largest = max(np.abs(left).max(initial=0.0), 1e-3)
     return float(np.abs(left - right).max(initial=0.0) / largest)
 
 
@@ -193,7 +190,7 @@ def run(cells: Sequence[str], distributed: Mapping[int, str], options: argparse.
             for number, cell in enumerate(cells):
                 if number not in options.skip:
                     ran[number] = notebook.finish(notebook.start(distributed.get(number, "") + cell))
-                    if distributed.get(number) and options.verbose:
+                    if number in distributed and options.verbose:
                         print(f"[{number}] {ran[number].stderr[-300:]}", flush=True)
             notebook.run(END.format(path=str(Path(folder) / "names")))
             return ran, pickle.loads((Path(folder) / "names").read_bytes())
