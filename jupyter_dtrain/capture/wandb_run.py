@@ -11,8 +11,8 @@ import atexit
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -21,7 +21,7 @@ from .imports import imported_for
 
 NAME = "wandb.run"  # among the settings that go along
 _PARTS = ("run", "config", "summary")
-_KINDS = frozenset({"Run", "Config", "Summary"})
+_KINDS = frozenset({"Run", "NoopRun", "Config", "Summary"})
 _DISABLED = "disabled"
 _SERVICE = "WANDB_SERVICE"
 
@@ -47,7 +47,8 @@ def open_run() -> dict[str, Any] | None:
     run = getattr(wandb, "run", None)
     if run is None:
         return None
-    return {"id": None if run.disabled else run.id, "config": dict(run.config)}
+    again = {"project": run.project, "entity": run.entity or None, "name": run.name, "mode": run.settings.mode}
+    return {"id": None, "config": dict(run.config)} if run.disabled else {"id": run.id, "config": dict(run.config), "again": again}
 
 
 def join_run(joined: dict[str, Any] | None) -> None:
@@ -62,7 +63,12 @@ def join_run(joined: dict[str, Any] | None) -> None:
     if present is None and joined["id"] is None:
         wandb.init(mode=_DISABLED)
     elif present is None:
-        wandb._attach(joined["id"])  # as Lightning does
+        try:
+            wandb._attach(joined["id"])  # as Lightning does
+        except Exception:  # its service has ended with the kernel: here is another, and a server knows the run by its id
+            os.environ.pop(_SERVICE, None)
+            again, online = joined["again"], joined["again"]["mode"] == "online"
+            wandb.init(id=joined["id"], resume="allow" if online else None, **again)
     wandb.run.config.update(joined["config"], allow_val_change=True)
 
 
@@ -73,19 +79,37 @@ def without_run(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def silent(source: str) -> Iterator[None]:
-    """Let runs that begin on this rank keep nothing, until the end of the ``with`` block."""
+def followed(source: str, *, keeps_nothing: bool, is_jumping: Callable[[], bool], goes_on: Callable[[], bool]) -> Iterator[None]:
+    """Follow the runs that the cell begins and ends, until the end of the ``with`` block.
+
+    Parameters
+    ----------
+    source : str
+        The cell, which may be the first to import the library.
+    keeps_nothing : bool
+        Runs that begin here are to keep nothing.
+    is_jumping : callable
+        Whether the cell is on its way to where it goes on: then the run of a ``with`` has begun.
+    goes_on : callable
+        Whether the cell has been left here to go on from a snapshot: then its run does not end.
+    """
     wandb = imported_for(source, "wandb")
     if wandb is None:
         yield
         return
-    begin = wandb.init
+    begin, kind = wandb.init, importlib.import_module("wandb.sdk.wandb_run").Run
+    leave, end = kind.__exit__, kind._finish
 
     @wraps(begin)
     def init(*args: Any, **options: Any) -> Any:
-        return begin(*args, **{**options, "mode": _DISABLED})
+        if is_jumping() and wandb.run is not None:
+            return wandb.run
+        return begin(*args, **{**options, "mode": _DISABLED} if keeps_nothing else options)
 
-    with mock.patch.object(wandb, "init", init):
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(wandb, "init", init))
+        patches.enter_context(mock.patch.object(kind, "__exit__", lambda run, *error: None if goes_on() else leave(run, *error)))
+        patches.enter_context(mock.patch.object(kind, "_finish", lambda run, *code, **by: None if goes_on() else end(run, *code, **by)))
         yield
 
 

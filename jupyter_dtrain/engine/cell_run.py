@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ..capture.bundle import RandomState, unpack
 from ..capture.patches import in_place
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
-from ..capture.wandb_run import silent
+from ..capture.wandb_run import followed
 from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import from_parcel, to_parcel
 from .cell import Failure, describe, forget_frames, keep_text, run_cell
@@ -229,7 +229,7 @@ class CellRun:
             stack.enter_context(self._training.installed())
             if is_training:
                 stack.enter_context(event_writers(rank=rank, source=task.source))
-                stack.enter_context(silent(task.source) if rank else nullcontext())
+                stack.enter_context(self._followed_runs())
                 stack.enter_context(self._tracking_store().followed(task.source))
             stack.enter_context(output_of(rank, self._shown if rank == 0 or task.output == "all" else None))
             stack.enter_context(logged_at_home(task.loggers, rank=rank))
@@ -240,6 +240,12 @@ class CellRun:
                 stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
             stack.enter_context(self._loops.installed())
             yield
+
+    def _followed_runs(self) -> AbstractContextManager[None]:
+        loops, shown = self._loops, self._shown
+        return followed(
+            self._task.source, keeps_nothing=self._task.rank > 0, is_jumping=lambda: loops.is_jumping, goes_on=lambda: shown.holds
+        )
 
     def _tracking_store(self) -> TrackingStore:
         return TrackingStore(self._control, rank=self._task.rank, is_jumping=lambda: self._loops.is_jumping)

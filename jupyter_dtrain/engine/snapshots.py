@@ -316,6 +316,9 @@ class Snapshots:
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
         self._before = snapshot_blobs(self._folder, number)
+        # First, as values may stand for something of them, like an open run. The cell's `with torch.no_grad()` is entered again.
+        surroundings = replace(snapshot.surroundings, gradients=torch.is_grad_enabled())
+        (surroundings.of_silent_rank() if self._rank else surroundings).set()
         packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
         with opened_by(self._file_log.reopen if self._file_log is not None else None):
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
@@ -325,7 +328,6 @@ class Snapshots:
         self._observer.set_state(observed)
         if of_rank == self._rank:
             self._training.set_streams(snapshot.streams)
-        replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).set()  # the cell's `with torch.no_grad()` is entered again
         self._loops.adopt(objects, {})
         self._loops.jump(
             snapshot.position,

@@ -144,3 +144,30 @@ def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
     assert notebook.value("[run.info.status for run in mlflow.search_runs(output_format='list')]") == ["FINISHED"]
     told = notebook.value("[(told.step, told.value) for told in mlflow.MlflowClient().get_metric_history(run.info.run_id, 'loss')]")
     assert sorted(set(told)) == notebook.value("history")
+
+
+LOGGED = """
+import os
+os.environ["WANDB_SILENT"] = "true"
+import wandb
+with wandb.init(project="p", mode="offline") as run:
+    for number, (x, y, index) in enumerate(loader):
+        for again in range(6):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            pace()
+        run.log({"loss": loss.item()}, step=number)
+    last = run.step, run.id
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_that_an_open_with_has_begun_is_one_run(two, rank):
+    notebook = two.notebook
+    notebook.run("make()")
+    before = set(notebook.folder.glob("wandb/offline-run-*"))
+    assert "Traceback" not in run_and_kill(two, LOGGED, rank).stderr
+    (folder,) = set(notebook.folder.glob("wandb/offline-run-*")) - before
+    assert (notebook.value("last"), notebook.value("wandb.run")) == ((24, folder.name.rpartition("-")[2]), None)
