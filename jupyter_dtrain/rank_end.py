@@ -51,7 +51,8 @@ def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence
             if first.from_snapshot
             else f"its last finished step ({first.steps})"
         )
-        state = f"The notebook holds what rank 0 had at {place}."
+        # A cell that distributes itself counts no steps.
+        state = f"The notebook holds what rank 0 had at {place if first.steps else 'that moment'}."
     else:
         state = "The notebook's objects are as they were before the cell."
     use = next((use for use in uses if use.rank == lost[0].rank), None)

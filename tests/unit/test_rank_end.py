@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.protocol import DeviceUse
 from jupyter_dtrain.rank_end import RankEnd, lost_engines
+from jupyter_dtrain.transport.wire import Parcel
 
 GIB = 1 << 30
 
@@ -32,6 +34,13 @@ def test_what_an_engine_held_is_told_where_it_has_told_it():
         )
         assert said.endswith("The end of its log:\nthe log of 1")
     assert "because memory ran out. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
+
+
+@pytest.mark.parametrize(("steps", "when"), [(0, "that moment"), (7, "its last finished step (7)")])
+def test_what_the_notebook_holds_is_told(steps, when):
+    home = Outcome(rank=0, failure=None, stopped=False, steps=steps, parcel=Parcel(b"", [], []))
+    ends = [RankEnd(0, home), RankEnd(1, None, "its process has ended")]
+    assert f"The notebook holds what rank 0 had at {when}. " in str(lost_engines(ends, cluster("cpu", "cpu"), []))
 
 
 @pytest.mark.parametrize(
