@@ -58,9 +58,9 @@ class Surroundings:
         """Return them with only those of the `settings` that are other than `before`."""
         return replace(self, settings=changes(before.settings, self.settings))
 
-    def of_silent_rank(self) -> Surroundings:
-        """Return them for a rank that logs nothing."""
-        return replace(self, settings=wandb_run.without_run(self.settings))
+    def of_rank(self, rank: int) -> Surroundings:
+        """Return them for a rank: another than 0 logs nothing."""
+        return self if rank == 0 else replace(self, settings=wandb_run.without_run(self.settings))
 
     def of_host(self, source: str) -> Surroundings:
         """Return them for a cell whose engines belong to this process, and not to the notebook's."""

@@ -66,7 +66,7 @@ class CellRun:
         self._task, self._device = task, device
         self._control, self._reports, self._rescue = control, reports, rescue
         self._blobs = BlobFolder(task.blob_folder, hashed=HASHED)
-        (task.surroundings if task.rank == 0 else task.surroundings.of_silent_rank()).set()
+        task.surroundings.of_rank(task.rank).set()
         self._surroundings = Surroundings.now()
         _modules.refresh(Path.cwd())
         look_like_a_notebook()

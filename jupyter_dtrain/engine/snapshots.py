@@ -317,8 +317,7 @@ class Snapshots:
         snapshot = read_snapshot(self._folder, number, of_rank)
         self._before = snapshot_blobs(self._folder, number)
         # First, as values may stand for something of them, like an open run. The cell's `with torch.no_grad()` is entered again.
-        surroundings = replace(snapshot.surroundings, gradients=torch.is_grad_enabled())
-        (surroundings.of_silent_rank() if self._rank else surroundings).set()
+        replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).of_rank(self._rank).set()
         packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
         with opened_by(self._file_log.reopen if self._file_log is not None else None):
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
