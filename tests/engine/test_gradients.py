@@ -111,7 +111,7 @@ def accumulate(problem: Problem) -> tuple[dict[str, torch.Tensor], list[float], 
 def on_rank(run: Run, problem: Problem) -> tuple[object, list[int]]:
     """Return what comes out on this rank, and the samples that entered the model here."""
     training = run.training()
-    shares = lambda total: tuple(share_of(total, rank, problem.speeds) for rank in range(run.world_size))  # noqa: E731
+    training.shares.follow(problem.speeds)
     own: list[int] = []
     note = training._loaders._on_batch
 
@@ -119,7 +119,7 @@ def on_rank(run: Run, problem: Problem) -> tuple[object, list[int]]:
         own.append(share.num_samples)
         note(share, number, count)
 
-    with mock.patch.object(training, "_shares", shares), mock.patch.object(training._loaders, "_on_batch", on_batch), training.installed():
+    with mock.patch.object(training._loaders, "_on_batch", on_batch), training.installed():
         found = accumulate(problem)
     return found, own
 

@@ -125,7 +125,7 @@ def test_files_are_as_if_nothing_had_died(two, rank, steps):
     assert {path.parent.name: (path.name, path.read_text()) for path in files.glob("batches/*/*")} == {n: ("whole", n) for n in numbers}
 
 
-LOGGED = """
+WITH_MLFLOW = """
 import mlflow
 with mlflow.start_run() as run:
     for epoch in range(6):
@@ -140,13 +140,13 @@ def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
     notebook = two.notebook
     notebook.run("import os, mlflow\nos.environ['MLFLOW_ALLOW_FILE_STORE'] = 'true'\nmake()")
     notebook.run(f"mlflow.set_tracking_uri({f'file:{tmp_path}/mlruns'!r})\nmlflow.set_experiment('digits')")
-    run_and_kill(two, LOGGED, rank)
+    run_and_kill(two, WITH_MLFLOW, rank)
     assert notebook.value("[run.info.status for run in mlflow.search_runs(output_format='list')]") == ["FINISHED"]
     told = notebook.value("[(told.step, told.value) for told in mlflow.MlflowClient().get_metric_history(run.info.run_id, 'loss')]")
     assert sorted(set(told)) == notebook.value("history")
 
 
-LOGGED = """
+WITH_WANDB = """
 import os
 os.environ["WANDB_SILENT"] = "true"
 import wandb
@@ -168,6 +168,6 @@ def test_a_run_that_an_open_with_has_begun_is_one_run(two, rank):
     notebook = two.notebook
     notebook.run("make()")
     before = set(notebook.folder.glob("wandb/offline-run-*"))
-    assert "Traceback" not in run_and_kill(two, LOGGED, rank).stderr
+    assert "Traceback" not in run_and_kill(two, WITH_WANDB, rank).stderr
     (folder,) = set(notebook.folder.glob("wandb/offline-run-*")) - before
     assert (notebook.value("last"), notebook.value("wandb.run")) == ((24, folder.name.rpartition("-")[2]), None)
