@@ -57,7 +57,7 @@ def go_to(lab, name):
 
 
 def test_two_notebooks_at_once(open_lab, settings):
-    long, short = cells.TRAIN.format(name="long", steps=2000), cells.TRAIN.format(name="short", steps=100)
+    long, short = cells.TRAIN.format(name="long", steps=100_000), cells.TRAIN.format(name="short", steps=100)
     lab = open_lab(SETUP, long, name="one.ipynb")
     page = lab.page
     page.get_by_role("menuitem", name="View", exact=True).click()
@@ -86,10 +86,9 @@ def test_two_notebooks_at_once(open_lab, settings):
     # Back in the first one, that one's run is shown, and the second's end is told.
     go_to(lab, "one.ipynb")
     expect(lab.sidebar.locator(".jp-dtrain-run-name")).to_have_text("long")
-    seen = lab.points()
-    lab.wait_for_points(seen + 10)
     notice = page.locator(".Toastify__toast").filter(has_text=re.compile(r"Run short has finished: 100 steps in 0:\d\d, loss"))
     expect(notice).to_be_visible()
+    lab.wait_for_points(lab.points() + 10)
 
     # JupyterLab's own panel of what is running has the run, and the engines of both notebooks.
     lab.execute("running:show-panel")
