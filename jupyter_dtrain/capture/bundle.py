@@ -118,8 +118,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
     imported: list[ModuleType] = []
-    with _by_value(modules):
-        states = [*library_states(), *operators(), *patches(namespace, modules)]
+    states: list[object] = []
 
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)
@@ -140,6 +139,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
         return Bundle(whole.packed(), tracked, names, left_out), whole.seen
 
     with _by_value(modules):
+        states += (*library_states(), *operators(), *patches(namespace, modules))
         try:
             return packed()
         except Exception as error:

@@ -12,11 +12,12 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from ..protocol import CLUSTER_VARIABLE
+
 NAME = "distributed.Client"  # among the settings that go along
 TIMEOUT = 10.0
 """Seconds in which a scheduler answers."""
 _MODULE = "distributed.client"
-_ENGINE = "JUPYTER_DTRAIN_CLUSTER"  # a variable of the environment that engines have
 
 _own: Any = None  # what this process has connected by itself
 
@@ -60,7 +61,7 @@ def _why_not(client: Any) -> str | None:
         return f"it is {'asynchronous' if client.asynchronous else client.status}"
     if client.scheduler.address.startswith("inproc:"):
         return "its scheduler is reached from its own process alone (processes=True makes one that others reach)"
-    if client.cluster is not None and _ENGINE in os.environ:
+    if client.cluster is not None and CLUSTER_VARIABLE in os.environ:
         return "its cluster ends with the cell that has made it"
     return None
 

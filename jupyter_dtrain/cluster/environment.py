@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from ..protocol import CLUSTER_VARIABLE
 from .engine_app import CONNECTION_FILE
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 # Its heap in pages of 2 MB where the system has them on request: new memory then costs a fault for each of these, and not for every 4 kB.
 LARGE_PAGES = "glibc.malloc.hugetlb"
-MARKER = "JUPYTER_DTRAIN_CLUSTER"
 BLOBS = "JUPYTER_DTRAIN_BLOBS"
 # What belongs to the kernel's own process (Jupyter's parent watch, ipyparallel's settings for another cluster).
 NOT_PASSED_ON = ("JPY_", "IPP_")
@@ -43,7 +43,7 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
         MALLOC
         | own_environment()
         | {
-            MARKER: marker,
+            CLUSTER_VARIABLE: marker,
             BLOBS: str(folders.blobs),
             CONNECTION_FILE: str(connection_file),
             "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),

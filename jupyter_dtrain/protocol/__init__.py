@@ -38,6 +38,7 @@ from .events import (
     TimeSplit,
 )
 from .message import (
+    CLUSTER_VARIABLE,
     COMMAND_TARGET,
     PROTOCOL_VERSION,
     RECORD_TARGET,
@@ -60,6 +61,7 @@ from .updates import (
 )
 
 __all__ = [
+    "CLUSTER_VARIABLE",
     "COMMAND_TARGET",
     "ENGINE_EVENTS",
     "PROTOCOL_VERSION",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 
 import pytest
 
@@ -17,7 +18,7 @@ def prepare():
     logger.handlers[:] = [logging.FileHandler("log.txt", mode="w")]
     logger.setLevel(logging.INFO)
 """
-CELL = """
+BATCHES = """
 for number, (x, y, index) in enumerate(loader):
     for again in range(6):
         loss = F.cross_entropy(model(x), y)
@@ -25,7 +26,9 @@ for number, (x, y, index) in enumerate(loader):
         loss.backward()
         optimizer.step()
         pace()
-    log.write(f"{number}\\n")
+"""
+CELL = f"""{BATCHES}
+    log.write(f"{{number}}\\n")
     logger.info("batch %d", number)
 """
 
@@ -146,19 +149,13 @@ def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
     assert sorted(set(told)) == notebook.value("history")
 
 
-WITH_WANDB = """
+WITH_WANDB = f"""
 import os
 os.environ["WANDB_SILENT"] = "true"
 import wandb
 with wandb.init(project="p", mode="offline") as run:
-    for number, (x, y, index) in enumerate(loader):
-        for again in range(6):
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            pace()
-        run.log({"loss": loss.item()}, step=number)
+{textwrap.indent(BATCHES, "    ")}
+        run.log({{"loss": loss.item()}}, step=number)
     last = run.step, run.id
 """
 

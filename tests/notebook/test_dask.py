@@ -54,9 +54,8 @@ def test_collections_and_futures_of_the_notebooks_cluster(with_client):
     assert notebook.value("mean.result()") == pytest.approx(sum(losses))  # a future that the cell has made
 
 
-def test_a_cluster_that_no_other_process_reaches_is_named(with_client):
-    notebook = with_client
-    notebook.run("inside = Client(processes=False, dashboard_address=None, set_as_default=False)")
+def test_a_cluster_that_no_other_process_reaches_is_named(notebook):
+    notebook.run("from dask.distributed import Client\ninside = Client(processes=False, dashboard_address=None, set_as_default=False)")
     cell = notebook.fail("%%distribute --engines 2\nprint(inside.submit(len, 'ab').result())")
     name, message = cell.error
     assert name == "CaptureError"
