@@ -60,7 +60,6 @@ class EngineCluster:
         self._kernel = os.getpid()
         self._stopped = False
         self._stop_lock = threading.Lock()
-        self._warm: Any = None
         self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
         self._folders = folder_files.Folders()
         folders = [self.private_dir, self.blob_dir]
@@ -156,7 +155,7 @@ class EngineCluster:
     @property
     def warm(self) -> bool:
         """Whether every engine has imported torch; if not, a cell waits for the rest of that import."""
-        return self._warm is not None and self._warm.ready()
+        return all(member.warm for member in self._members)
 
     @property
     def controller_alive(self) -> bool:
@@ -204,11 +203,11 @@ class EngineCluster:
     # -- what can be done -------------------------------------------------------------------------------------------
 
     def wait_warm(self, limit: timedelta) -> bool:
-        """Wait until the engines have imported torch, at most `limit`; return whether they have (or one is dead)."""
+        """Wait until the engines have imported torch, at most `limit`, and not for those that are dead or stopped; return whether all have."""
         deadline = time.monotonic() + limit.total_seconds()
-        while not self.warm and self.alive and time.monotonic() < deadline:
+        while not self.warm and self.alive and not any(map(self.is_stopped, range(len(self._members)))) and time.monotonic() < deadline:
             time.sleep(STEP.total_seconds())
-        return self.warm or not self.alive
+        return self.warm
 
     def end_stopped_guard(self) -> None:
         """Let a guard that is stopped have ended; it looks after the others itself."""
@@ -233,9 +232,13 @@ class EngineCluster:
             self._processes.forget(lost.name)
             self._members[rank] = self._spare.take(lost.plan) or self._launcher.start_engine(lost.plan)
         arrival.of_engines(self.engine_ids)
-        tasks = [self._warm_up([self._members[rank].engine_id for rank in ranks])]
-        tasks += [self._take_place(self._members[rank]) for rank in ranks]
-        arrival.of(lambda: all(task.ready() for task in tasks), lambda: "the new engine imports torch")
+        others = [self._members[rank] for rank in ranks]
+        for member in others:
+            self._warm_up(member)
+        tasks = [self._take_place(member) for member in others]
+        arrival.of(
+            lambda: all(member.warm for member in others) and all(task.ready() for task in tasks), lambda: "the new engine imports torch"
+        )
 
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
         """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
@@ -308,7 +311,8 @@ class EngineCluster:
             with contextlib.suppress(TimeoutError):
                 self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, arrival.seconds_left))
         arrival.of_engines(self.engine_ids)
-        self._warm = self._warm_up(self.engine_ids)
+        for member in self._members:
+            self._warm_up(member)
         arrival.tell(f"{len(plans)} of {len(plans)} engines up")
 
     def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
@@ -322,12 +326,10 @@ class EngineCluster:
             limit=limit,
         )
 
-    def _warm_up(self, engine_ids: list[int]) -> Any:
+    def _warm_up(self, member: Member) -> None:
         from .warm import warm_up
 
-        view = self.client.direct_view(engine_ids)
-        view.block = False
-        return view.apply_async(warm_up, WARM_MODULES)
+        member.warming = self.client[member.engine_id].apply_async(warm_up, WARM_MODULES)
 
     def _take_place(self, member: Member) -> Any:
         from .warm import take_place

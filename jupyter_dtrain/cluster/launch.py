@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..protocol import EngineInfo
 from .commands import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, template_command
@@ -27,15 +28,23 @@ class Member:
         What it computes on, as which rank.
     engine_id : int
         ipyparallel's.
+    warming : ipyparallel.AsyncResult, optional
+        Of its import of torch, once it has been asked for that.
     """
 
     plan: DevicePlan
     engine_id: int
+    warming: Any = None
 
     @property
     def name(self) -> str:
         """What its process is called."""
         return engine_name(self.engine_id)
+
+    @property
+    def warm(self) -> bool:
+        """Whether it has imported torch."""
+        return self.warming is not None and self.warming.ready()
 
     def info(self, pids: Mapping[str, int]) -> EngineInfo:
         """Return what is told of it; as long as `pids` does not have it, its process is 0."""

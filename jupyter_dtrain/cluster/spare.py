@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import psutil
 
@@ -30,7 +29,7 @@ class Spare:
     is_registered : callable
         Says whether the engine of this id is.
     warm_up : callable
-        Lets the engines of these ids import torch; returns an ``AsyncResult``.
+        Lets an engine import torch.
     """
 
     def __init__(
@@ -39,32 +38,31 @@ class Spare:
         start: Callable[[], Member],
         has_ended: Callable[[str], bool],
         is_registered: Callable[[int], bool],
-        warm_up: Callable[[list[int]], Any],
+        warm_up: Callable[[Member], None],
     ) -> None:
         self._start, self._has_ended = start, has_ended
         self._is_registered, self._warm_up = is_registered, warm_up
         self._member: Member | None = None
-        self._warm: Any = None
         self._not_before = 0.0
 
     @property
     def ready(self) -> bool:
         """Whether there is one that has imported torch."""
-        return self._member is not None and self._warm is not None and self._warm.ready() and not self._has_ended(self._member.name)
+        return self._member is not None and self._member.warm and not self._has_ended(self._member.name)
 
     def prepare(self) -> None:
         """See to it that there is one, if there is memory for it. Does not wait; to be called again and again."""
         if self._member is not None and self._has_ended(self._member.name):
-            self._member, self._warm, self._not_before = None, None, time.monotonic() + RETRY.total_seconds()
+            self._member, self._not_before = None, time.monotonic() + RETRY.total_seconds()
         if self._member is None:
             if time.monotonic() >= self._not_before and psutil.virtual_memory().available >= MEMORY:
                 self._member = self._start()
-        elif self._warm is None and self._is_registered(self._member.engine_id):
-            self._warm = self._warm_up([self._member.engine_id])
+        elif self._member.warming is None and self._is_registered(self._member.engine_id):
+            self._warm_up(self._member)
 
     def take(self, plan: DevicePlan) -> Member | None:
         """Return the engine in reserve, for `plan`; it is in reserve no longer. ``None`` if there is none that lives."""
-        member, self._member, self._warm = self._member, None, None
+        member, self._member = self._member, None
         if member is None or self._has_ended(member.name):
             return None
         member.plan = plan

@@ -89,13 +89,37 @@ def test_an_engine_that_was_stopped_before_the_cell(two, rank):
     assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
 
 
-def test_an_engine_that_was_stopped_before_the_ranks_have_met(two):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_that_was_stopped_before_the_ranks_have_met(two, rank):
     two.notebook.run("%distribute stop")
     two.notebook.run("%distribute start -n 2 --device cpu")
-    os.kill(two.notebook.engines()[0], signal.SIGSTOP)
+    two.notebook.wait(lambda: two.notebook.value(f"{SESSION}.get().cluster.warm"), "torch on all engines")
+    os.kill(two.notebook.engines()[rank], signal.SIGSTOP)
     began = time.monotonic()
     assert two.finish(two.start()).strip() == ""
     assert time.monotonic() - began < 40, "seconds, where opening a place to meet takes a minute to fail"
+
+
+AS_IT_WARMS_UP = """
+from jupyter_dtrain.cluster.cluster import EngineCluster
+warm_up = EngineCluster._warm_up
+def stopped_and_warm_up(cluster, member):
+    EngineCluster._warm_up = warm_up
+    os.kill(cluster.pids()[member.name], 19)
+    return warm_up(cluster, member)
+EngineCluster._warm_up = stopped_and_warm_up
+"""
+
+
+def test_an_engine_that_was_stopped_before_it_has_imported_torch(two):
+    """Neither the cell nor the one after it waits for what the engine that was stopped was asked."""
+    two.notebook.run("%distribute stop")
+    two.notebook.run(AS_IT_WARMS_UP)
+    two.notebook.run("%distribute start -n 2 --device cpu")
+    for _ in range(2):
+        began = time.monotonic()
+        assert two.finish(two.start()).strip() == ""
+        assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
 
 
 AT_THE_MEETING = """
