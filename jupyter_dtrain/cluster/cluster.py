@@ -203,7 +203,7 @@ class EngineCluster:
     # -- what can be done -------------------------------------------------------------------------------------------
 
     def wait_warm(self, limit: timedelta) -> bool:
-        """Wait until the engines have imported torch, at most `limit`, and not for those that are dead or stopped; return whether all have."""
+        """Wait until the engines have imported torch, at most `limit`, or one is dead or stopped; return whether all have."""
         deadline = time.monotonic() + limit.total_seconds()
         while not self.warm and self.alive and not any(map(self.is_stopped, range(len(self._members)))) and time.monotonic() < deadline:
             time.sleep(STEP.total_seconds())

@@ -174,10 +174,14 @@ def _cell_parser() -> argparse.ArgumentParser:
 @functools.cache
 def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", metavar="start | status | resume | attach | stop", parser_class=_ActionParser)
+    actions = parser.add_subparsers(dest="action", metavar="start | status | preview | resume | attach | stop", parser_class=_ActionParser)
     start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
+    preview = actions.add_parser(
+        "preview", help="show what a cell that was run would send now: each name, its size, what happens to it", allow_abbrev=False
+    )
+    preview.add_argument("cell", nargs="?", type=_number, metavar="N", help="that of In[N] (default: the last distributed one)")
     resume = actions.add_parser(
         "resume", help="go on with a run whose kernel has died, or that ended behind a checkpoint", allow_abbrev=False
     )
@@ -204,6 +208,7 @@ class LineCommand:
 
     action: str
     cluster: ClusterOptions
+    cell: int | None = None
     run: str | None = None
     step: int | Literal["best"] | None = None
     trusted: bool = False
@@ -253,7 +258,14 @@ def parse_line(line: str) -> LineCommand:
         raise UsageError(
             f"%distribute attach follows a run where it is: leave out @{step}. `%distribute resume` goes back to a checkpoint."
         )
-    return LineCommand(action=found.action, cluster=_cluster(found), run=run, step=step, trusted=getattr(found, "trust", False))
+    return LineCommand(
+        action=found.action,
+        cluster=_cluster(found),
+        cell=getattr(found, "cell", None),
+        run=run,
+        step=step,
+        trusted=getattr(found, "trust", False),
+    )
 
 
 def _run_and_step(text: str) -> tuple[str | None, int | Literal["best"] | None]:

@@ -18,6 +18,7 @@ from .arguments import HelpAsked, parse_cell_line, parse_line
 from .lazy import LazySession
 from .origin import origin_of_cell
 from .output import CellOutput
+from .preview import cell_to_preview, preview_text
 from .run_view import RunView
 from .status import describe
 
@@ -39,7 +40,7 @@ class DistributeMagics(Magics):
 
     @line_magic
     def distribute(self, line: str) -> None:
-        """Start, show or stop the cluster: ``%distribute start -n 2``, ``%distribute status``, ``%distribute stop``."""
+        """Start, show or stop the cluster and its runs (``%distribute --help`` lists what there is)."""
         try:
             command = parse_line(line)
         except HelpAsked as asked:
@@ -52,6 +53,8 @@ class DistributeMagics(Magics):
         elif command.action == "stop":
             stopped = self.session.exists and self.session.get().stop_cluster()
             _show("The engines have stopped." if stopped else "No engines are running.")
+        elif command.action == "preview":
+            self._preview(command.cell)
         else:
             snapshot = self.session.snapshot()
             _show(describe(snapshot.cluster, snapshot.run))
@@ -70,18 +73,11 @@ class DistributeMagics(Magics):
 
         shell = self.shell
         assert shell is not None
-        source = "\n" + shell.transform_cell(cell)  # the first line is the magic's
-        filename = shell.compile.cache(source, _number(shell))
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        tree = _parsed(source, filename, shell)
-        names = find_names(tree)
+        source, filename, tree = _compiled(cell, _number(shell), shell)
         if options.preview:
-            from ..capture.loop_table import loop_rows, loop_table
-            from ..capture.preview import preview, table
-
-            tables = [table(preview(names, shell.user_ns)), loop_table(loop_rows(tree, shell.user_ns))]
-            _show("\n\n".join(part for part in tables if part))
+            _show(preview_text(tree, shell.user_ns))
             return None
+        names = find_names(tree)
         if not options.detach:  # it has a process of its own, which starts its engines
             self.session.begin_cluster(options.cluster)
         from ..capture.bundle import pack  # which imports torch
@@ -91,6 +87,14 @@ class DistributeMagics(Magics):
         output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
         return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+
+    def _preview(self, number: int | None) -> None:
+        """Show what a cell that was run, the last distributed one by default, would send now."""
+        shell = self.shell
+        assert shell is not None
+        number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
+        _, _, tree = _compiled(cell, number, shell)
+        _show(f"Cell [{number}]\n\n{preview_text(tree, shell.user_ns)}")
 
     def _go_on(self, command: LineCommand) -> None:
         """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""
@@ -177,6 +181,14 @@ def _check_split(split: Iterable[str], names: Iterable[str], namespace: dict[str
             raise UsageError(
                 f"--split {name}: {name!r} is a {type(value).__name__}; only tensors of data, one row per sample, are shared out."
             )
+
+
+def _compiled(cell: str, number: int, shell: InteractiveShell) -> tuple[str, str, ast.Module]:
+    """Return the text of a cell as Python with the line of the magic left empty, the file that it counts as, and its tree."""
+    source = "\n" + shell.transform_cell(cell)
+    filename = shell.compile.cache(source, number)
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    return source, filename, _parsed(source, filename, shell)
 
 
 def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:

@@ -1,0 +1,52 @@
+"""``%distribute preview``: which cell is meant, and what is shown of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import UsageError
+
+MAGIC = "%%distribute"
+
+
+def preview_text(tree: ast.Module, namespace: dict[str, Any]) -> str:
+    """Return what a cell would send, and in which of its loops a run can go on: two tables, or one where it has no loops."""
+    from ..capture.loop_table import loop_rows, loop_table
+    from ..capture.names import find_names
+    from ..capture.preview import preview, table
+
+    tables = [table(preview(find_names(tree), namespace)), loop_table(loop_rows(tree, namespace))]
+    return "\n\n".join(part for part in tables if part)
+
+
+def cell_to_preview(cells: Sequence[str], number: int | None) -> tuple[int, str]:
+    """Return the number of a cell and its text without the ``%%distribute`` line, if it has one.
+
+    Parameters
+    ----------
+    cells : sequence of str
+        What was run in this notebook, the first at 1, and last the one that asks.
+    number : int, optional
+        That of the cell; by default the last one that has a ``%%distribute`` line is meant.
+
+    Raises
+    ------
+    UsageError
+        There is no such cell.
+    """
+    if number is None:
+        number = next((at for at in range(len(cells) - 2, 0, -1) if cells[at].startswith(MAGIC) and _body(cells[at]).strip()), None)
+        if number is None:
+            raise UsageError(
+                f"No cell has been distributed yet. `%distribute preview 3` shows what cell [3] would send, `{MAGIC} --preview` on top of "
+                "a cell what that one would."
+            )
+    if not 0 < number < len(cells) - 1:
+        raise UsageError(f"There is no cell [{number}] that was run before this one.")
+    return number, _body(cells[number])
+
+
+def _body(cell: str) -> str:
+    return cell.partition("\n")[2] if cell.startswith(MAGIC) else cell

@@ -1,0 +1,33 @@
+"""`%distribute preview` and `%%distribute --preview`: what a cell would send, before anything is sent."""
+
+PLAIN = "total = sum(parameter.sum() for parameter in model.parameters())"
+TRAINED = "for x, in loader:\n    model(x)"
+
+
+def test_what_a_cell_would_send(new_notebook):
+    """Before it runs, again after it has, and of one that ran by itself."""
+    notebook = new_notebook()
+    notebook.run("%load_ext jupyter_dtrain")
+    cell = notebook.fail("%distribute preview")
+    assert cell.error[0] == "UsageError"
+    assert "No cell has been distributed yet" in cell.error[1]
+    notebook.run("import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset")
+    notebook.run("data = torch.zeros(8, 3)\nloader = DataLoader(TensorDataset(data), batch_size=4)\nmodel = nn.Linear(3, 1)")
+    number = notebook.value("len(In) - 1") + 1
+    notebook.run(PLAIN)
+    notebook.run("loader")
+
+    shown = notebook.run(f"%%distribute --preview\n{TRAINED}").stdout
+    assert [line.split()[0] for line in shown.splitlines()[:3]] == ["name", "loader", "model"]
+    assert "DataLoader, batches of 4" in shown
+    again = notebook.run("%distribute preview").stdout
+    assert again.partition("\n\n")[2] == shown
+    notebook.run("model = nn.Linear(300, 100)")
+    assert "30.1k parameters" in notebook.run("%distribute preview").stdout
+
+    plain = notebook.run(f"%distribute preview {number}").stdout
+    assert plain.startswith(f"Cell [{number}]\n\nname ")
+    assert "loader" not in plain
+    for wrong, said in ((0, "no cell [0]"), (10_000, "no cell [10000]"), ("x", "'x' is not a whole number")):
+        assert said in notebook.fail(f"%distribute preview {wrong}").error[1]
+    assert notebook.engines() == []
