@@ -17,8 +17,10 @@ from .annotations import with_annotations
 from .imports import brought
 
 
-def reduced_library_function(function: FunctionType) -> Any:
-    """Return how `function` reduces if a library has made it, else ``NotImplemented``."""
+def reduced_library_function(function: Any) -> Any:
+    """Return how `function` reduces if it is a function that a library has made, else ``NotImplemented``."""
+    if type(function) is not FunctionType:
+        return NotImplemented
     module = sys.modules.get(function.__module__)
     by_name = cloudpickle.cloudpickle._should_pickle_by_reference
     if module is None or function.__module__ == "__main__" or vars(module) is not function.__globals__ or not by_name(module):

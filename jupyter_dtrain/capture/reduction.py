@@ -37,6 +37,7 @@ from .open_files import reduced_file
 from .operators import reduced_operator
 from .own_objects import reduced_own
 from .pretrained import is_pretrained, reduced_pretrained
+from .profiles import reduced_profile
 from .scripted import methods_of, reduced_function, reduced_module
 from .tensors import reduced_tensor
 from .wandb_run import reduced_run
@@ -103,10 +104,6 @@ def _of_other_class(obj: Any) -> Any:
     return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
 
 
-def _of_library(obj: Any) -> Any:
-    return reduced_library_function(obj) if type(obj) is FunctionType else NotImplemented
-
-
 def forgets(obj: object, name: str) -> bool:
     """Return whether `obj` itself leaves attribute `name` out of what is pickled."""
     found = _as_it_was(obj)
@@ -150,7 +147,7 @@ def _set_attributes(obj: object, state: Any) -> None:
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
-    *(reduced_compiled, reduced_operator, reduced_renamed, _of_library, _as_it_was),
+    *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_library_function, _as_it_was),
 )
 
 

@@ -2,10 +2,11 @@
 
 The cell runs on every rank, and what it writes is one file: a line appended to a log must not be there as often as there are
 ranks, and no rank may read a checkpoint that another is just writing. So on the other ranks what the cell writes into the notebook's
-folder, or with ``torch.save``, goes into a folder of the rank's own, and is read from there. What they remove or rename, rank 0 does.
+folder, or with ``torch.save`` and PyTorch's profiler, goes into a folder of the rank's own, and is read from there. What they remove or
+rename, rank 0 does.
 
-Only Python's own ways are followed (``open``, `os`, ``torch.save``), and only where the user's code is what calls; libraries that write
-by themselves, caches and this project's checkpoints are left alone.
+Only Python's own ways are followed (``open``, `os`, ``torch.save``, the trace of a profile), and only where the user's code is what calls;
+libraries that write by themselves, caches and this project's checkpoints are left alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from unittest import mock
 
 import torch
 from IPython.core import interactiveshell
+from torch.autograd import profiler
 
 from .whose import is_users
 
@@ -70,6 +72,7 @@ class OwnFiles:
                 (interactiveshell, "io_open", self._open(builtins.open)),  # by which `open` in a notebook's cells opens
                 (torch, "save", self._saved(torch.save)),
                 (torch, "load", self._loaded(torch.load)),
+                (profiler.profile, "export_chrome_trace", self._exported(profiler.profile.export_chrome_trace)),
                 (os, "mkdir", self._mkdir(os.mkdir)),
                 (os, "remove", self._removed(os.remove)),
                 (os, "unlink", self._removed(os.unlink)),
@@ -144,6 +147,14 @@ class OwnFiles:
             return original(obj, f if path is None else self._instead(path, keep=False), *args, **kwargs)
 
         return saved
+
+    def _exported(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def exported(profile: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = asked_path(path)
+            return original(profile, path if asked is None else self._instead(asked, keep=False), *args, **kwargs)
+
+        return exported
 
     def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
