@@ -16,6 +16,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported; most of what is installed never is, and compiling all of it takes a minute.
 export PIP_COMPILE := 0
+# Where it may not keep that, each of the hundreds of processes that tests start would compile PyTorch again: ten seconds of a core.
+export PYTHONDONTWRITEBYTECODE :=
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
 .PHONY: help install demo test lab lint lint-python lint-frontend format bench watch clean
