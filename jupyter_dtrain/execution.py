@@ -13,26 +13,28 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 from .cluster import channel
 from .engine import worker
 from .engine.link import CONTROL_MESSAGE
-from .engine.rescue import rescue_file
 from .engine.shown import Count
 from .engine.task import Task
-from .errors import ClusterError, ProtocolError
+from .errors import ProtocolError
 from .group import Group
 from .interrupts import Interrupts
-from .patience import ASKED, FAILED, Means, Patience
+from .patience import ASKED, AT_ONCE, FAILED, Means, Patience
 from .protocol import Homeward, Message, Notice, RankStarted, parse
-from .rank_end import RankEnd
+from .rank_end import RankEnd, RankEnds
 from .rank_lines import RankLines
 from .runs.viewed import ViewedRun
 
 REST = timedelta(seconds=3)  # for output that is still on its way when the results are there
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
+ALONE = (
+    "The controller of the engines has ended. The cell goes on there, and what it comes to will be in the notebook at its end; "
+    "what it prints from here on is not shown."
+)
 
 
 class Output(Protocol):
@@ -89,8 +91,7 @@ class Execution:
         self._lines = RankLines(output.stream) if task.output == "all" else None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tasks: list[channel.Task] = []
-        self._ends: dict[int, RankEnd] = {}
-        self._killed: set[int] = set()
+        self._ends = RankEnds(task, group.cluster, self._tasks)
         self._heard: dict[int, float] = {}
         self._homeward: dict[int, float] = {}  # until when ranks are left in peace that take home what they have
         self._standing: dict[str, dict[str, Any]] = {}  # orders that a rank gets too which begins later
@@ -111,7 +112,7 @@ class Execution:
             self._wait(interrupts, on_tick, on_interrupt)
             self._show_rest()
             self.interrupted |= interrupts.count > 0
-        ends = [self._end(rank, task) for rank, task in enumerate(self._tasks)]
+        ends = [self._ends.of(rank) for rank in self._ranks]
         if any(end.reason or end.outcome is None or end.outcome.failure is not None for end in ends):
             self._group.disband()
         if ends[0].killed and ends[0].outcome is None:
@@ -122,7 +123,7 @@ class Execution:
 
     def show_held(self) -> None:
         """Show what the ranks have held back; the run has ended."""
-        for end in self._ends.values():
+        for end in map(self._ends.of, self._ranks):
             for kind, shown in end.outcome.held if end.outcome is not None else ():
                 if kind == "stdout" and self._lines is not None:
                     self._lines.stream(end.rank, kind, shown)
@@ -142,8 +143,12 @@ class Execution:
 
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
         patience = Patience()
-        handled = 0
-        while not all(task.done for task in self._tasks) and self._group.cluster.controller_alive:
+        handled, is_program = 0, self._task.program_port is not None
+        alone = not self._group.cluster.controller_alive
+        while not all(map(self._ends.is_over, self._ranks)):
+            if is_program and not alone and not self._group.cluster.controller_alive:
+                alone = True
+                self._say(ALONE)
             self._show(TICK)
             on_tick()
             if not patience.begun and self._someone_left():
@@ -153,13 +158,15 @@ class Execution:
                 self.interrupted = True
                 self.stop()
                 on_interrupt()
-                patience.begin(ASKED)
+                patience.begin(AT_ONCE if is_program else ASKED)
             elif (means := patience.due(pressed=count > handled)) is not None:
                 self._urge(means)
+            elif is_program and "stop" in self._standing and not patience.begun:
+                patience.begin(AT_ONCE)
             handled = count  # those of an impatient moment are one
 
     def stop(self) -> None:
-        """Ask all ranks to stop at the end of a step. Any thread may call this."""
+        """Ask all ranks to stop at the end of a step; a cell that counts none is interrupted. Any thread may call this."""
         self._standing["stop"] = {"name": "stop"}
         self._tell_all(self._standing["stop"])
 
@@ -184,6 +191,10 @@ class Execution:
         self._group.channel.command(engine_ids, CONTROL_MESSAGE, order)
 
     @property
+    def _ranks(self) -> range:
+        return range(len(self._tasks))
+
+    @property
     def seen(self) -> tuple[Count, ...]:
         """What has been shown of each rank."""
         return tuple(self._seen.get(rank, Count()) for rank in range(self._task.world_size))
@@ -195,16 +206,18 @@ class Execution:
         """
         before, cluster = time.monotonic() - limit.total_seconds(), self._group.cluster
         silent = [rank for rank, heard in self._heard.items() if heard < before]
-        silent += [rank for rank in range(len(self._tasks)) if rank not in self._heard and cluster.is_stopped(rank)]
+        if not cluster.controller_alive:  # they are not heard
+            silent = []
+        silent += [rank for rank in self._ranks if rank not in {*silent, *self._heard} and cluster.is_stopped(rank)]
         return self.at_work(silent)
 
     def at_work(self, ranks: Iterable[int]) -> list[int]:
         """Return those of `ranks` that have not come to their end; not one that takes no part any more."""
-        return [rank for rank in ranks if rank < len(self._tasks) and not self._tasks[rank].done]
+        return [rank for rank in ranks if rank < len(self._tasks) and not self._ends.is_over(rank)]
 
     def is_through(self, rank: int) -> bool:
         """Return whether a rank has come to its end."""
-        return self._tasks[rank].done
+        return self._ends.is_over(rank)
 
     def ask_where(self) -> None:
         """Ask all ranks which of the user's lines they are at."""
@@ -300,7 +313,7 @@ class Execution:
 
     def _someone_left(self) -> bool:
         """Return whether a rank has ended in a way that may leave others waiting for it."""
-        ends = [self._end(rank, task) for rank, task in enumerate(self._tasks) if task.done]
+        ends = [self._ends.of(rank) for rank in self._ranks if self._ends.is_over(rank)]
         return any(end.outcome is None or end.outcome.failure is not None for end in ends)
 
     def _is_alive(self, rank: int) -> bool:
@@ -308,39 +321,13 @@ class Execution:
 
     def _urge(self, means: Means) -> None:
         """Let the ranks that are still at work leave."""
-        busy = [rank for rank, task in enumerate(self._tasks) if not task.done]
+        busy = self.at_work(self._ranks)
         if means in (Means.END, Means.END_ALL):
             if means is Means.END:
-                busy = [rank for rank in busy if self._homeward.get(rank, 0.0) < time.monotonic() or self._rescue_file(rank).exists()]
-            self._killed.update(busy)
+                busy = [rank for rank in busy if self._homeward.get(rank, 0.0) < time.monotonic() or self._ends.file(rank).exists()]
+            self._ends.killed.update(busy)
             self._group.cluster.send_signal(signal.SIGKILL, busy)
             return
         self._group.cluster.send_signal(signal.SIGINT, busy)
         if means is Means.RESCUE and 0 in busy:
             self._tell([self._group.engine_ids[rank] for rank in busy], {"name": "rescue"})
-
-    def _rescue_file(self, rank: int) -> Path:
-        return rescue_file(self._task.snapshot_folder, rank)
-
-    def _end(self, rank: int, task: channel.Task) -> RankEnd:
-        if rank not in self._ends:
-            try:
-                if not task.done:
-                    raise ClusterError("the controller of the engines has ended")
-                self._ends[rank] = RankEnd(rank, pickle.loads(task.result()))
-            except ClusterError as error:
-                self._ends[rank] = self._gone(rank, str(error))
-            except Exception as error:
-                if task.done and not self._is_alive(rank):
-                    reason = "its process has ended"
-                elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
-                    reason = "it does not answer any more"
-                else:
-                    reason = f"{type(error).__name__}: {error}"
-                self._ends[rank] = self._gone(rank, reason)
-        return self._ends[rank]
-
-    def _gone(self, rank: int, reason: str) -> RankEnd:
-        file = self._rescue_file(rank)
-        outcome = pickle.loads(file.read_bytes()) if file.exists() else None
-        return RankEnd(rank, outcome, reason, killed=rank in self._killed)

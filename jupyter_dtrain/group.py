@@ -56,7 +56,7 @@ class Group:
         task.on_done(answered.set)
         while not answered.wait(TICK.total_seconds()):
             if not self.cluster.controller_alive:
-                raise ClusterError("the controller of the engines has ended")
+                raise ClusterError(self.cluster.unreachable)
             if self.cluster.is_stopped(0):
                 self.cluster.send_signal(signal.SIGKILL, [0])
         try:

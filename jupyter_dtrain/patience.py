@@ -35,6 +35,8 @@ class Pace:
 
 ASKED = Pace(timedelta(seconds=2), timedelta(seconds=1))
 """When the user has asked for the end: the prompt is to be back within five seconds of the first interrupt."""
+AT_ONCE = Pace(timedelta(0), timedelta(seconds=2))
+"""When the user has asked for the end of a cell that counts no steps: at the end of none will it leave by itself."""
 FAILED = Pace(timedelta(seconds=1), timedelta(seconds=3))
 """When a rank has failed: the others leave by themselves when they next want something of it, and nobody waits at the prompt."""
 

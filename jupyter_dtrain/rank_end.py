@@ -1,18 +1,16 @@
-"""How a rank's task ended, and what to say of engines that were lost."""
+"""How a rank's task ended."""
 
 from __future__ import annotations
 
-import signal
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from .cluster.channel import Task as Call
 from .cluster.cluster import EngineCluster
-from .engine.task import Outcome
-from .errors import ClusterError
-from .protocol import DeviceUse
-from .room import ON_HOST, gibibytes
-
-_CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
+from .engine.rescue import rescue_file
+from .engine.task import Outcome, Task
 
 
 @dataclass
@@ -34,47 +32,69 @@ class RankEnd:
         return bool(self.reason) and not self.killed
 
 
-def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
-    """Return the error to raise where an engine was lost, with the end of its log.
+class RankEnds:
+    """How the ranks of a task end, as far as that is known.
 
-    `uses` is what each rank told last of its device.
+    Parameters
+    ----------
+    task : Task
+    cluster : EngineCluster
+        Where it runs.
+    calls : sequence of Call
+        That of each rank, in rank order, once it has been made.
+
+    Attributes
+    ----------
+    killed : set of int
+        Ranks whose engines we have ended.
     """
-    lost = [end for end in ends if end.lost]
-    if not lost:
-        return None
-    engines = {engine.rank: engine for engine in cluster.engines}
-    names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost)
-    first = ends[0].outcome
-    if first is not None and first.parcel is not None:
-        place = (
-            f"step {first.steps}, the last of which there was a snapshot"
-            if first.from_snapshot
-            else f"its last finished step ({first.steps})"
-        )
-        # A cell that distributes itself counts no steps.
-        state = f"The notebook holds what rank 0 had at {place if first.steps else 'that moment'}."
-    else:
-        state = "The notebook's objects are as they were before the cell."
-    use = next((use for use in uses if use.rank == lost[0].rank), None)
-    told = ""
-    if use is not None:
-        where = "the host's" if engines[use.rank].device == "cpu" else "its device's"
-        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {where} {gibibytes(use.memory_total)} when it told last)"
-    tail = cluster.log_tail(lost[0].rank)
-    return ClusterError(
-        f"The engine of {names} was lost: {lost[0].reason}. {state} The next %%distribute cell starts a new cluster.\n"
-        + _why(cluster.exit_status(lost[0].rank), told)
-        + (f"\nThe end of its log:\n{tail}" if tail else "")
-    )
 
+    def __init__(self, task: Task, cluster: EngineCluster, calls: Sequence[Call]) -> None:
+        self._task, self._cluster, self._calls = task, cluster, calls
+        self._ends: dict[int, RankEnd] = {}
+        self.killed: set[int] = set()
 
-def _why(status: int | None, told: str) -> str:
-    """Return what may have ended an engine that ended with `status`, and what can be done; `told` is what it held."""
-    if status is not None and -status in _CRASHES:
-        return (
-            f"It was ended by {signal.Signals(-status).name}: compiled code has crashed, PyTorch's or another library's. "
-            "If it happens without %%distribute too, it is no matter of the engines; the end of the log may say where it was."
-        )
-    if status is not None and status >= 0:
-        return f"It ended by itself, with status {status}: something in the cell calls os._exit, or a library does."
-    return f"If it happens again, the system may have ended it because memory ran out{told}. {ON_HOST}"
+    def is_over(self, rank: int) -> bool:
+        """Return whether `rank` has ended, or cannot come to an end that anybody hears of.
+
+        A cell that distributes itself goes on without a controller: its ranks leave what they come to in a file.
+        """
+        if self._calls[rank].done:
+            return True
+        if self._cluster.controller_alive:
+            return False
+        return self._task.program_port is None or self._cluster.has_ended(rank) or self.file(rank).exists()
+
+    def file(self, rank: int) -> Path:
+        """Return where the outcome of `rank` lies if it does not come home by itself."""
+        return rescue_file(self._task.snapshot_folder, rank)
+
+    def of(self, rank: int) -> RankEnd:
+        """Return how `rank`, which is over, has ended."""
+        if rank not in self._ends:
+            self._ends[rank] = self._found(rank)
+        return self._ends[rank]
+
+    def _found(self, rank: int) -> RankEnd:
+        call = self._calls[rank]
+        if not call.done:
+            outcome = self._left(rank)
+            comes_home = outcome is not None and self._task.program_port is not None
+            return RankEnd(rank, outcome, "" if comes_home else self._cluster.unreachable, killed=rank in self.killed)
+        try:
+            return RankEnd(rank, pickle.loads(call.result()))
+        except Exception as error:
+            if self._cluster.has_ended(rank):
+                reason = "its process has ended"
+            elif self._cluster.unreachable:
+                reason = self._cluster.unreachable
+            elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
+                reason = "it does not answer any more"
+            else:
+                reason = f"{type(error).__name__}: {error}"
+            return RankEnd(rank, self._left(rank), reason, killed=rank in self.killed)
+
+    def _left(self, rank: int) -> Outcome | None:
+        file = self.file(rank)
+        outcome: Outcome | None = pickle.loads(file.read_bytes()) if file.exists() else None
+        return outcome

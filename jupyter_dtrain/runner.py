@@ -14,9 +14,10 @@ from .engines import Engines
 from .errors import CheckpointError, ClusterError, StoreError, UsageError
 from .execution import Output
 from .group import Group
+from .lost import lost_engines
 from .options import ClusterOptions
 from .protocol import RUN_PHASES_ENDED, Message, RunPhase
-from .rank_end import RankEnd, lost_engines
+from .rank_end import RankEnd
 from .runs.hosts import address_of, forget_results
 from .runs.record import RunRecord
 from .runs.recorder import RunRecorder
@@ -86,13 +87,10 @@ class Runner:
         self.supervisor: Supervisor | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
-    def stop(self) -> bool:
-        """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
+    def stop(self) -> str | None:
+        """Ask the run to stop, and return how it does; ``None``: there is none. Any thread may call this."""
         supervisor = self.supervisor
-        if supervisor is None:
-            return False
-        supervisor.stop()
-        return True
+        return None if supervisor is None else supervisor.stop()
 
     def run(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
         """Run a cell on the engines and return how it ended.
@@ -230,7 +228,8 @@ class Runner:
             nonlocal interrupted
             interrupted = True
             recorder.set_phase("stopping")
-            output.say("Interrupted: stopping at the end of this step. Interrupt again to break it off.")
+            how = "stopping at the end of this step" if task.program_port is None else "the cell leaves where it is, on all engines"
+            output.say(f"Interrupted: {how}. Interrupt again to break it off.")
 
         def on_paused() -> None:
             recorder.set_phase("paused")

@@ -156,12 +156,12 @@ class Session:
         finally:
             self._is_running = False
 
-    def stop_run(self) -> bool:
-        """Ask the run to stop at the end of a step; return whether there is one. Any thread may call this."""
-        if self._recorder is None or not self._runner.stop():
-            return False
-        self._show_phase("stopping")
-        return True
+    def stop_run(self) -> str | None:
+        """Ask the run to stop, and return how it does; ``None``: there is none. Any thread may call this."""
+        how = self._runner.stop() if self._recorder is not None else None
+        if how is not None:
+            self._show_phase("stopping")
+        return how
 
     def _supervisor(self) -> Supervisor:
         supervisor = self._runner.supervisor
@@ -212,7 +212,7 @@ class Session:
         match command.name:
             case "stop_run":
                 stopping = self.stop_run()
-                return Reply(id=command.id, ok=stopping, message="Stopping at the end of this step." if stopping else NOT_RUNNING)
+                return Reply(id=command.id, ok=stopping is not None, message=stopping or NOT_RUNNING)
             case "pause_run":
                 self._supervisor().pause()
                 return Reply(id=command.id, ok=True, message="Pausing at the end of this step.")

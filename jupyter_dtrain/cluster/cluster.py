@@ -21,14 +21,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
 from .arrival import NEXT_STEP, STEP, Arrival, PortTaken, Progress
 from .commands import CONTROLLER, id_of
 from .devices import DevicePlan, plan_devices
+from .last_words import last_words
 from .launch import Launcher, Member
 from .processes import GuardedProcesses
 from .registration import unregister
@@ -154,13 +153,19 @@ class EngineCluster:
 
     @property
     def warm(self) -> bool:
-        """Whether every engine has imported torch; if not, a cell waits for the rest of that import."""
+        """Whether every engine has imported torch; if not, a cell waits for that."""
         return all(member.warm for member in self._members)
 
     @property
     def controller_alive(self) -> bool:
         """Whether engines can be reached at all."""
         return not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
+
+    @property
+    def unreachable(self) -> str:
+        """Why engines cannot be reached at all; empty where they can be."""
+        who = "the controller of the engines" if self._processes.guard_alive else "the process that watches over the engines"
+        return "" if self.controller_alive else f"{who} has ended"
 
     @property
     def has_folders(self) -> bool:
@@ -171,34 +176,31 @@ class EngineCluster:
         """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
         if not self.controller_alive:
             return list(range(len(self._members)))
-        return [rank for rank, member in enumerate(self._members) if member.name in self._processes.statuses]
+        return [rank for rank in range(len(self._members)) if self.has_ended(rank)]
+
+    def has_ended(self, rank: int) -> bool:
+        """Return whether the process of the engine of `rank` has ended, whether it could be reached or not."""
+        return not self._processes.guard_alive or self._members[rank].name in self._processes.statuses
 
     def pids(self) -> dict[str, int]:
         """Return the pids of the guard, the controller and the engines by name."""
         return {"guard": self._processes.guard_pid, **self._processes.pids}
 
-    def exit_status(self, rank: int) -> int | None:
-        """Return with what status the engine of `rank` has ended, negative for a signal; ``None``: it has not, as far as is known."""
-        return self._processes.statuses.get(self._members[rank].name)
+    def exit_status(self, rank: int | None) -> int | None:
+        """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
+        return self._processes.statuses.get(CONTROLLER if rank is None else self._members[rank].name)
 
-    def log_tail(self, rank: int) -> str:
-        """Return the last lines that the engine of `rank` wrote to its log."""
-        return self._folders.log_tail(self._members[rank].name)
+    def last_words(self, rank: int) -> str:
+        """Return what the engine of `rank` wrote last, less what engines write as a matter of routine."""
+        return self._folders.log_tail(self._members[rank].name, last_words)
 
     def cpu_time(self, rank: int) -> float | None:
         """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
-        try:
-            times = psutil.Process(self._processes.pids[self._members[rank].name]).cpu_times()
-        except (psutil.Error, KeyError):
-            return None
-        return float(times.user + times.system)
+        return self._processes.cpu_time(self._members[rank].name)
 
     def is_stopped(self, rank: int) -> bool:
         """Return whether the process of the engine of `rank` is stopped, as by a SIGSTOP."""
-        try:
-            return psutil.Process(self._processes.pids[self._members[rank].name]).status() == psutil.STATUS_STOPPED
-        except (psutil.Error, KeyError):
-            return False
+        return self._processes.is_stopped(self._members[rank].name)
 
     # -- what can be done -------------------------------------------------------------------------------------------
 

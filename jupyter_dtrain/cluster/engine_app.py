@@ -8,6 +8,7 @@ control thread; that saves a process per engine and a third of the time until an
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import json
 import os
 import signal
@@ -23,6 +24,8 @@ WAIT = 300.0  # seconds for the connection file; the kernel gives up (and ends t
 
 def main() -> None:
     """Run an engine that registers with the controller of its cluster as soon as that is up."""
+    # Into the log, whatever becomes of this process's output: a crash of compiled code says where in the cell it was.
+    faulthandler.enable(os.dup(sys.stderr.fileno()))
     app = _engine_class()
     app.launch_instance(sys.argv[1:], connection_info_env=_connection_info(Path(os.environ[CONNECTION_FILE])))
 

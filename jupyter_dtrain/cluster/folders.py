@@ -12,7 +12,10 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from .last_words import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer
@@ -53,13 +56,13 @@ class Folders:
         """Return the log file of the process `name`."""
         return self.logs / f"{name}.log"
 
-    def log_tail(self, name: str, num_lines: int = 15) -> str:
-        """Return the last lines that the process `name` wrote, indented, or an empty string."""
+    def log_tail(self, name: str, of: Callable[[str], str] = lambda text: "\n".join(text.splitlines()[-NUM_LINES:])) -> str:
+        """Return the last lines that the process `name` wrote, or what is told `of` its log, indented, or an empty string."""
         try:
             text = self.log_of(name).read_text(errors="replace")
         except OSError:
             return ""
-        return "\n".join(f"    {line}" for line in text.splitlines()[-num_lines:])
+        return "\n".join(f"    {line}" for line in of(text).splitlines())
 
     def hold(self) -> list[int]:
         """Say that this process uses the folders, as a guard does, until the files that are returned are closed."""

@@ -71,6 +71,21 @@ class GuardedProcesses:
         """Whether the guard is running; when it is not, its processes are not either."""
         return self._guard.poll() is None
 
+    def cpu_time(self, name: str) -> float | None:
+        """Return the seconds that the process `name` has computed, ``None`` if it is gone."""
+        try:
+            times = psutil.Process(self.pids[name]).cpu_times()
+        except (psutil.Error, KeyError):
+            return None
+        return float(times.user + times.system)
+
+    def is_stopped(self, name: str) -> bool:
+        """Return whether the process `name` is stopped, as by a SIGSTOP."""
+        try:
+            return bool(psutil.Process(self.pids[name]).status() == psutil.STATUS_STOPPED)
+        except (psutil.Error, KeyError):
+            return False
+
     def end_stopped_guard(self) -> None:
         """Kill a guard that is stopped, as by a SIGSTOP, and does not go on: it would tell of no death. Its processes end with it."""
         with contextlib.suppress(psutil.Error):

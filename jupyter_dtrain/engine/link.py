@@ -8,14 +8,15 @@ from __future__ import annotations
 import builtins
 import contextlib
 import io
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from .emit import Publish
 from .shown import Shown
@@ -23,6 +24,7 @@ from .shown import Shown
 CONTROL_MESSAGE = "dtrain_command"
 AGAIN = timedelta(milliseconds=10)  # between looks at what an interrupt is put off for
 PUT_OFF = timedelta(seconds=1)
+STDERR = 2  # the file of the process
 
 
 def publisher() -> Publish:
@@ -61,14 +63,17 @@ def commands_to(handler: Callable[..., None]) -> None:
 
 @contextlib.contextmanager
 def output_of(rank: int, shown: Shown | None) -> Iterator[None]:
-    """Show what the rank prints, less what was shown before a restart, or nothing of it (``None``). Figures are rank 0's."""
+    """Show what the rank prints, less what was shown before a restart, or nothing of it (``None``). Figures are rank 0's.
+
+    What goes to ``stderr`` and is not shown is in the engine's log, whose end is told where the engine is lost.
+    """
     if shown is not None:
         with shown.installed():
             yield
             if rank == 0:
                 _show_figures()
         return
-    with contextlib.redirect_stdout(_Nowhere()), contextlib.redirect_stderr(_Nowhere()):
+    with contextlib.redirect_stdout(_Unseen(sys.stdout)), contextlib.redirect_stderr(_Logged(sys.stderr)):
         yield
 
 
@@ -150,9 +155,34 @@ def _show_figures() -> None:
         backend.flush_figures()
 
 
-class _Nowhere(io.TextIOBase):
-    def writable(self) -> bool:
-        return True
+class _Unseen:
+    """Takes the place of a `stream` that a notebook shows on rank 0 alone, and is like it in all else: a library may want its file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def write(self, text: str) -> int:
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept back."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Logged(_Unseen):
+    """One whose text is in the engine's log."""
+
+    def write(self, text: str) -> int:
+        try:
+            file = self._stream.fileno()
+        except io.UnsupportedOperation:  # ipykernel has not taken the place of the process's own
+            file = STDERR
+        with contextlib.suppress(OSError):  # no room
+            os.write(file, text.encode(errors="replace"))
         return len(text)

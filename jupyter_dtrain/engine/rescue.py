@@ -36,6 +36,12 @@ def rescue_file(folder: Path, rank: int) -> Path:
     return folder / f"rescued-{rank}"
 
 
+def leave_outcome(file: Path, data: bytes) -> None:
+    """Leave a pickled outcome in `file`, for a notebook that it cannot be sent to."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    write_whole(file, data)
+
+
 class Rescue:
     """Takes home what a cell has made that does not end.
 
@@ -102,8 +108,7 @@ class Rescue:
             return False
         if self._observer.step != steps or is_stepping(sys._current_frames().get(self._cell)):
             return False
-        self._file.parent.mkdir(mode=0o700, exist_ok=True)
-        write_whole(self._file, data)
+        leave_outcome(self._file, data)
         return True
 
     def _tell(self) -> list[Message]:

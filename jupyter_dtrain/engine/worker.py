@@ -23,7 +23,7 @@ from .optimizers import is_stepping
 from .process_group import ProcessGroup, Rendezvous
 from .program import Program
 from .reports import Reports
-from .rescue import Rescue, rescue_file
+from .rescue import Rescue, leave_outcome, rescue_file
 from .task import Outcome, Task
 
 _group = ProcessGroup()
@@ -56,7 +56,11 @@ def run(encoded: bytes, rank: int) -> bytes:
         # The others may wait for this rank in a collective: leaving frees them.
         _group.leave()
     _idle.begins()
-    return pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
+    result = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
+    if task.program_port is not None:
+        with contextlib.suppress(OSError):  # no room; as a rule nobody needs it
+            leave_outcome(rescue_file(task.snapshot_folder, rank), result)
+    return result
 
 
 def _run(task: Task, interrupts: Interrupts) -> Outcome:

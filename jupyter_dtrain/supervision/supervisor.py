@@ -110,11 +110,12 @@ class Supervisor:
         """The cluster that the task runs on now."""
         return self._succession.cluster
 
-    def stop(self) -> None:
-        """Ask all ranks to stop at the end of a step."""
+    def stop(self) -> str:
+        """Ask all ranks to stop, and return how they do."""
         self._stopping = True
         if self._execution is not None:
             self._execution.stop()
+        return "Interrupting the cell, which distributes itself." if self._is_program else "Stopping at the end of this step."
 
     def pause(self) -> None:
         """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""

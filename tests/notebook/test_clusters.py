@@ -205,6 +205,38 @@ def test_an_engine_that_ends_itself_says_how(own_notebook, end, why):
     cell = notebook.fail(f"%%distribute --engines 2{TRAIN}    import os\n    {end}\n")
     assert why in cell.traceback
     assert "memory ran out" not in cell.traceback
+    assert "[Engine" not in cell.traceback, "what engines write as a matter of routine"
+
+
+CRASH = """
+import ctypes, os, sys
+def crash():
+    ctypes.string_at(0)
+print("loading", file=sys.stderr)
+if os.environ["RANK"] == "1":
+    crash()
+"""
+
+
+def test_where_compiled_code_has_crashed_is_told_by_the_lines_of_the_cell(own_notebook):
+    cell = own_notebook.fail(f"%%distribute --engines 2 --strategy none{CRASH}")
+    _, written = cell.traceback.split("The last that it wrote:\n")
+    lines = [line.strip() for line in written.splitlines()]
+    assert lines[:2] == ["loading", "Fatal Python error: Segmentation fault"]
+    assert lines[-2:] == ["Cell, line 4 in crash", "Cell, line 7 in <module>"]
+
+
+FILES = """%%distribute --engines 2
+import faulthandler, os, sys
+faulthandler.enable()
+os.fstat(sys.stdout.fileno())
+(sys.stdout.encoding, sys.stdout.isatty())
+"""
+
+
+def test_the_files_of_output_are_there_on_all_ranks(own_notebook):
+    own_notebook.run("%distribute stop\nimport os\nos.environ.pop('PYTEST_CURRENT_TEST', None)")  # where it is, ipykernel has none
+    assert own_notebook.run(FILES).result == "('UTF-8', False)"
 
 
 def test_a_killed_kernel_leaves_no_process(new_notebook):

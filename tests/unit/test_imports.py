@@ -35,6 +35,7 @@ LEVELS = {
     "data": 2,
     "group": 3,
     "rank_end": 3,
+    "lost": 4,
     "execution": 4,
     "work": 4,
     "engines": 5,

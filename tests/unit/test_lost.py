@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain.engine.task import Outcome
+from jupyter_dtrain.lost import lost_engines
 from jupyter_dtrain.protocol import DeviceUse
-from jupyter_dtrain.rank_end import RankEnd, lost_engines
+from jupyter_dtrain.rank_end import RankEnd
 from jupyter_dtrain.transport.wire import Parcel
 
 GIB = 1 << 30
@@ -16,7 +17,7 @@ GIB = 1 << 30
 
 def cluster(*devices: str, status: int = -signal.SIGKILL) -> Any:
     engines = [SimpleNamespace(rank=rank, pid=100 + rank, device=device) for rank, device in enumerate(devices)]
-    return SimpleNamespace(engines=engines, log_tail=lambda rank: f"the log of {rank}", exit_status=lambda _: status)
+    return SimpleNamespace(engines=engines, last_words=lambda rank: f"the log of {rank}", exit_status=lambda _: status, unreachable="")
 
 
 def test_none_was_lost():
@@ -32,7 +33,7 @@ def test_what_an_engine_held_is_told_where_it_has_told_it():
         assert said.startswith(
             "The engine of rank 1 (process 101) was lost: its process has ended. The notebook's objects are as they were"
         )
-        assert said.endswith("The end of its log:\nthe log of 1")
+        assert said.endswith("The last that it wrote:\nthe log of 1")
     assert "because memory ran out. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
 
 
