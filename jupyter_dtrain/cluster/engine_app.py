@@ -43,6 +43,26 @@ def _connection_info(path: Path) -> str:
     raise SystemExit(f"no controller after {WAIT:.0f} s: {path} is missing")
 
 
+def _let_forks_end() -> None:
+    """Let processes that a cell forks end when they are told to, as in a notebook: they have no event loop that they could leave.
+
+    Python forgets a signal that comes before it has looked after the fork: such a one is held back that long.
+    """
+    before = threading.local()
+
+    def hold_back() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def go_on() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def be_another() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        go_on()
+
+    os.register_at_fork(before=hold_back, after_in_parent=go_on, after_in_child=be_another)
+
+
 def _leave() -> None:
     try:
         atexit._run_exitfuncs()
@@ -62,6 +82,10 @@ def _engine_class() -> Any:
             self.kernel.control_handlers["signal_request"] = self._signal_request
             # IPython's shell says that somebody types here; nobody does, and Lightning refuses to run DDP where somebody might.
             vars(sys).pop("ps1", None)
+
+        def init_signal(self) -> None:
+            super().init_signal()
+            _let_forks_end()
 
         def _signal_stop(self, _number: int, _frame: Any) -> None:
             # Leave between two tasks; what is busy is killed by the guard a moment later. Taking torch down in

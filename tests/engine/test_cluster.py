@@ -136,6 +136,23 @@ def test_a_signal_reaches_a_busy_engine_and_no_other(cluster, tmp_path):
     assert cluster.view.apply_sync(int, "3") == [3, 3]
 
 
+def _told_to_end():
+    import multiprocessing
+    import time
+
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    process.start()
+    process.terminate()
+    process.join(20)
+    exitcode = process.exitcode
+    process.kill()
+    return exitcode
+
+
+def test_a_process_that_an_engine_has_forked_ends_when_it_is_told_to(cluster):
+    assert cluster.client[:].apply_sync(_told_to_end) == [-signal.SIGTERM] * len(cluster.engine_ids)
+
+
 def test_a_signal_that_does_not_exist_is_an_error(cluster):
     with pytest.raises(Exception, match="SIGNOTHING"):
         cluster.client.send_signal("SIGNOTHING", targets=0, block=True)
