@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
 from .pickling import Numbers, collection_paused
+from .tensors import as_array
 from .written import PrivateMappings, untouched
 
 LARGE = 1 << 20  # bytes of a tensor or array from which it is worth asking the system whether anybody has written to it
@@ -195,4 +196,4 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 def _checksum(tensor: torch.Tensor) -> int:
     plain = once(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
-    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return zlib.crc32(as_array(plain.reshape(-1).view(torch.uint8)).data)

@@ -33,6 +33,7 @@ from torch.nn.parameter import is_lazy
 from .annotations import with_annotations
 from .originals import original_code
 from .reduction import ModuleName, is_dynamic, reduced
+from .tensors import as_array
 
 Buffer = memoryview
 Reference = tuple[str, Any]
@@ -42,6 +43,7 @@ _ATOMIC = frozenset(
 )
 _PLAIN = frozenset({list, dict, set})
 _NOTEBOOKS_OPEN = interactiveshell._modified_open  # what IPython has for `open` in a notebook
+_SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
 _NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
 
 
@@ -202,7 +204,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         if index is None:
             on_cpu = storage.cpu()
             self._keep += [storage, on_cpu]
-            data = torch.empty(0, dtype=torch.uint8).set_(on_cpu).numpy()
+            data = as_array(torch.empty(0, dtype=torch.uint8).set_(on_cpu))
             index = self._leaf_index[storage._cdata] = self._add(Leaf("storage", "uint8", (len(data),), storage.device.type), data.data)
         return index
 
@@ -302,7 +304,8 @@ class Unpacker(pickle.Unpickler):
             else:
                 device = self._device_for(leaf.device)
                 if buffer.nbytes:
-                    storage = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+                    memory = torch.frombuffer(buffer, dtype=torch.uint8)
+                    storage = (memory.clone() if buffer.nbytes <= _SMALL else memory).untyped_storage()
                 else:
                     storage = torch.UntypedStorage(0)
                 if device.type != "cpu":

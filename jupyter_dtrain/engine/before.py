@@ -79,6 +79,8 @@ class Before:
                 if value is not None and not _same(parameter, value):
                     parameter.data.copy_(value)
             for buffer, version, value, counts in self._buffers:
+                if buffer.shape != value.shape:
+                    buffer.resize_(value.shape)  # an observer's are empty until its first call
                 if counts and buffer._version != version:
                     buffer.copy_(value)
                 elif not torch.equal(buffer, value):
@@ -106,4 +108,6 @@ _WRITING = frozenset(("data", "no_grad"))
 
 def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
     left = left.detach()
+    if left.shape != right.shape:
+        return False
     return torch.equal(left, right) or (left.is_floating_point() and torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from jupyter_dtrain.capture.baseline import Baseline
 from jupyter_dtrain.capture.pickling import Packed, Packer, Unpacker
 from jupyter_dtrain.capture.reduction import stands_for
 from tests.unit.test_copy_restore import comparable
@@ -157,6 +158,15 @@ def test_a_copy_shares_no_memory_with_the_original():
     assert original["t"].tolist() == [0, 0, 0]
     assert original["a"].tolist() == [0, 0, 0]
     assert copy["t"].tolist() == copy["a"].tolist() == [1, 1, 1]
+
+
+def test_what_is_sent_can_be_resized_on_both_sides():
+    notebooks = torch.zeros(3)
+    copy = sent(notebooks)
+    assert Baseline([copy]).changed() == {}
+    for tensor in (notebooks, copy):
+        tensor.resize_(1000).fill_(2)
+        assert tensor.sum() == 2000
 
 
 def test_known_objects_are_references():
