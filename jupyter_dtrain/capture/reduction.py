@@ -38,6 +38,7 @@ from .operators import reduced_operator
 from .own_objects import reduced_own
 from .pretrained import is_pretrained, reduced_pretrained
 from .profiles import reduced_profile
+from .registries import registered
 from .scripted import methods_of, reduced_function, reduced_module
 from .tensors import reduced_tensor
 from .wandb_run import reduced_run
@@ -67,7 +68,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case torch.jit.ScriptFunction():
             return reduced_function(obj)
         case nn.Module():
-            return _module_of_layers(obj)
+            return registered(obj, _module_of_layers(obj))
         case RemovableHandle():
             hooks, number, more = obj.__getstate__()
             state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
@@ -268,9 +269,8 @@ def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
 
 
 def _module_of_layers(module: nn.Module) -> Any:
-    if parametrize.is_parametrized(module):
-        return _parametrized(module)
-    return reduced_pretrained(module) if is_pretrained(module) else _as_it_was(module)
+    way = _parametrized if parametrize.is_parametrized(module) else reduced_pretrained if is_pretrained(module) else _as_it_was
+    return way(module)
 
 
 def _parametrized(module: nn.Module) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ..capture.registries import left_afterwards
 from .cell import describe, forget_frames
 from .cell_run import CellRun
 from .control import Control
@@ -97,6 +98,6 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
             control.command(name, **options)
 
     commands_to(command)
-    with contextlib.closing(reports.emitter):
+    with contextlib.closing(reports.emitter), left_afterwards():
         reports.emitter.start()
         return CellRun(task, device, control=control, reports=reports, rescue=rescue).outcome(interrupts)
