@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import ClusterError
 from .commands import CONTROLLER, id_of
+from .guard import PATIENCE
 from .processes import GuardedProcesses
 
 STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
@@ -21,12 +22,15 @@ NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's env
 Progress = Callable[[str], None]
 
 
-class PortTaken(ClusterError):
-    """Worth a second attempt."""
+class Disturbed(ClusterError):
+    """What kept processes from coming up came from outside: worth a second attempt."""
 
 
 class Arrival:
     """Waits for processes of a cluster, and raises a `ClusterError` that says what keeps them from coming up.
+
+    Those that are stopped, as by a SIGSTOP, are ended: they would be waited for until the limit, and as those that have ended others can
+    take their places.
 
     Parameters
     ----------
@@ -56,6 +60,7 @@ class Arrival:
         self._processes, self._log_tail, self._names, self._registered = processes, log_tail, names, registered
         self.tell: Progress = tell or (lambda _sentence: None)
         self._deadline = time.monotonic() + limit.total_seconds()
+        self._looked, self._stopped = time.monotonic(), set[str]()
 
     @property
     def seconds_left(self) -> float:
@@ -94,19 +99,31 @@ class Arrival:
 
     def check(self) -> None:
         """Raise what keeps the cluster from coming up."""
+        if time.monotonic() - self._looked > PATIENCE:
+            self._looked = time.monotonic()
+            self._end_stopped()
         for name in (CONTROLLER, *self._names()):
             status = self._processes.statuses.get(name)
             if status is None:
                 continue
             tail = self._log_tail(name)
             if name == CONTROLLER and "Address already in use" in tail:
-                raise PortTaken("The controller's port was taken by another process.")
-            raise ClusterError(f"The {name} {_ended(status)} while the cluster was starting.{_logged(tail)}{NEXT_STEP}")
+                raise Disturbed("The controller's port was taken by another process.")
+            kind = Disturbed if status < 0 else ClusterError
+            raise kind(f"The {name} {_ended(status)} while the cluster was starting.{_logged(tail)}{NEXT_STEP}")
         if not self._processes.guard_alive:
             tail = self._log_tail("guard")
-            raise ClusterError(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
+            raise Disturbed(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
         if time.monotonic() > self._deadline:
             raise self._late()
+
+    def _end_stopped(self) -> None:
+        """End what is stopped and was at the last look."""
+        self._processes.end_stopped_guard()
+        stopped = set(filter(self._processes.is_stopped, self._names()))
+        for name in stopped & self._stopped:
+            self._processes.signal(name, signal.SIGKILL)
+        self._stopped = stopped
 
     def _late(self) -> ClusterError:
         up, names = self._registered(), self._names()

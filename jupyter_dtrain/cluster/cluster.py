@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
-from .arrival import NEXT_STEP, STEP, Arrival, PortTaken, Progress
+from .arrival import NEXT_STEP, STEP, Arrival, Disturbed, Progress
 from .commands import CONTROLLER, id_of
 from .devices import DevicePlan, plan_devices
 from .last_words import last_words
@@ -104,11 +104,11 @@ class EngineCluster:
             try:
                 cluster._start(plans, cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
                 return cluster
-            except PortTaken as error:
-                # The controller picks free ports and binds them a moment later: once in a while someone is quicker.
+            except Disturbed:
+                # The controller picks free ports and binds them a moment later: once in a while someone is quicker, or kills a process.
                 cluster.stop()
                 if attempt == 2:
-                    raise ClusterError(f"{error} Start the cluster again.") from None
+                    raise
             except BaseException:  # an interrupt as well: nothing half-started stays
                 cluster.stop()
                 raise
@@ -247,6 +247,7 @@ class EngineCluster:
         deadline = time.monotonic() + limit.total_seconds()
         self.send_signal(signal.SIGKILL, ranks)
         while left := set(ranks).difference(self.dead_ranks()):
+            self._processes.end_stopped_guard()  # which would pass on no signal
             if time.monotonic() > deadline:
                 raise ClusterError(f"The engine of rank {min(left)} cannot be ended.{NEXT_STEP}")
             self._processes.wait_change(STEP)

@@ -91,7 +91,7 @@ class GuardedProcesses:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self._guard.pid)
             if process.status() == psutil.STATUS_STOPPED:
-                time.sleep(guard.PATIENCE)
+                time.sleep(guard.PATIENCE)  # it may be no more than a moment
                 if process.status() == psutil.STATUS_STOPPED:
                     self._guard.kill()
                     self._guard.wait()
@@ -128,6 +128,7 @@ class GuardedProcesses:
         """End all processes and wait until they are gone. Calling it again, or in a fork of the kernel, does nothing."""
         if os.getpid() != self._kernel:
             return
+        self.end_stopped_guard()
         # Said in words as well: a process that the kernel forked (a loader's worker) may hold the pipe open.
         self._tell({"do": "stop"})
         with contextlib.suppress(OSError):

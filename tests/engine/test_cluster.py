@@ -24,7 +24,7 @@ import pytest
 
 from jupyter_dtrain.cluster import cluster as cluster_module
 from jupyter_dtrain.cluster import commands, folders
-from jupyter_dtrain.cluster.arrival import PortTaken
+from jupyter_dtrain.cluster.arrival import Disturbed
 from jupyter_dtrain.cluster.cluster import EngineCluster
 from jupyter_dtrain.cluster.commands import template_command
 from jupyter_dtrain.errors import ClusterError
@@ -339,7 +339,7 @@ def test_a_taken_port_is_tried_again(mark, monkeypatch):
     def start(self, plans, arrival):
         attempts.append(self)
         if len(attempts) == 1:
-            raise PortTaken("taken")
+            raise Disturbed("taken")
         real_start(self, plans, arrival)
 
     monkeypatch.setattr(EngineCluster, "_start", start)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 
+import psutil
 import pytest
 
 from tests.faults.disturbed import CELL, SETUP, STATE, checkpoints, kill_kernel
@@ -120,6 +121,22 @@ def test_an_engine_that_was_stopped_before_it_has_imported_torch(two):
         began = time.monotonic()
         assert two.finish(two.start()).strip() == ""
         assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
+
+
+def test_an_engine_in_reserve_that_is_stopped(two):
+    """Another one takes the place of the engine that is lost."""
+    two.notebook.run("%distribute stop")
+    cell = two.start()
+    guard, known = psutil.Process(two.processes["guard"]), {*two.processes.values()}
+    reserve = lambda: [child for child in guard.children() if child.pid not in known]  # noqa: E731
+    two.notebook.wait(lambda: reserve() or not cell.running, "an engine in reserve", cell)
+    for process in reserve():
+        process.suspend()
+    two.wait_for_snapshot(cell)
+    began = time.monotonic()
+    os.kill(two.pids[0], signal.SIGKILL)
+    assert "Lost rank 0 (its process has ended): going on from step " in two.finish(cell)
+    assert time.monotonic() - began < 40, "seconds, where a new engine is waited for a minute"
 
 
 AT_THE_MEETING = """

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.notebook.kernel import SESSION
+from tests.notebook.kernel import SESSION, difference
 
 MODEL = """
 torch.manual_seed(1)
@@ -249,6 +249,40 @@ def test_an_error_on_one_rank_frees_the_others_and_names_the_rank(notebook, rank
     assert '---->   7         raise OverflowError("too much for this one")' in lines
     assert lines[-1] == "OverflowError: too much for this one"  # and nothing about a connection that was closed
     assert "jupyter_dtrain" not in cell.traceback
+
+
+UNREADABLE = """
+class Unreadable(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        if index == {index}:
+            raise OSError("it is damaged")
+        return torch.randn(4, generator=torch.Generator().manual_seed(index))
+
+torch.manual_seed(2)
+model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+READ = """
+for x in DataLoader(Unreadable(), batch_size=8):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("index", [41, 46])
+def test_a_batch_that_one_rank_cannot_load_is_seen_by_no_layer(notebook, index):
+    """Rank 0 has the first half of it, and rank 1 the other."""
+    states = []
+    for line in ("", "%%distribute --engines 2"):
+        notebook.run(UNREADABLE.format(index=index))
+        cell = notebook.fail(line + READ)
+        assert cell.error == ("OSError", "it is damaged")
+        states.append(notebook.value("model.state_dict()"))
+    assert int(states[0]["1.num_batches_tracked"]) == 5
+    assert difference(states[1], states[0]) is None
 
 
 def test_a_value_that_rank_0_alone_reads_is_an_error_at_once(notebook):
