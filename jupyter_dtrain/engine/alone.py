@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+from .turns import in_turn
 from .whose import users_frames
 
 Place = tuple[int, int]  # line and column
@@ -64,9 +65,10 @@ _current: Alone | None = None
 
 
 def all_ranks_come() -> None:
-    """Look before a collective whether the user's code is where rank 0 alone comes; raises RuntimeError."""
+    """Look before a collective whether all ranks make this one now: not where rank 0 alone comes, nor another thread. RuntimeError."""
     if _current is not None:
         _current.check()
+    in_turn()
 
 
 def _branches(text: str) -> list[tuple[Place, Place]]:

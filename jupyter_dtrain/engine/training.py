@@ -38,6 +38,7 @@ from .randomness import LoadingStream, ModelStream
 from .shares import Share, Shares
 from .streams import Streams
 from .timing import COMMUNICATION, Timing
+from .turns import Turns
 
 
 class Training:
@@ -164,6 +165,7 @@ class Training:
                 self._entropy.installed() if self._view is not None else nullcontext(),
                 self._files(),
                 self._alone.installed(),
+                Turns().installed(),
                 instrumented(
                     models=self._models,
                     loaders=self._loaders,

@@ -43,6 +43,8 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
         lines.append(f"({missing[1]!r} exists in the notebook but could not be sent: {left_out[missing[1]]})")
     if shown.name == "EOFError" and shown.message == "EOF when reading a line":
         lines.append("(Engines have no keyboard: ask with input() in another cell, and use its answer in this one.)")
+    if shown.name == "BdbQuit":
+        lines.append("(Engines have no keyboard: a debugger would have nobody to ask. Take %%distribute off the cell to step through it.)")
     if (advice := advice_for(shown.name, shown.message)) is not None:
         lines.append(f"({' '.join(part for part in (shown.memory, advice) if part)})")
     for other in others:

@@ -158,6 +158,12 @@ def test_a_name_that_is_nowhere(notebook):
     assert notebook.value("started") == 1  # what was assigned before the error is there, as it would be in a plain cell
 
 
+@pytest.mark.parametrize("line", ["answer = input('Go on? ')", "import pdb; pdb.set_trace()\nanswer = 1"])
+def test_what_would_ask_somebody(notebook, line):
+    cell = notebook.fail(f"%%distribute --engines 2\n{line}")
+    assert "(Engines have no keyboard: " in cell.traceback
+
+
 def test_an_error_in_functions_of_other_cells_shows_their_lines(notebook):
     first = notebook.run("def check(x):\n    if len(x) > 3:\n        raise ValueError(f'{len(x)} are too many')\n    return x")
     second = notebook.run("class Checker:\n    def run(self, x):\n        # passes it on\n        return check(x)")

@@ -100,6 +100,7 @@ ENGINE_ORDER = [
     "holders",
     "handed",
     "later",
+    "turns",
     "alone",
     "constructors",
     "exchange",
