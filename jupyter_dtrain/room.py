@@ -42,4 +42,6 @@ def check_disk(folder: Path, num_bytes: int, *, what: str) -> None:
 
 def gibibytes(num_bytes: float) -> str:
     """Return a number of bytes as people read it, with its unit."""
+    if num_bytes < 2**27:
+        return f"{num_bytes / 2**20:.1f} MiB"
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes < 10 * 2**30 else f"{num_bytes / 2**30:,.0f} GiB"

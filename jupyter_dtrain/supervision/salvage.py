@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -18,7 +19,10 @@ def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None
     """Let rank 0 that is gone have come home with its part of the newest snapshot."""
     if ends and ends[0].outcome is None:
         keeper.settle()
-        ends[0].outcome = salvaged(keeper, task)
+        with suppress(
+            OSError
+        ):  # somebody has removed the files, or there is no room: others are to learn how the run has ended all the same
+            ends[0].outcome = salvaged(keeper, task)
 
 
 def stop_there(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:

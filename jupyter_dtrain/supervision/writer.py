@@ -33,7 +33,7 @@ class CheckpointWriter:
     task : Task
         What the ranks were given; goes to disk with the first.
     say : callable
-        Told if one cannot be written; no other is then.
+        Told if one cannot be written, and when one can again.
     on_written : callable
         Told of each, on the writing thread.
     """
@@ -53,7 +53,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._last: Whole | None = None
         self._next: float | None = None
-        self._failed = False
+        self._refused = False  # the last one that was due
         self._wrote_task = False
         self._wanted = False
         self._wanted_after: Whole | None = None
@@ -90,7 +90,7 @@ class CheckpointWriter:
             return
         self._has_best |= snapshot is keeper.best
         wanted = self._wanted and snapshot is not self._wanted_after
-        if not wanted and snapshot is not keeper.best and (self._failed or snapshot is self._last or not self._is_time(keeper, snapshot)):
+        if not wanted and snapshot is not keeper.best and (snapshot is self._last or not self._is_time(keeper, snapshot)):
             return
         if wanted:
             self._wanted = False
@@ -103,7 +103,8 @@ class CheckpointWriter:
     def finish(self, keeper: SnapshotKeeper, blob_dir: Path, *, through: bool) -> None:
         """Wait until all is written. `through`: the run has ended, and only checkpoints that were asked for stay.
 
-        The last that was the best is written as well; `blob_dir` has what the task refers to.
+        The last that was the best is written as well; `blob_dir` has what the task refers to. Nothing that the disk refuses is an error
+        here: the results are still to come home.
         """
         self._wait(keeper)
         keeper.settle()
@@ -113,7 +114,10 @@ class CheckpointWriter:
         if self._wanted:
             self._news.append("No checkpoint was written: the cell came to no place any more where it could go on from one.")
         if through and self._every is None:
-            self._folder.keep(0)
+            try:
+                self._folder.keep(0)
+            except (CheckpointError, OSError) as error:  # somebody has taken the folder away, or the right to write there
+                self._news.append(f"Checkpoints of this run that nobody needs any more stay behind: {error}.")
         if through and self._best is not None and not self._has_best:
             name = self._best.name
             missing = f"the cell has logged no {name!r} and has no number of that name in its outermost loop"
@@ -163,12 +167,22 @@ class CheckpointWriter:
             if wanted:
                 self._news.append(str(error))
             else:
-                self._failed = True
-                self._say(f"{error} The run goes on without checkpoints.")
+                if not self._refused:
+                    self._refused = True
+                    what = f"A checkpoint cannot be written: {error}." if isinstance(error, OSError) else error
+                    self._say(f"{what} The run goes on, and the next one is tried when it is due.")
+                self._plan_next(began)
             return
         if wanted:
             self._news.append(f"A checkpoint of step {written.step} is on disk ({written.num_bytes / 2**20:.1f} MiB), and stays there.")
+        if self._refused:
+            self._refused = False
+            self._say(f"Checkpoints are written again, the first of step {written.step}.")
+        self._plan_next(began)
+        self._on_written(written)
+
+    def _plan_next(self, began: float) -> None:
+        """Know when the next one is due after one that has `began` then, and is written or not."""
         took = timedelta(seconds=time.monotonic() - began)
         if not isinstance(self._every, int):
             self._next = time.monotonic() + (self._every or max(FIRST, took / SHARE)).total_seconds()
-        self._on_written(written)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections import namedtuple
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -158,6 +160,44 @@ def test_one_that_is_wanted_and_cannot_be_written_does_not_cost_the_others(tmp_p
     run.snapshot(2, 20)
     assert run.offer() == [20]
     assert run.said == []
+
+
+@pytest.mark.parametrize("every", [10, timedelta(seconds=60)])
+def test_a_disk_that_has_room_again_gets_the_next(tmp_path, clock, monkeypatch, every):
+    run = Run(tmp_path, every=every)
+    run.keeper.training_since = clock.now
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
+        for number, step in enumerate([10, 20], 1):
+            clock.now += 61
+            run.snapshot(number, step)
+            assert run.offer() == []
+    assert len(run.said) == 1, "once"
+    assert "There is no room for" in run.said[0]
+    clock.now += 61
+    run.snapshot(3, 30)
+    assert run.offer() == [30]
+    assert run.said[1:] == ["Checkpoints are written again, the first of step 30."]
+    run.snapshot(4, 40)
+    clock.now += 61
+    assert run.offer() == [40, 30]
+    assert len(run.said) == 2
+
+
+def test_a_folder_where_nothing_can_be_removed_costs_no_result(tmp_path, clock, monkeypatch):
+    run = Run(tmp_path)
+    run.keeper.training_since = clock.now
+    clock.now += 60
+    run.snapshot(1, 10)
+    assert run.offer() == [10]
+
+    def refuse(*_args, **_options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    run.writer.finish(run.keeper, run.memory.path, through=True)
+    (said,) = run.writer.news()
+    assert "stay behind: [Errno 30] Read-only file system" in said
 
 
 def test_the_best_stays_besides_the_last(tmp_path):
