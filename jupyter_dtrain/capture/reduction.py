@@ -29,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .bare import bare, reduced_renamed, wants_arguments
 from .compiled import reduced_compiled
+from .containers import reduced_container, set_attributes
 from .dask_client import reduced_client
 from .imports import brought
 from .library_functions import reduced_library_function
@@ -75,8 +76,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
         case ModuleType():
             return _module(obj, words)
-        case dict() | list() | deque():
-            return _container(obj) if (own := reduced_own(obj)) is NotImplemented else own
+        case dict() | list() | set() | deque():
+            return reduced_container(obj) if (own := reduced_own(obj)) is NotImplemented else own
         case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # forgets its inverse, which is nothing without it
             return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
         case torch.finfo() | torch.iinfo():
@@ -135,15 +136,7 @@ def _as_it_was(obj: Any) -> Any:
     if takes_away and not (own.keys() == before.keys() and all(own[key] is value for key, value in before.items())):
         become(obj, before)
         return function, args, before, None, None, become
-    return function, args, state, *rest, *((_set_attributes,) if asks else ())
-
-
-def _set_attributes(obj: object, state: Any) -> None:
-    own, slots = state if isinstance(state, tuple) else (state, None)
-    if own:
-        vars(obj).update(own)
-    for key, value in (slots or {}).items():
-        object.__setattr__(obj, key, value)
+    return function, args, state, *rest, *((set_attributes,) if asks else ())
 
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
@@ -240,32 +233,6 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
         if not isinstance(obj, Optimizer):
             state.update(dict.fromkeys(names))
     return (function, args, state, *rest)
-
-
-def _container(obj: Any) -> Any:
-    """Return how a deque, or a dict or list of a class of the user's, reduces: with its items, whatever its methods make of them."""
-    kind: Any = type(obj)
-    ordinary = deque.__reduce__ if isinstance(obj, deque) else object.__reduce__
-    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not ordinary:
-        return NotImplemented
-    if isinstance(obj, deque):  # with the items of this moment: a thread may change it while they are written
-        return *cast("tuple[Any, ...]", obj.__reduce__())[:3], iter([*deque.__iter__(obj)])
-    function, args, state, *_ = obj.__reduce_ex__(4)
-    items = list(dict.items(obj)) if isinstance(obj, dict) else list.copy(obj)
-    return function, args, (items, state), None, None, _fill
-
-
-def _fill(obj: Any, contents: tuple[list[Any], Any]) -> None:
-    items, state = contents
-    if isinstance(obj, dict):
-        for key, value in items:
-            dict.__setitem__(obj, key, value)
-    else:
-        list.extend(obj, items)
-    if state is not None and hasattr(type(obj), "__setstate__"):
-        obj.__setstate__(state)
-    else:
-        _set_attributes(obj, state)
 
 
 def _module_of_layers(module: nn.Module) -> Any:
