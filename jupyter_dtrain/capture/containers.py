@@ -1,7 +1,7 @@
 """Containers of a class of the user's, made from one of Python's: they go with their items and attributes, whatever their own methods do.
 
-Python's own way calls the class with arguments that it makes up (``Meters(default_factory)``), which an ``__init__`` of the user's may not take,
-and forgets the attributes of a ``defaultdict`` or a ``Counter``.
+Python's own way calls the class with arguments that it makes up (``Meters(default_factory)``), which an ``__init__`` of the user's may not
+take, and forgets the attributes of a ``defaultdict`` or a ``Counter``.
 """
 
 from __future__ import annotations

@@ -223,6 +223,9 @@ _REFERENCES, _FILES = frozenset({"_flat_weight_refs"}), frozenset({"file_writer"
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
     """Return how `obj` reduces, less some of its attributes."""
+    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
+        own_state = {key: value for key, value in vars(obj).items() if key not in names}
+        return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
     function, args, state, *rest = obj.__reduce_ex__(4)
     own: Any = type(obj).__getstate__
     if own is object.__getstate__ or own is Optimizer.__getstate__:
