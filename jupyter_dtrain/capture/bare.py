@@ -28,6 +28,21 @@ def bare(kind: type) -> Any:
     return object.__new__(kind)
 
 
+def reduced_exception(obj: Any) -> Any:
+    """Return how an exception of a class reduces that is made of other arguments than it passes on: it would be made of the latter."""
+    kind: Any = type(obj)
+    if not isinstance(obj, BaseException) or kind.__reduce__ is not BaseException.__reduce__ or not isinstance(kind.__init__, FunctionType):
+        return NotImplemented
+    base = next(base for base in kind.__mro__ if not base.__flags__ & _OF_PYTHON)
+    return _exception, (kind, base, obj.args), vars(obj) or None
+
+
+def _exception(kind: Any, base: Any, args: tuple[Any, ...]) -> Any:
+    made = base.__new__(kind, *args)
+    base.__init__(made, *args)
+    return made
+
+
 def reduced_renamed(obj: Any) -> Any:
     """Return how a class of a library reduces that is in its module under its name and not under its qualified name: `SDPBackend`."""
     if not isinstance(obj, type):
