@@ -243,7 +243,8 @@ class Unpacker(pickle.Unpickler):
         known: Sequence[object] = (),
         device_for: Callable[[str], torch.device] = torch.device,
     ) -> None:
-        super().__init__(io.BytesIO(packed.stream))
+        self.file = io.BytesIO(packed.stream)
+        super().__init__(self.file)
         self._packed = packed
         self._namespace = namespace
         self._known = known
@@ -260,6 +261,10 @@ class Unpacker(pickle.Unpickler):
         finally:
             if builtins is not None:  # cloudpickle's functions put their own there
                 self._namespace["__builtins__"] = builtins
+
+    def follow(self, other: Unpacker) -> None:
+        """Go on with what `other` has made."""
+        self._made, self._devices, self._modules = other._made, other._devices, other._modules
 
     def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""

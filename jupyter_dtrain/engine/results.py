@@ -26,7 +26,7 @@ _HIDDEN = re.compile(r"__(builtins__|name__)\Z|__(builtins_dict__|compiled_fn|im
 
 @dataclass(frozen=True)
 class Changes:
-    """What the cell did to what was there. Read first, because it is read for certain.
+    """What the cell did to what was there.
 
     Attributes
     ----------
@@ -41,19 +41,32 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What the cell made. An object that only the engine can make again fails to be read here, and takes the rest of this along.
+class Head:
+    """What the cell did that is read for certain, and what comes behind it: a graph each, as no other process may be able to make one.
 
     Attributes
     ----------
-    names : dict
-        Values of names that the cell bound.
-    value : object
-        Value of the cell's last line.
+    changes : Changes
+        To the numbers of tensors.
+    others : list of int
+        Indices of the other tracked objects that have new contents; these come first.
+    names : list of str
+        Names that the cell bound; their values come behind those, and then the value of the cell's last line.
     """
 
-    names: dict[str, Any]
-    value: Any
+    changes: Changes
+    others: list[int]
+    names: list[str]
+
+
+def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object) -> Iterator[object]:
+    """Return a :class:`Head` and what comes behind it."""
+    certain = {index: new for index, new in changes.changed.items() if isinstance(new.items, Numbers) and not new.attributes}
+    others = [index for index in changes.changed if index not in certain]
+    yield Head(Changes(certain, changes.deleted), others, list(bound))
+    yield from (changes.changed[index] for index in others)
+    yield from bound.values()
+    yield value
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Saved:
     Attributes
     ----------
     packed : Packed
-        Of :class:`Changes`, of the names that the cell bound and `extra` values, and of all objects in them.
+        Of a :class:`Head` and what comes behind it, of the `extra` values, and of all objects in them.
     names : frozenset of str
         Names whose values cannot be saved.
     extra : list of frozenset of str
@@ -101,13 +114,13 @@ class Home:
         """
         bound, changes = self._bound(skip), self._changes()
         try:
-            return self._pickled(changes, Bound(bound, value)), {}
+            return self._pickled(*graphs_of(changes, bound, value)), {}
         except Exception:
             # Something cannot be sent; now find out what, piece by piece.
             stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in stays}
             changes = self._what_can_be_sent(changes, stays)
-            return self._pickled(changes, Bound(kept, None if self._why_not(value) else value)), stays
+            return self._pickled(*graphs_of(changes, kept, None if self._why_not(value) else value)), stays
 
     # -- on the way --------------------------------------------------------------------------------------------------
 
@@ -168,28 +181,30 @@ class Home:
             Puts it in place once more: what is evaluated on the way to where the cell goes on may change containers and random generators.
         """
         unpacker = Unpacker(packed, namespace=self.namespace, known=self._baseline.objects, device_for=device_for)
-        changes: Changes = unpacker.load()
-        bound: Bound = unpacker.load()
+        head: Head = unpacker.load()
+        changed = {**head.changes.changed, **{index: unpacker.load() for index in head.others}}
+        bound = {name: unpacker.load() for name in head.names}
+        unpacker.load()  # no line was the last one yet
         extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()
-        for index, new in changes.changed.items():
+        for index, new in changed.items():
             restore(self._baseline.objects[index], new)
-        for name in changes.deleted:
+        for name in head.changes.deleted:
             self.namespace.pop(name, None)
-        self.namespace.update(bound.names)
+        self.namespace.update(bound)
         marked = [(obj, items_of(obj)) for obj in (*self._baseline.objects, *objects) if isinstance(obj, _EASILY_CHANGED)]
 
         def again() -> None:
             for obj, items in marked:
                 restore(obj, Contents(items))
-            self.namespace.update(bound.names)
+            self.namespace.update(bound)
 
         return extra, objects, again
 
     def _packed_for_later(self, changes: Changes, values: list[dict[str, Any]], whole: Callable[[Any], Any]) -> Packed:
         packer = self._packer(whole)
-        packer.dump(changes)
-        packer.dump(Bound(values[0], None))
+        for graph in graphs_of(changes, values[0], None):
+            packer.dump(graph)
         packer.dump(values[1:])
         packer.dump(trackable(packer.seen))
         return packer.packed()

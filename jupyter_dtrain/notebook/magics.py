@@ -127,10 +127,12 @@ class DistributeMagics(Magics):
         value = None
         with Interrupts(wake=lambda: None) as late:  # half of the weights would be of no use
             if result.first is not None:
-                value = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
+                value, unread = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
                 # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
                 for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                     output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
+                for name, reason in unread.items():
+                    output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
             result.taken()
         if result.lost is not None:
             raise result.lost

@@ -9,15 +9,18 @@ from typing import Any
 import torch
 
 from ..capture.copy_restore import restore
-from ..capture.pickling import Packed, Unpacker
-from ..engine.results import Bound, Changes
+from ..capture.pickling import Packed
+from ..capture.pieces import Pieces, UnreadableError
+from ..engine.results import Head
 from ..engine.task import Outcome
-from ..errors import CaptureError
 
+_NOTHING: Any = object()
 _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 
 
-def apply_outcome(outcome: Outcome, returned: Packed | None, tracked: Sequence[object], namespace: dict[str, Any]) -> object:
+def apply_outcome(
+    outcome: Outcome, returned: Packed | None, tracked: Sequence[object], namespace: dict[str, Any]
+) -> tuple[object, dict[str, str]]:
     """Write changed contents into the notebook's objects, bind and delete names, and continue its random streams.
 
     Parameters
@@ -33,36 +36,48 @@ def apply_outcome(outcome: Outcome, returned: Packed | None, tracked: Sequence[o
 
     Returns
     -------
-    object
-        The value of the cell's last line.
+    value : object
+        That of the cell's last line.
+    unread : dict of str to str
+        What could not be read here, by name, with the reason of each.
     """
     if returned is None:
-        return None
+        return None, {}
     gpu = home_gpu(tracked, from_cpu=outcome.from_cpu)
-    unpacker = Unpacker(returned, namespace=namespace, known=tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind))
-    changes: Changes = unpacker.load()
-    for index, new in changes.changed.items():
+    pieces = Pieces(returned, namespace=namespace, known=tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind))
+    unread: dict[str, str] = {}
+
+    def read(name: str) -> Any:
+        try:
+            return pieces.read()
+        except UnreadableError as error:
+            unread[name] = str(error)
+            return _NOTHING
+
+    head: Head = pieces.read()
+    others = {index: read(_name_of(tracked[index], namespace)) for index in head.others}
+    for index, new in {**head.changes.changed, **others}.items():
+        if new is _NOTHING:
+            continue
         obj = tracked[index]
         if isinstance(obj, torch.Tensor) and outcome.device == "cuda" and isinstance(new.items, torch.Tensor):
             _follow(obj, new.items)
         restore(obj, new)
-    for name in changes.deleted:
+    for name in head.changes.deleted:
         namespace.pop(name, None)
     if outcome.random_state is not None:
         outcome.random_state.set()
     if outcome.surroundings is not None:
         outcome.surroundings.set()
-    try:
-        bound: Bound = unpacker.load()
-    except Exception as error:
-        raise CaptureError(
-            f"what the cell changed is in the notebook, but the names that it assigned cannot be read here ({type(error).__name__}: "
-            f"{error}).\nAt the end of the cell, delete names that only an engine can hold (connections, wrappers of a process group).",
-            name="",
-        ) from error
-    namespace.update({name: obj for name, obj in bound.names.items() if name not in _KEEP})
+    bound = {name: read(name) for name in head.names}
+    namespace.update({name: obj for name, obj in bound.items() if name not in _KEEP and obj is not _NOTHING})
     namespace.setdefault("__builtins__", builtins)
-    return bound.value
+    value = read("the value of the last line")
+    return None if value is _NOTHING else value, unread
+
+
+def _name_of(obj: object, namespace: dict[str, Any]) -> str:
+    return next((name for name, value in namespace.items() if value is obj), f"a {type(obj).__name__}")
 
 
 def device_here(kind: str) -> torch.device:

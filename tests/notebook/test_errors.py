@@ -366,6 +366,45 @@ def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):
     assert notebook.value("number, 'own_lock' in globals()") == (5, False)
 
 
+ONLY_THERE = """%%distribute --engines 2
+import os
+
+def only_there(pid):
+    if os.getpid() != pid:
+        raise ConnectionError("nobody answers here")
+
+class Connection:
+    def __reduce__(self):
+        return only_there, (os.getpid(),)
+
+connection = Connection()
+notes.append(["begun", connection])
+for x in torch.ones(2, 3):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+made = nn.Linear(3, 1)
+made.load_state_dict(model.state_dict())
+5
+"""
+
+
+def test_a_value_that_cannot_be_read_here_is_named_and_the_rest_comes(notebook):
+    notebook.run(
+        "model = nn.Linear(3, 1)\noptimizer = torch.optim.Adam(model.parameters())\nnotes = ['own']\nbefore = model.weight.clone()"
+    )
+    cell = notebook.run(ONLY_THERE)
+    assert "'notes' stays on the engines, it cannot be read here: ConnectionError: nobody answers here\n" in cell.stderr
+    assert "'connection' stays on the engines, it cannot be read here: it has something in common with what cannot be read\n" in cell.stderr
+    assert cell.result == "5"
+    assert notebook.value("'connection' in globals(), notes") == (False, ["own"])
+    assert notebook.value("torch.equal(model.weight, made.weight), torch.equal(model.weight, before)") == (True, False)
+    assert notebook.value("optimizer.state_dict()['state'][0]['step'].item()") == 2
+    cell = notebook.run(ONLY_THERE.replace("notes.append", "str"))
+    assert "'connection' stays on the engines, it cannot be read here: ConnectionError: nobody answers here\n" in cell.stderr
+    assert notebook.value("optimizer.state_dict()['state'][0]['step'].item()") == 4
+
+
 def test_memory_that_runs_out_on_one_rank(notebook):
     cell = notebook.fail("""%%distribute --engines 2
 import torch.distributed as dist

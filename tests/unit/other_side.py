@@ -126,7 +126,8 @@ class Notebook:
         back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), Surroundings.now(), self.folder)
         self.returned = from_parcel(back, blobs)
         outcome = Outcome(rank=0, failure=None, stopped=False, steps=0, random_state=random_state)
-        return apply_outcome(outcome, self.returned, self.sent.tracked, self.names)
+        value, self.unread = apply_outcome(outcome, self.returned, self.sent.tracked, self.names)
+        return value
 
     def num_returned_bytes(self) -> int:
         """Return how much the last cell sent back, but for the pickle itself."""

@@ -106,9 +106,9 @@ class Rank:
     def saved(self, number: int) -> dict[str, Any]:
         packed = from_parcel(read_snapshot(self.folder, number, 0).parcel, BlobFolder(snapshot_blobs(self.folder, number)))
         unpacker = Unpacker(packed, namespace={})
-        unpacker.load()
-        names: dict[str, Any] = unpacker.load().names
-        return names
+        head = unpacker.load()
+        assert not head.others
+        return {name: unpacker.load() for name in head.names}
 
 
 @pytest.fixture
