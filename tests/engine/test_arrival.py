@@ -53,7 +53,7 @@ def test_a_start_that_is_disturbed_is_made_once_more(disturb, name, number):
         cluster.stop()
 
 
-@pytest.mark.parametrize("name", ["engine-2", "controller", "guard"])
+@pytest.mark.parametrize("name", ["engine-2", "controller"])  # a guard may have started the engine by then
 def test_what_is_stopped_while_another_engine_starts_has_ended(disturb, name):
     cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:
