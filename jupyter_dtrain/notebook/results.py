@@ -47,15 +47,15 @@ def apply_outcome(
     pieces = Pieces(returned, namespace=namespace, known=tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind))
     unread: dict[str, str] = {}
 
-    def read(name: str) -> Any:
+    def read(what: object) -> Any:
         try:
             return pieces.read()
         except UnreadableError as error:
-            unread[name] = str(error)
+            unread[what if isinstance(what, str) else _name_of(what, namespace)] = str(error)
             return _NOTHING
 
     head: Head = pieces.read()
-    others = {index: read(_name_of(tracked[index], namespace)) for index in head.others}
+    others = {index: read(tracked[index]) for index in head.others}
     for index, new in {**head.changes.changed, **others}.items():
         if new is _NOTHING:
             continue
