@@ -19,9 +19,8 @@ def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None
     """Let rank 0 that is gone have come home with its part of the newest snapshot."""
     if ends and ends[0].outcome is None:
         keeper.settle()
-        with suppress(
-            OSError
-        ):  # somebody has removed the files, or there is no room: others are to learn how the run has ended all the same
+        # Where somebody has removed the files, or there is no room, how the run has ended is to be told all the same.
+        with suppress(OSError):
             ends[0].outcome = salvaged(keeper, task)
 
 
