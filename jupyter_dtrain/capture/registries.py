@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 from torch import nn
 
 Place = tuple[Any, str]  # a class, and its attribute
 
+_known: WeakKeyDictionary[type, tuple[Place, ...]] = WeakKeyDictionary()  # a class of a cell leads to all that the cell has made
 _before: dict[Place, list[object]] | None = None  # what was in the lists that something was put into, while that is noted
 
 
@@ -64,11 +65,13 @@ def _list(place: Place) -> list[object]:
     return items if type(items) is list else []
 
 
-@lru_cache(maxsize=1000)
 def _lists_of(kind: type) -> tuple[Place, ...]:
     """Return the lists that classes of libraries, `kind` and those it is made from, have as attributes of their own."""
+    if kind in _known:
+        return _known[kind]
     found: list[Place] = []
     for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         if cloudpickle.cloudpickle._should_pickle_by_reference(base):
             found += [(base, name) for name, value in vars(base).items() if type(value) is list and not name.startswith("__")]
-    return tuple(found)
+    _known[kind] = tuple(found)
+    return _known[kind]
