@@ -11,6 +11,7 @@ is then made again. Open is a model with hooks as well.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -38,6 +39,7 @@ from .part_call import FEWEST, PartCall
 from .placements import GlobalTensor, Shard, source_of
 from .randomness import ModelStream
 from .recomputation import BackwardPasses
+from .turns import in_turn
 
 
 class ModelCalls:
@@ -79,7 +81,7 @@ class ModelCalls:
         self._made: IdentityMap[None] = IdentityMap()
         self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
         self.passes = BackwardPasses(normalization)
-        self.inside = False  # the call of a model is under way
+        self.inside, self._caller = False, 0  # whether the call of a model is under way, and in which thread
         self._num_opened = 0  # calls of open models that are under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
@@ -96,7 +98,7 @@ class ModelCalls:
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
-        if self.inside or self.passes.compute_again((args, kwargs)):
+        if (self.inside and self._caller == threading.get_ident()) or self.passes.compute_again((args, kwargs)):
             result = original(module, *args, **kwargs)
             if self._part is not None and isinstance(module, nn.RNNBase):
                 self._part.note_batch_dims(module, result)
@@ -107,6 +109,9 @@ class ModelCalls:
             if called.is_model:
                 self.know(module)
         if not called.is_model:
+            return original(module, *args, **kwargs)
+        in_turn()
+        if self.inside:  # a model whose ``forward`` waits for this thread
             return original(module, *args, **kwargs)
         if called.is_lazy:
             called.is_lazy = any(map(is_lazy, chain(module.parameters(), module.buffers())))
@@ -190,7 +195,7 @@ class ModelCalls:
 
     def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
         args, kwargs = given
-        self.inside = True
+        self.inside, self._caller = True, threading.get_ident()
         if stream is not None:
             stream.switch()
         try:

@@ -1,71 +1,153 @@
 """Threads that a cell starts: one at a time may ask for what ranks exchange.
 
 An exchange is the one that the others make at the same time. Of two threads that make some, nothing says which is first, and each rank
-may take another one: what one of them reads would be another's value. So that is an error, as soon as a second thread asks while the
-first may ask again.
+may take another one: what one of them reads would be another's value. So a thread that asks after another one waits until no other can
+ask, since each has ended or waits itself (for this one, mostly). Where one of them asks meanwhile, their order is chance: an error.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
 from types import FrameType
+from weakref import WeakSet
 
-from .whose import is_users
+from .whose import is_ours, is_users
+
+_AWAKE = 0.01  # seconds in which a thread goes on whose wait has ended
+_QUIET = 0.1  # seconds in which one does something that does not wait
+_POLLS = 1.0  # seconds after which one that hardly runs is taken to wait, though it goes on now and then
+_LONGEST = 30.0  # seconds until one that goes on without a pause is an error
 
 
 class Turns:
-    """Which threads have asked for an exchange in a run, while it is installed. The cell's own is the one that installs it."""
+    """Which thread asks for exchanges in a run, while it is installed. The cell's own is the one that installs it."""
 
     def __init__(self) -> None:
         self._own = self._last = threading.get_ident()
-        self._others: list[threading.Thread] = []
+        self._before = WeakSet(threading.enumerate())
+        self._lock = threading.Lock()
+        self._waiting = self._mixed = False
+        self._progress: dict[threading.Thread, tuple[object, float]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let exchanges look, until the end of the ``with`` block."""
+        """Let exchanges look, until the end of the ``with`` block; raises RuntimeError there if threads were mixed up that told nobody."""
         global _current
         _current = self
         try:
             yield
+            if self._mixed:
+                raise _mixed()
         finally:
             _current = None
 
     def check(self) -> None:
-        """Raise RuntimeError where another thread than this one may ask for an exchange too."""
+        """Wait until no other thread than this one can ask for an exchange; raises RuntimeError where one asks as well."""
+        if isinstance(threading.current_thread(), threading._DummyThread):
+            return  # of autograd's, for which the one waits that runs the pass
         asking = threading.get_ident()
-        if asking == self._last:
-            return
-        thread = threading.current_thread()
-        if isinstance(thread, threading._DummyThread):  # of autograd's, for which the one waits that runs the pass
-            return
-        alive = [other for other in self._others if other.is_alive() and other is not thread]
-        # A thread of a pool that waits for work does not ask; which one of several gets the next may differ between ranks.
-        if any(map(_runs_users_code, alive)) if asking == self._own else alive:
-            raise RuntimeError(
-                "Two threads of the cell train, or read values over the batch, at the same time: on several engines these would get"
-                " mixed up. Let one begin when the other has ended, or run the cell with `--engines 1`."
-            )
-        self._last = asking
-        if asking != self._own and thread not in self._others:
-            self._others.append(thread)
+        with self._lock:
+            self._mixed = self._mixed or self._waiting
+            if self._mixed:
+                raise _mixed()
+            if asking == self._last:
+                return
+            self._waiting = True
+        try:
+            self._wait_for_others()
+            self._last = asking
+        finally:
+            self._waiting = False
+
+    def _wait_for_others(self) -> None:
+        begin = time.monotonic()
+        ran: dict[threading.Thread, float] = {}
+        while busy := [thread for thread in self._that_may_ask() if not self._rests(thread)]:
+            time.sleep(0.001)
+            waited = time.monotonic() - begin
+            for thread in busy:
+                ran.setdefault(thread, _scheduled(thread)[0])
+            if not any(map(_in_exchange, busy)):
+                if waited >= _POLLS and all(_scheduled(thread)[0] - ran[thread] < waited / 10 for thread in busy):
+                    return  # they look again and again, for this thread perhaps
+                self._mixed = self._mixed or waited >= _LONGEST
+            if self._mixed:
+                raise _mixed()
+
+    def _that_may_ask(self) -> list[threading.Thread]:
+        """Return the other threads that run the user's code, or may begin to."""
+        others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+        # The cell's own does not wait for threads of a pool that have nothing of the user's to do: they are the ones to wait for it.
+        begins = threading.get_ident() != self._own
+        return [thread for thread in others if _runs_users_code(thread) or (begins and thread not in self._before)]
+
+    def _rests(self, thread: threading.Thread) -> bool:
+        """Return whether a thread has not gone on for so long that it waits for something."""
+        frame = _innermost(thread)
+        if frame is None:
+            return True
+        ran, runnable = _scheduled(thread)
+        now, progress = time.monotonic(), (id(frame), frame.f_lasti, ran)
+        before, since = self._progress.get(thread, (None, now))
+        if progress != before or runnable:
+            since = now
+        self._progress[thread] = progress, since
+        return not _in_exchange(thread) and now - since >= (_AWAKE if _waits(frame) else _QUIET)
 
 
 _current: Turns | None = None
 
 
 def in_turn() -> None:
-    """Look before a collective whether another thread may make one too; raises RuntimeError."""
+    """Wait before a collective until no other thread can make one too; raises RuntimeError where another thread tries."""
     if _current is not None:
         _current.check()
 
 
-def _runs_users_code(thread: threading.Thread) -> bool:
-    frame: FrameType | None = sys._current_frames().get(thread.ident or 0)
+def _mixed() -> RuntimeError:
+    return RuntimeError(
+        "Two threads of the cell train, or read values over the batch, at the same time: on several engines these would get mixed up."
+        " Let one begin when the other has ended, or run the cell with `--engines 1`."
+    )
+
+
+def _scheduled(thread: threading.Thread) -> tuple[float, bool]:
+    """Return how many seconds a thread has run or waited for a processor, and whether it does now; 0 where the system does not tell."""
+    try:
+        task = Path(f"/proc/self/task/{thread.native_id}")  # Linux's
+        ran, waited, _ = (task / "schedstat").read_text().split()
+        return (int(ran) + int(waited)) * 1e-9, (task / "stat").read_text().rpartition(")")[2].split()[0] in "RD"
+    except OSError:
+        return 0.0, False
+
+
+def _innermost(thread: threading.Thread) -> FrameType | None:
+    return sys._current_frames().get(thread.ident or 0)
+
+
+def _frames(thread: threading.Thread) -> Iterator[FrameType]:
+    frame = _innermost(thread)
     while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
+
+
+def _runs_users_code(thread: threading.Thread) -> bool:
+    return any(is_users(frame.f_code.co_filename) for frame in _frames(thread))
+
+
+def _in_exchange(thread: threading.Thread) -> bool:
+    """Return whether a thread is in this project's own code, on behalf of the user's: it waits for other ranks there."""
+    called = takewhile(lambda frame: not is_users(frame.f_code.co_filename), _frames(thread))
+    return any(is_ours(frame.f_code.co_filename) for frame in called)
+
+
+def _waits(frame: FrameType) -> bool:
+    """Return whether a thread waits for another by Python's own means."""
+    return frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name in ("wait", "join", "_wait_for_tstate_lock")

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.ranks import RankError, run_notebook, run_plain
 
 SETUP = """
-import queue, threading
+import queue, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
@@ -61,8 +61,57 @@ with ThreadPoolExecutor(2) as pool:
         train([(x, y)])
         pool.submit(seen.append, seen[-1] * 2).result()
 """,
+    "a thread that waits until the cell waits for it": """
+batches = list(loader)
+thread = threading.Thread(target=lambda: seen.append(mean(batches[0])))
+thread.start()
+total = sum(range(10**6))
+thread.join()
+train(loader)
+""",
+    "a thread that the cell looks at from time to time": """
+done = threading.Event()
+
+def evaluate():
+    seen.append(mean(next(iter(loader))))
+    done.set()
+
+threading.Thread(target=evaluate).start()
+while not done.is_set():
+    time.sleep(0.02)
+train(loader)
+""",
 }
 MIXED = {
+    "two that ask once": """
+both = threading.Barrier(2)
+
+def evaluate(batch):
+    both.wait()
+    return mean(batch)
+
+with ThreadPoolExecutor(2) as pool:
+    seen += pool.map(evaluate, list(loader)[:2])
+""",
+    "the cell and one that asks once": """
+both = threading.Barrier(2)
+
+def evaluate():
+    both.wait()
+    seen.append(mean(next(iter(loader))))
+
+thread = threading.Thread(target=evaluate)
+thread.start()
+evaluate()
+thread.join()
+""",
+    "threads that tell nobody": """
+threads = [threading.Thread(target=train, args=(loader,)) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+""",
     "a pool that evaluates": """
 with ThreadPoolExecutor(2) as pool:
     seen += pool.map(mean, list(loader))
