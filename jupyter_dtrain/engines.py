@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -118,6 +117,8 @@ class Engines:
 
     def renew(self, old: EngineCluster, *, on_progress: Progress) -> EngineCluster:
         """Start a cluster like `old`, whose controller is gone, and take over the files that a run has there."""
+        from .transport.blobs import BlobFolder
+
         kind = old.device_plans[0].device.partition(":")[0]
         options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu")
         with self._lock:
@@ -128,8 +129,7 @@ class Engines:
                 raise
             try:
                 cluster.inherit(old)
-                for kept in old.blob_dir.iterdir():
-                    shutil.move(kept, cluster.blob_dir)
+                BlobFolder(cluster.blob_dir).inherit(old.blob_dir)
             finally:
                 old.stop()
         cluster.wait_warm(options.start_timeout)

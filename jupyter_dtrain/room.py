@@ -18,6 +18,8 @@ ON_HOST = (
 )
 DISK = 1.1
 """Free space that a disk has to have, as a multiple of what is written."""
+OVERFLOW = ".overflow"
+"""Name of a link, in a folder of shared memory, to one on a disk for what finds no room."""
 _ASKED = re.compile(r"you tried to allocate (\d+) bytes")
 _HOST_ERRORS = ("MemoryError", "_ArrayMemoryError")  # Python's and NumPy's
 

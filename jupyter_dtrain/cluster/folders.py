@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..room import OVERFLOW
 from .last_words import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -30,7 +31,8 @@ class Folders:
     private : Path
         Connection files, IPython's profile, logs.
     blobs : Path
-        Large buffers that the engines of this host share; in shared memory where there is enough of it.
+        Large buffers that the engines of this host share; in shared memory where there is enough of it, from which a link leads to
+        a folder on a disk for those that find no room there.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,9 @@ class Folders:
             self.blobs.mkdir(mode=0o700)
         else:
             self.blobs = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+            overflow = self.private / "overflow"
+            overflow.mkdir(mode=0o700)
+            (self.blobs / OVERFLOW).symlink_to(overflow)
         self.profile = self.private / "profile"
         self.logs = self.private / "log"
         for folder in (self.profile, self.logs):

@@ -26,7 +26,8 @@ from ..room import check_disk
 from ..runner import RunResult
 from ..runs.hosts import MANIFEST, RESULTS, TAKEN
 from ..supervision.manifest import check_signature, read_manifest, write_manifest
-from ..transport.blobs import BlobFolder, folder_made_whole, key_of, write_whole
+from ..transport.blobs import BlobFolder, key_of
+from ..transport.whole import folder_made_whole, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 
 ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..protocol import Homeward, Message
-from ..transport.blobs import write_whole
+from ..transport.whole import write_whole
 from .cell import Failure, interrupted_at
 from .emit import Emitter
 from .observe import Observer

@@ -34,7 +34,8 @@ from ..capture.open_files import kept_open, opened_by
 from ..capture.pickling import Packed
 from ..capture.surroundings import Surroundings
 from ..protocol import SnapshotTaken, StateSize
-from ..transport.blobs import BlobFolder, write_whole
+from ..transport.blobs import BlobFolder
+from ..transport.whole import write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 from .best import Best
 from .control import Control

@@ -34,7 +34,8 @@ from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
 from ..options import Metric
 from ..room import check_disk
-from ..transport.blobs import UNFINISHED, BlobFolder, bytes_of, folder_made_whole, is_hash, key_of, write_whole
+from ..transport.blobs import BlobFolder, bytes_of, is_hash, key_of
+from ..transport.whole import UNFINISHED, folder_made_whole, write_whole
 from .checkpoint import Checkpoint, Measured, best_of
 from .keeper import Whole
 from .manifest import check_signature, read_manifest, write_manifest

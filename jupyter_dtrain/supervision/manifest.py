@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..transport.blobs import write_whole
+from ..transport.whole import write_whole
 
 FORMAT = 1
 SECRET_BYTES = 32

@@ -3,7 +3,7 @@
 A buffer is written once into a folder in shared memory and mapped by every engine of the host, privately: a page
 is copied when an engine writes to it and shared until then. What is stored already is not written again, so the rerun
 of a cell sends only what changed. On a host whose shared memory is too small the folder lies on disk: slower, and the
-same otherwise.
+same otherwise. So does a single buffer that finds no room any more, by a link from the folder.
 
 A hash takes longer than a copy. So the largest buffers of one process, which no other has as well, can go under names of their own:
 before one is written again it is compared with what was stored last time from the same place in memory. Where the system tells that nobody
@@ -17,11 +17,10 @@ import errno
 import hashlib
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,10 @@ import numpy as np
 import torch
 
 from ..errors import ClusterError
+from ..room import OVERFLOW, gibibytes
 from .sending import INTERVAL
 from .watching import Range, Watch
+from .whole import write_whole
 
 OnProgress = Callable[[int, int], None]
 
@@ -40,9 +41,7 @@ SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
 CHUNK = 1 << 24  # bytes that one thread compares at a time
 CHANGING = 2  # times in a row that a buffer was written to, from which on it is not watched: a watched page is dearer to write to
-BLOCK = 1 << 25  # bytes that are written at a time
 OWN = "own-"  # begins the names of buffers that were not hashed
-UNFINISHED = ".part-"  # begins the names of what is being written
 
 
 def key_of(buffer: memoryview) -> str:
@@ -58,49 +57,6 @@ def is_hash(key: str) -> bool:
 def bytes_of(key: str) -> int:
     """Return the length of the buffer that is stored under `key`."""
     return int(key.rpartition("-")[2], 16)
-
-
-def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
-    """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine.
-
-    `on_written` is given the number of bytes of each block that was written.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for start in range(0, memoryview(data).nbytes, BLOCK):
-                on_written(file.write(memoryview(data).cast("B")[start : start + BLOCK]))
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Let the names in a folder outlive a crash of the machine."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def folder_made_whole(folder: Path) -> Iterator[Path]:
-    """Give a folder to write into, which takes the place of `folder` at the end of the ``with`` block; after an error all is as it was."""
-    aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
-    try:
-        yield aside
-        if folder.exists():
-            shutil.rmtree(folder)
-        aside.rename(folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 @dataclass(frozen=True)
@@ -157,7 +113,7 @@ class BlobFolder:
             keys = [own.get(_place(buffer)) or next(hashes) for buffer in buffers]
             try:
                 if on_progress is None:
-                    list(mapped(self.write, keys, buffers))
+                    list(mapped(self._write_here, keys, buffers))
                 else:
                     self._write_telling(keys, buffers, on_progress)
             except OSError as error:
@@ -171,7 +127,9 @@ class BlobFolder:
         total = sum(map(bytes_of, self.missing(set(keys))))
         written: list[int] = []
         with _pool() as pool:
-            writing = [pool.submit(self.write, key, buffer, on_written=written.append) for key, buffer in zip(keys, buffers, strict=True)]
+            writing = [
+                pool.submit(self._write_here, key, buffer, on_written=written.append) for key, buffer in zip(keys, buffers, strict=True)
+            ]
             while (
                 total and wait(writing, INTERVAL, FIRST_EXCEPTION).not_done and not any(one.done() and one.exception() for one in writing)
             ):
@@ -232,7 +190,7 @@ class BlobFolder:
                 raise
             needed = sum({key: buffer.nbytes for key, buffer in zip(keys, buffers, strict=True)}.values())
             raise ClusterError(
-                f"{self.path.parent} has no room for the cell's values ({needed / 2**30:.1f} GiB). "
+                f"{self.path.parent} has no room for the cell's values ({gibibytes(needed)}). "
                 "Make large data inside the cell, or give the machine (or its container) more shared memory."
             ) from error
 
@@ -249,6 +207,23 @@ class BlobFolder:
 
     def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
         """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
+        try:
+            self._write_here(key, buffer, durable=durable, on_written=on_written)
+        except OSError as error:
+            overflow = self.path / OVERFLOW
+            if error.errno != errno.ENOSPC or not overflow.is_dir():
+                raise
+            write_whole(overflow / key, buffer, durable=durable, on_written=on_written)
+            self._link(overflow.resolve() / key)
+
+    def _link(self, file: Path) -> None:
+        """Let what lies in `file` be stored here, under its name."""
+        with suppress(FileExistsError):  # another process was faster
+            (self.path / file.name).symlink_to(file)
+
+    def _write_here(
+        self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None
+    ) -> None:
         target = self.path / key
         try:
             os.utime(target)  # the least recently used go first
@@ -256,7 +231,7 @@ class BlobFolder:
             pass
         else:
             return
-        if self._before is not None:
+        if self._before is not None and not (self._before / key).is_symlink():
             try:
                 os.link(self._before / key, target)
             except FileExistsError:  # another process was faster
@@ -283,19 +258,34 @@ class BlobFolder:
     def discard(self, keys: Iterable[str]) -> None:
         """Remove stored buffers. Processes that mapped one keep it."""
         for key in keys:
-            (self.path / key).unlink(missing_ok=True)
+            path = self.path / key
+            if path.is_symlink():
+                path.readlink().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     def trim(self, *, keep: Iterable[str], limit: int) -> None:
-        """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored."""
+        """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored, and those that found no room here."""
         kept = set(keep)
-        stored = [(entry.name, entry.stat()) for entry in os.scandir(self.path) if not entry.name.startswith(".")]
-        total = sum(stat.st_size for _, stat in stored)
-        for name, stat in sorted(stored, key=lambda item: item[1].st_mtime_ns):
+        stored = [entry for entry in os.scandir(self.path) if not entry.name.startswith(".")]
+        self.discard(entry.name for entry in stored if entry.is_symlink() and entry.name not in kept)
+        stats = {entry.name: entry.stat(follow_symlinks=False) for entry in stored if not entry.is_symlink()}
+        total = sum(stat.st_size for stat in stats.values())
+        for name, stat in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
             if total <= limit:
                 return
             if name not in kept:
                 self.discard([name])
                 total -= stat.st_size
+
+    def inherit(self, old: Path) -> None:
+        """Take over all that lies in the folder `old`."""
+        for entry in old.iterdir():
+            if entry.name == OVERFLOW:
+                continue
+            if entry.is_symlink():
+                self._link(Path(shutil.move(entry.readlink(), (self.path / OVERFLOW).resolve())))
+            else:
+                shutil.move(entry, self.path)
 
 
 def _pool() -> ThreadPoolExecutor:

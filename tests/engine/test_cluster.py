@@ -29,6 +29,7 @@ from jupyter_dtrain.cluster.cluster import EngineCluster
 from jupyter_dtrain.cluster.commands import template_command
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
+from jupyter_dtrain.room import OVERFLOW
 
 LIMIT = 30.0  # seconds; every wait below ends at a condition, this is for the day it never comes
 
@@ -105,6 +106,20 @@ def test_folders_are_private(cluster):
     for folder in (cluster.private_dir, cluster.blob_dir):
         assert folder.stat().st_mode & 0o777 == 0o700
         assert folder.stat().st_uid == os.getuid()
+
+
+def test_what_finds_no_room_in_shared_memory_has_a_place_on_a_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(folders, "SHARED_MEMORY_AT_LEAST", 0)
+    made = folders.Folders()
+    try:
+        assert made.blobs.parent == tmp_path
+        overflow = (made.blobs / OVERFLOW).resolve()
+        assert overflow.parent == made.private
+        assert overflow.stat().st_mode & 0o777 == 0o700
+    finally:
+        made.remove()
+    assert not overflow.exists()
 
 
 def test_everything_listens_on_loopback_only(cluster):

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from jupyter_dtrain.errors import ClusterError
+from jupyter_dtrain.room import OVERFLOW
 from jupyter_dtrain.transport import blobs as module
-from jupyter_dtrain.transport import sending
+from jupyter_dtrain.transport import sending, whole
 from jupyter_dtrain.transport.blobs import BlobFolder, bytes_of, is_hash, key_of
 from jupyter_dtrain.transport.watching import Watch
 
@@ -124,9 +125,56 @@ def test_unused_buffers_make_room_for_others(blobs, monkeypatch):
     blobs.put_all([view(b"1"), view(b"2")])
     keys = blobs.put_all([view(b"3"), view(b"2")])
     assert names(blobs) == set(keys)
-    with pytest.raises(ClusterError, match=r"has no room for the cell's values \(0.0 GiB\). Make large data inside the cell"):
+    with pytest.raises(ClusterError, match=r"has no room for the cell's values \(0.0 MiB\). Make large data inside the cell"):
         blobs.put_all([view(b"4"), view(b"5"), view(b"6")])
     assert not [name for name in names(blobs) if name.startswith(".")]  # no parts are left
+
+
+@pytest.fixture
+def full(blobs, tmp_path, monkeypatch):
+    """A folder in shared memory that has no room, and the one on a disk for what it refuses."""
+    real = os.fdopen
+
+    def fdopen(handle, mode):
+        if Path(f"/proc/self/fd/{handle}").readlink().parent == blobs.path:
+            os.close(handle)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(handle, mode)
+
+    monkeypatch.setattr(os, "fdopen", fdopen)
+    overflow = tmp_path / "overflow"
+    overflow.mkdir()
+    (blobs.path / OVERFLOW).symlink_to(overflow)
+    return overflow
+
+
+def test_what_finds_no_room_lies_on_the_disk(blobs, full, monkeypatch):
+    keys = blobs.put_all([view(b"1" * 100), view(b"2" * 100)])
+    assert [bytes(blobs.open(key)) for key in keys] == [b"1" * 100, b"2" * 100]
+    assert {path.name for path in full.iterdir()} == set(keys)
+    assert not blobs.missing(keys)
+    assert blobs.put_all([view(b"2" * 100), view(b"3" * 100)], lambda done, total: None)[0] == keys[1]
+    assert {path.name for path in full.iterdir()} == {keys[1], key_of(view(b"3" * 100))}, "what is used no more makes room"
+    copy = BlobFolder(blobs.path.parent / "copy", blobs.path)
+    monkeypatch.undo()
+    copy.write(keys[1], blobs.open(keys[1]))
+    blobs.trim(keep=[], limit=1000)
+    assert names(blobs) == {OVERFLOW}
+    assert not list(full.iterdir())
+    assert bytes(copy.open(keys[1])) == b"2" * 100
+
+
+def test_another_folder_takes_over_what_lies_on_the_disk_too(blobs, full, tmp_path, monkeypatch):
+    on_disk = blobs.put(view(b"1" * 100))
+    monkeypatch.undo()
+    here = blobs.put(view(b"2" * 100))
+    new = BlobFolder(tmp_path / "new")
+    (new.path / OVERFLOW).symlink_to(tmp_path / "new overflow")
+    (tmp_path / "new overflow").mkdir()
+    new.inherit(blobs.path)
+    shutil.rmtree(blobs.path)
+    shutil.rmtree(full)
+    assert [bytes(new.open(key)) for key in (on_disk, here)] == [b"1" * 100, b"2" * 100]
 
 
 def test_what_is_mapped_takes_no_file_descriptor(blobs):
@@ -318,11 +366,11 @@ def test_a_large_buffer_that_was_removed_is_stored_again(unhashed):
 
 
 def test_progress_is_told_while_buffers_are_written(blobs, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 10)
+    monkeypatch.setattr(whole, "BLOCK", 10)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     seen: list[tuple[int, int]] = []
     blobs.put_all([view(b"a" * 30)])
-    half, write = threading.Event(), module.write_whole
+    half, write = threading.Event(), whole.write_whole
 
     def slowly(path: Path, data: memoryview, **options: object) -> None:
         def on_written(number: int) -> None:

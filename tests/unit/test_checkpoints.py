@@ -15,7 +15,8 @@ from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.supervision import checkpoints as module
 from jupyter_dtrain.supervision import manifest as manifests
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.transport.blobs import BlobFolder, key_of, write_whole
+from jupyter_dtrain.transport.blobs import BlobFolder, key_of
+from jupyter_dtrain.transport.whole import write_whole
 
 
 class Run:

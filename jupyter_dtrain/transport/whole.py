@@ -1,0 +1,56 @@
+"""Files and folders that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BLOCK = 1 << 25  # bytes that are written at a time
+UNFINISHED = ".part-"  # begins the names of what is being written
+
+
+def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
+    """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine.
+
+    `on_written` is given the number of bytes of each block that was written.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for start in range(0, memoryview(data).nbytes, BLOCK):
+                on_written(file.write(memoryview(data).cast("B")[start : start + BLOCK]))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(name).rename(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder outlive a crash of the machine."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def folder_made_whole(folder: Path) -> Iterator[Path]:
+    """Give a folder to write into, which takes the place of `folder` at the end of the ``with`` block; after an error all is as it was."""
+    aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
+    try:
+        yield aside
+        if folder.exists():
+            shutil.rmtree(folder)
+        aside.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
