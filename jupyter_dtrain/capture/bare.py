@@ -5,11 +5,13 @@ Pickle makes an object by calling ``__new__`` with the class alone, and finds a 
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import sys
 from types import FunctionType
 from typing import Any
 
+_VALUES: tuple[Any, ...] = (float, int, str, tuple, bytes, complex, frozenset)
 _OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
@@ -26,6 +28,27 @@ def wants_arguments(kind: type) -> bool:
 def bare(kind: type) -> Any:
     """Return an object of `kind` without attributes."""
     return object.__new__(kind)
+
+
+def reduced_value(obj: Any) -> Any:
+    """Return how a number, a text, a tuple of a class reduces that makes it of other arguments than its value, which pickle would pass."""
+    if not isinstance(obj, _VALUES):
+        return NotImplemented
+    kind: Any = type(obj)
+    base: Any = next(base for base in _VALUES if isinstance(obj, base))
+    made_by = next(parent for parent in kind.__mro__ if "__new__" in vars(parent))
+    told_by = next((parent for parent in kind.__mro__ if "__getnewargs__" in vars(parent) or "__getnewargs_ex__" in vars(parent)), base)
+    made_of_others = made_by is not told_by and issubclass(made_by, told_by)  # unlike a `namedtuple`, like a class made from one
+    if not (made_of_others and isinstance(kind.__new__, FunctionType)):
+        return NotImplemented
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not base.__reduce__ or kind in copyreg.dispatch_table:
+        return NotImplemented
+    value = (base.union(obj),) if base is frozenset else base.__getnewargs__(obj)
+    return _value, (kind, base, *value), obj.__getstate__()
+
+
+def _value(kind: Any, base: Any, *value: Any) -> Any:
+    return base.__new__(kind, *value)
 
 
 def reduced_exception(obj: Any) -> Any:

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from .bare import bare, reduced_exception, reduced_renamed, wants_arguments
+from .bare import bare, reduced_exception, reduced_renamed, reduced_value, wants_arguments
 from .compiled import reduced_compiled
 from .containers import reduced_container, set_attributes
 from .dask_client import reduced_client
@@ -141,7 +141,8 @@ def _as_it_was(obj: Any) -> Any:
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
-    *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_library_function, _as_it_was),
+    *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
+    _as_it_was,
 )
 
 

@@ -99,6 +99,29 @@ CASES = {
     "L-BFGS": (LINEAR + "o = torch.optim.LBFGS(model.parameters())\ndef closure():\n    o.zero_grad(); loss = model(x).pow(2).sum(); loss.backward(); return loss\no.step(closure)", "o.step(closure); model.weight.tolist()"),
     "schedulers": (LINEAR + "from torch.optim import lr_scheduler as S\no = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for _ in range(16)]\nall_ = [S.LambdaLR(o[0], lambda e: 0.5**e), S.MultiplicativeLR(o[1], lambda e: 0.9), S.StepLR(o[2], 2), S.MultiStepLR(o[3], [1, 3]), S.ConstantLR(o[4]), S.LinearLR(o[5]), S.ExponentialLR(o[6], 0.9), S.CosineAnnealingLR(o[7], 5), S.PolynomialLR(o[8], 5), S.ReduceLROnPlateau(o[9], patience=0), S.CyclicLR(o[10], 0.1, 0.2, 2, scale_fn=lambda x: 1 / 2.0 ** (x - 1)), S.OneCycleLR(o[11], 0.3, total_steps=9), S.CosineAnnealingWarmRestarts(o[12], 3), S.SequentialLR(o[13], [S.ConstantLR(o[13], 0.1, 2), S.ExponentialLR(o[13], 0.9)], [2]), S.ChainedScheduler([S.ConstantLR(o[15], 0.1, 2), S.ExponentialLR(o[15], 0.9)])]\ndef go():\n    for q in o: q.step()\n    for s in all_: s.step(1.0) if isinstance(s, S.ReduceLROnPlateau) else s.step()\ngo()", "go(); go(); [q.param_groups[0]['lr'] for q in o]"),
     "kinds of attention": (TORCH + "from torch.nn.attention import SDPBackend, sdpa_kernel\nkinds = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]", "kinds[0] == SDPBackend.MATH, [kind.name for kind in kinds], type(kinds[1]) is SDPBackend, sdpa_kernel(kinds) is not None"),
+    "values whose classes make them of other arguments": ("""
+from collections import namedtuple
+class Length(float):
+    def __new__(cls, value, unit): made = super().__new__(cls, value); made.unit = unit; return made
+    def __float__(self): return 99.0
+class Path(tuple):
+    def __new__(cls, *parts): return super().__new__(cls, parts)
+class Word(str):
+    def __new__(cls, text, count):
+        made = super().__new__(cls, text)
+        made.count_ = count
+        return made
+class Few(frozenset):
+    def __new__(cls, first, *rest): return super().__new__(cls, (first, *rest))
+class Point(namedtuple("Pair", "x y")):
+    def __new__(cls, x): return super().__new__(cls, x, 2 * x)
+class Own(int):
+    def __new__(cls, value, base): made = super().__new__(cls, value); made.base = base; return made
+    def __getnewargs__(self): return int(self), self.base
+class Turn(complex):
+    def __new__(cls, angle, *, size): return super().__new__(cls, 0, size)
+length, path, word, few, point, own, turn = Length(1.5, "m"), Path(1, [2]), Word("a", 3), Few(1, 2), Point(4), Own(5, 6), Turn(0, size=2)
+""", "length + 0, length.unit, path == (1, [2]), word, word.count_, sorted(few), point, own, own.base, turn + 0, [type(v).__name__ for v in (length, path, word, few, point, own, turn)]"),
     "objects whose classes make them of arguments": (TORCH + "class Average(nn.Module):\n    def __new__(cls, model, *args): return super().__new__(cls)\n    def __init__(self, model, rate): super().__init__(); self.model, self.rate = model, rate\nclass Pair:\n    def __new__(cls, a, b): return object.__new__(cls)\n    def __init__(self, a, b): self.a, self.b = a, b\naverage, pair = Average(nn.Linear(2, 1), 0.5), Pair(1, 2)", "average.model.weight.tolist(), average.rate, [n for n, _ in average.named_parameters()], pair.a, pair.b"),
     "a transform that holds its inverse": (TORCH + "from torch.distributions import AffineTransform\nclass Both(AffineTransform):\n    pass\nboth = Both(1.0, 2.0); both.back = both.inv; other = both.inv", "both.back(torch.tensor(3.0)).item(), both.back.inv is both, both.back is other, other(both(torch.tensor(5.0))).item()"),
     "inverse of a transform": (TORCH + "from torch.distributions import SigmoidTransform, TransformedDistribution, Uniform\ninverse = SigmoidTransform().inv; logistic = TransformedDistribution(Uniform(0.0, 1.0), [inverse])", "inverse(torch.tensor(0.3)).item(), logistic.log_prob(torch.tensor(0.4)).item(), logistic.transforms[0] is inverse, inverse.inv.inv is inverse"),
