@@ -6,6 +6,7 @@ A graph stays in its process: a backward pass that comes to where it was cut off
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def reduced_tensor(tensor: torch.Tensor) -> Any:
     if is_lazy(tensor):
         return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
     if not tensor.is_leaf:
-        return _without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None)
+        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, type(tensor.grad_fn).__name__)
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented
@@ -64,9 +65,18 @@ class _GraphElsewhere(torch.autograd.Function):
         )
 
 
-def _without_graph(tensor: torch.Tensor, retained: torch.Tensor | None) -> torch.Tensor:
+@cache
+def _named(backward: str) -> Any:
+    """Return it under the name of what a tensor was computed by there, which is shown with the tensor."""
+    made: Any = type(_GraphElsewhere.__name__, (_GraphElsewhere,), {})
+    made._backward_cls.__name__ = backward
+    return made
+
+
+def without_graph(tensor: torch.Tensor, retained: torch.Tensor | None, backward: str) -> torch.Tensor:
+    """Return a detached tensor as one that was computed, by what has this name, with its gradient: a backward pass fails there."""
     with torch.enable_grad():
-        result: torch.Tensor = _GraphElsewhere.apply(tensor.requires_grad_())  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _named(backward).apply(tensor.requires_grad_())
     if retained is not None:
         result.retain_grad()
         result.grad = retained

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..capture.tensors import without_graph
 from .holders import may_hold_tensors
 from .placements import GlobalTensor
 
@@ -46,9 +47,12 @@ class _Settling:
         if id(value) in seen:
             return seen[id(value)][1]
         if isinstance(value, GlobalTensor):
-            whole = self._whole(value).detach().requires_grad_(value.requires_grad and value.dtype.is_floating_point)
-            if (value.is_leaf or value.retains_grad) and (gradient := value.grad) is not None:
-                whole.grad = self._whole(gradient).detach()
+            whole = self._whole(value).detach()
+            gradient = self._whole(value.grad).detach() if (value.is_leaf or value.retains_grad) and value.grad is not None else None
+            if value.grad_fn is not None:
+                whole = without_graph(whole, gradient, _computed_by(value.grad_fn))
+            else:
+                whole.requires_grad_(value.requires_grad).grad = gradient
             seen[id(value)] = value, whole
             return whole
         if isinstance(value, torch.Tensor):
@@ -80,3 +84,10 @@ class _Settling:
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
         if tensor.is_leaf and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
             tensor.grad = self._whole(tensor.grad).detach()
+
+
+def _computed_by(node: torch.autograd.graph.Node) -> str:
+    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
+    while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
+        node = before
+    return type(node).__name__

@@ -506,6 +506,36 @@ def test_to_read_a_loss_after_its_backward_pass_takes_no_exchange_of_its_own(ran
     assert ranks.call(2, exchanges, "seen.append(loss.exp().item())") == [(2, 3)] * 2, "this counts them"
 
 
+AFTERWARDS = """
+for x, y in loader:
+    x.requires_grad_()
+    prediction = model(x)
+    prediction.retain_grad()
+    loss = F.mse_loss(prediction, y)
+    both = [loss, 2 * loss + prediction.abs().mean()]
+    loss.backward()
+"""
+
+
+def test_what_was_computed_is_shown_as_such_in_later_cells_and_ends_a_backward_pass(ranks):
+    setup = (
+        BASE
+        + """
+def again():
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        return str(error)
+"""
+    )
+    shown = "([repr(v) for v in (loss, prediction, both, x)], prediction.grad.tolist(), [v.is_leaf for v in (loss, prediction, x)])"
+    (plain,) = ranks.call(1, run_plain, setup, AFTERWARDS, shown)
+    for found in ranks.call(2, run_notebook, setup, AFTERWARDS, f"(*{shown}, again())"):
+        *found_shown, error = found["compared"]
+        assert_close(found_shown, list(plain["compared"]))
+        assert "This tensor was computed in another cell" in error
+
+
 def assert_close(found: Any, expected: Any) -> None:
     if isinstance(expected, list | tuple):
         assert len(found) == len(expected)
