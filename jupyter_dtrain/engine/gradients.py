@@ -31,8 +31,9 @@ from .identity import IdentityMap
 from .leaf_hooks import hooks_after_reduction, hooks_set_aside
 from .modules import Found, parameters_in
 from .nested import NestedPasses
-from .placements import GlobalTensor, Partial, Shard, in_graph, is_of_share, part_of, place
+from .placements import GlobalTensor, Partial, in_graph, is_of_share, part_of, place
 from .reducer import Reducer
+from .starts import start_at
 
 _grad = torch.autograd.grad
 
@@ -104,8 +105,9 @@ class GradientSync:
             original(tensors, grad_tensors, inputs=inputs, **options)
             return
         roots = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
+        starts = [start if start is None else self._start_at(root, start) for root, start in zip(tensors, grad_tensors, strict=True)]
         factors = [self._weight_of(root) * self._world_size for root in tensors]
-        scaled = [_scaled(*both) for both in zip(tensors, roots, grad_tensors, factors, strict=True)]
+        scaled = [_scaled(*both) for both in zip(roots, starts, factors, strict=True)]
         if self._nested is not None:
             self._nested.run(roots, scaled, leaves_of(roots, of=_any_leaf_of), **options)
             return
@@ -143,6 +145,9 @@ class GradientSync:
                 leaf.grad = None  # as on one process: an optimizer passes it over
         if loss is not None:
             reducer.give(tensors[0])
+
+    def _start_at(self, root: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        return start_at(root, start, self._whole) if self._whole is not None else start
 
     def _with_graph(
         self,
@@ -259,15 +264,11 @@ class _Computed:
             self._handle.remove()
 
 
-def _scaled(root: torch.Tensor, part: torch.Tensor, gradient: torch.Tensor | None, factor: float) -> torch.Tensor | None:
-    """Return the gradient with which the backward pass begins at the rank's `part` of `root`."""
-    if not part.requires_grad:
-        return gradient
-    if gradient is not None and isinstance(root, GlobalTensor) and isinstance(root.placement, Shard):
-        gradient = part_of(gradient) if isinstance(gradient, GlobalTensor) else gradient[_rows(root.placement)]
-    if factor == 1.0:
-        return gradient
-    return torch.full_like(part, factor) if gradient is None else gradient * factor
+def _scaled(part: torch.Tensor, start: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+    """Return the gradient with which the backward pass begins at the rank's `part` of a root."""
+    if not part.requires_grad or factor == 1.0:
+        return start
+    return torch.full_like(part, factor) if start is None else start * factor
 
 
 def _times(part: torch.Tensor, factor: float) -> torch.Tensor:
@@ -279,10 +280,6 @@ def _times(part: torch.Tensor, factor: float) -> torch.Tensor:
 def _is_exchanged(root: torch.Tensor) -> bool:
     """Return whether ranks put the value of `root` together if it is read, from parts of its own shape."""
     return isinstance(root, GlobalTensor) and isinstance(root.placement, Partial)
-
-
-def _rows(placement: Shard) -> tuple[slice, ...]:
-    return (*(slice(None),) * placement.dim, placement.loaded)
 
 
 def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor | None] | None = None) -> list[torch.Tensor]:

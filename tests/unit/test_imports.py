@@ -97,6 +97,7 @@ ENGINE_ORDER = [
     "stand_ins",
     "optimizers",
     "placements",
+    "starts",
     "holders",
     "handed",
     "later",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..exchange import weigh
 from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place, source_of
+from ..starts import start_at
 from .dispatch import Rules, at
 
 
@@ -86,14 +88,21 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
     starts = given.pop("grad_outputs", None)
+    batched = bool(given.get("is_grads_batched"))
     as_passes_have_them(rules)
     starts = [None] * len(outputs) if starts is None else _sequence(starts)
+    starts = [
+        None if start is None else start_at(output, start, rules.whole, batched=batched)
+        for output, start in zip(outputs, starts, strict=True)
+    ]
     with torch._C.DisableTorchFunctionSubclass():
         # Scaled as in all passes: tensors on the way may retain their gradients.
         scale = rules.gradient_scale
-        local_starts = [_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
+        local_starts = [_part_of_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
         found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
     placements = [tensor.placement if isinstance(tensor, GlobalTensor) else None for tensor in inputs]
+    if batched:
+        placements = [replace(p, dim=p.dim + 1) if isinstance(p, Shard) else p for p in placements]
     return tuple(None if g is None else gradient_of(rules, g, placement) for g, placement in zip(found, placements, strict=True))
 
 
@@ -101,17 +110,13 @@ def _sequence(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
 
 
-def _start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
-    """Return the gradient to start from at a rank's part of `output`."""
-    if not isinstance(output, GlobalTensor):
-        # Computed on every rank: each starts with an equal part, so that the parts of the result add up.
-        return (torch.ones_like(output) if start is None else start) / rules.world_size
-    placement = output.placement
-    if isinstance(placement, Partial):
-        whole = torch.ones_like(output) if start is None else start
-        return whole if placement.weight is None else weigh(whole, placement.weight)
+def _part_of_start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
+    """Return what the rank has of the gradient `start` at its part of `output`."""
     if start is None:
         start = torch.ones_like(output)
-    elif not isinstance(start, GlobalTensor):
-        start = start[at(placement.dim, placement.loaded)]
+    if not isinstance(output, GlobalTensor):
+        return start / rules.world_size  # computed on every rank: each starts with an equal part, so that the parts of the result add up
+    placement = output.placement
+    if isinstance(placement, Partial):
+        return start if placement.weight is None else weigh(start, placement.weight)
     return start if placement.counts else torch.zeros_like(start)
