@@ -22,7 +22,7 @@ from .whose import is_ours, is_users
 _AWAKE = 0.01  # seconds in which a thread goes on whose wait has ended
 _QUIET = 0.1  # seconds in which one does something that does not wait
 _POLLS = 1.0  # seconds after which one that hardly runs is taken to wait, though it goes on now and then
-_LONGEST = 30.0  # seconds until one that goes on without a pause is an error
+_LONGEST = 10.0  # seconds after which one that goes on is taken to do something else than to ask, until it does
 
 
 class Turns:
@@ -31,6 +31,7 @@ class Turns:
     def __init__(self) -> None:
         self._own = self._last = threading.get_ident()
         self._before = WeakSet(threading.enumerate())
+        self._do_else: WeakSet[threading.Thread] = WeakSet()  # that have gone on for long and have not asked
         self._lock = threading.Lock()
         self._waiting = self._mixed = False
         self._progress: dict[threading.Thread, tuple[object, float]] = {}
@@ -59,6 +60,7 @@ class Turns:
             if asking == self._last:
                 return
             self._waiting = True
+            self._do_else.discard(threading.current_thread())
         try:
             self._wait_for_others()
             self._last = asking
@@ -73,10 +75,10 @@ class Turns:
             waited = time.monotonic() - begin
             for thread in busy:
                 ran.setdefault(thread, _scheduled(thread)[0])
-            if not any(map(_in_exchange, busy)):
-                if waited >= _POLLS and all(_scheduled(thread)[0] - ran[thread] < waited / 10 for thread in busy):
-                    return  # they look again and again, for this thread perhaps
-                self._mixed = self._mixed or waited >= _LONGEST
+            hardly_run = all(_scheduled(thread)[0] - ran[thread] < waited / 10 for thread in busy)
+            if waited >= (_POLLS if hardly_run else _LONGEST) and not any(map(_in_exchange, busy)):
+                self._do_else.update(busy)
+                return
             if self._mixed:
                 raise _mixed()
 
@@ -85,7 +87,8 @@ class Turns:
         others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
         # The cell's own does not wait for threads of a pool that have nothing of the user's to do: they are the ones to wait for it.
         begins = threading.get_ident() != self._own
-        return [thread for thread in others if _runs_users_code(thread) or (begins and thread not in self._before)]
+        may = [thread for thread in others if _runs_users_code(thread) or (begins and thread not in self._before)]
+        return [thread for thread in may if thread not in self._do_else]
 
     def _rests(self, thread: threading.Thread) -> bool:
         """Return whether a thread has not gone on for so long that it waits for something."""

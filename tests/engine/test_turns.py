@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import pytest
 
-from tests.engine.ranks import RankError, run_notebook, run_plain
+from jupyter_dtrain.engine import turns
+from tests.engine.ranks import RankError, Run, run_notebook, run_plain
 
 SETUP = """
 import queue, threading, time
@@ -60,6 +64,22 @@ with ThreadPoolExecutor(2) as pool:
     for x, y in loader:
         train([(x, y)])
         pool.submit(seen.append, seen[-1] * 2).result()
+""",
+    "a thread that does something else all the time": """
+ended = threading.Event()
+
+def count():
+    while not ended.is_set():
+        sum(range(100))
+
+counter = threading.Thread(target=count)
+counter.start()
+with ThreadPoolExecutor(2) as pool:
+    for batch in loader:
+        train([batch])
+        seen.append(pool.submit(mean, batch).result())
+ended.set()
+counter.join()
 """,
     "a thread that waits until the cell waits for it": """
 batches = list(loader)
@@ -135,10 +155,16 @@ finally:
 }
 
 
+def run_impatiently(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+    """Run the cell where one thread waits a second for another that does something else."""
+    with mock.patch.object(turns, "_LONGEST", 1.0):
+        return run_notebook(run, setup, cell, compare)
+
+
 @pytest.mark.parametrize("cell", FINE.values(), ids=FINE)
 def test_threads_that_take_turns(ranks, cell):
     (plain,) = ranks.call(1, run_plain, SETUP, cell, "(seen, model.weight.tolist())")
-    first, _ = ranks.call(2, run_notebook, SETUP, cell, "(seen, model.weight.tolist())")
+    first, _ = ranks.call(2, run_impatiently, SETUP, cell, "(seen, model.weight.tolist())")
     (seen, weight), (expected, expected_weight) = first["compared"], plain["compared"]
     assert seen == pytest.approx(expected, rel=1e-4)
     assert weight[0] == pytest.approx(expected_weight[0], rel=1e-4)
