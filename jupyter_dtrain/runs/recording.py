@@ -1,6 +1,7 @@
 """One run on its way into the record: made when it starts, written while it goes on, ended when it ends.
 
-The record must never cost the training: when it cannot be written, that is said once and the run goes on without.
+The record must never cost the training: when it cannot be written, that is said and the run goes on without. What was to be written waits,
+in its order, and is tried again from time to time and at the end: a disk that was full may have room again.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
 from ..protocol import RunPhase
 from .record import CellOrigin, RunRecord, new_run_id
 from .recorder import RunRecorder
+from .run_curves import Rows
 from .store import RunStore
 
 INTERVAL = 1.0
 """Seconds between two writes of new points."""
+PATIENCE = 10.0
+"""Seconds until what could not be written is tried again."""
 PACKAGES = ("torch", "numpy", "ipyparallel", "jupyter_dtrain")
 """Packages whose versions belong to the record of a run."""
 
@@ -67,12 +72,17 @@ class Recording:
     ) -> None:
         self._store: RunStore | None = store
         self._say = say
-        self._written = time.monotonic()
+        self._waiting: list[Callable[[RunStore], object]] = []  # writes to make, in this order
+        self._refused = False  # the first of them
+        self._next = 0.0  # when it is time for them
         self.run_id = new_run_id(name or "run", time.time())
-        with_store = self._try(lambda: store.create_run(name, cell, world_size, arguments, environment(), origin))
-        if with_store is not None:
-            self.run_id = with_store
-        self.folder = None if with_store is None else store.folder / with_store
+        self.folder: Path | None = None
+        try:
+            self.run_id = store.create_run(name, cell, world_size, arguments, environment(), origin)
+            self.folder = store.folder / self.run_id
+        except StoreError as error:  # without a beginning, nothing of it can be recorded later
+            self._store = None
+            say(f"This run is not recorded: {error}")
         self.recorder = RunRecorder(run_id=self.run_id, name=name or self.run_id, world_size=world_size, detached=detached)
 
     @classmethod
@@ -81,12 +91,12 @@ class Recording:
         self = cls.__new__(cls)
         self._store = store
         self._say = say
-        self._written = time.monotonic()
+        self._waiting, self._refused, self._next = [], False, 0.0
         self.run_id, self.folder = record.run_id, record.folder
         self.recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
-        known = self._try(lambda: {name: store.points(record.run_id, name) for name in store.names(record.run_id)})
-        self.recorder.know(known or {})
-        self._try(lambda: store.reopen_run(record.run_id, world_size))
+        with suppress(StoreError):  # what follows says so
+            self.recorder.know({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
+        self._write(lambda store: store.reopen_run(record.run_id, world_size))
         return self
 
     @contextmanager
@@ -100,44 +110,57 @@ class Recording:
 
     def tick(self) -> None:
         """Write what is new, if some time has passed. Call it a few times a second."""
-        if time.monotonic() - self._written > INTERVAL:
-            self._written = time.monotonic()
+        if time.monotonic() >= self._next:
             self._write()
 
     def go_back(self, step: int) -> None:
         """Take back what is recorded after `step`, from which the run goes on."""
-        self._write()
-        store = self._store
-        taken_back = self._try(lambda: store.cut_curves(self.run_id, step)) if store is not None else None
+        taken_back: dict[str, int] | None = None
+
+        def cut(store: RunStore) -> None:
+            nonlocal taken_back
+            taken_back = store.cut_curves(self.run_id, step)
+
+        self._write(cut)
         self.recorder.go_back(step, taken_back)
 
     def finish(self, phase: RunPhase, error: str | None) -> None:
         """End the run and write the rest of it."""
         self.recorder.finish(phase, error)
-        self._write()
-        store = self._store
-        if store is not None:
-            self._try(lambda: store.finish_run(self.run_id, phase, error))
+        self._write(lambda store: store.finish_run(self.run_id, phase, error))
+        if self._store is not None and len(self._waiting) > 1:  # it was not even tried: what is before it cannot be written
+            with suppress(StoreError):
+                self._store.finish_run(self.run_id, phase, error)
 
-    def _write(self) -> None:
+    def _write(self, *more: Callable[[RunStore], object]) -> None:
+        """Write the new points, and then `more`: all that waits, in its order, as far as the store takes it."""
         store = self._store
         if store is None:
             self.recorder.drop_rows()
             return
         rows = self.recorder.take_rows()
         if rows:  # in one transaction: hundreds of ranks have hundreds of curves
-            curves = [(name, list(points.step), list(points.time), list(points.value)) for name, points in rows]
-            self._try(lambda: store.add_curves(self.run_id, curves))
-
-    def _try(self, action: Callable[[], Any]) -> Any:
-        if self._store is None:
-            return None
+            self._waiting.append(lambda store: store.add_curves(self.run_id, map(_columns, rows)))
+        self._waiting += more
+        pause = INTERVAL
         try:
-            return action()
+            while self._waiting:
+                self._waiting[0](store)
+                del self._waiting[0]
         except StoreError as error:
-            self._store = None
-            self._say(f"This run is not recorded any further: {error}")
-            return None
+            pause = PATIENCE
+            if not self._refused:
+                self._refused = True
+                self._say(f"This run cannot be recorded now: {error}")
+        else:
+            if self._refused:
+                self._refused = False
+                self._say("This run is recorded again, with what was missing.")
+        self._next = time.monotonic() + pause
+
+
+def _columns(rows: Rows) -> tuple[str, list[int], list[float], list[float]]:
+    return rows.name, list(rows.points.step), list(rows.points.time), list(rows.points.value)
 
 
 @functools.cache

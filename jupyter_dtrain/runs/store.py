@@ -26,6 +26,9 @@ from .database import Database
 from .owner import Owner
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
 
+_ends: dict[Path, tuple[RunPhase, str | None, float]] = {}
+"""How and when runs of this process have ended, by their folder, that could not be written yet."""
+
 
 class RunStore:
     """Reads and writes the runs in one folder. Every method raises `StoreError` when it cannot, and changes nothing then.
@@ -129,12 +132,20 @@ class RunStore:
             return {name: connection.execute(delete, (curve, step)).rowcount for curve, name in curves}
 
     def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
-        """Record that a run has ended as `phase`, one of finished, stopped and failed."""
+        """Record that a run has ended as `phase`, one of finished, stopped and failed.
+
+        Where that cannot be written, this process knows it all the same, and writes it with the next end.
+        """
         if phase not in RUN_PHASES_ENDED:
             raise ValueError(f"a run does not end as {phase!r}")
+        _ends[self.folder / run_id] = phase, error, time.time()
+        ends = {folder: end for folder, end in _ends.items() if folder.parent == self.folder}
         with self._database.transaction() as connection:
-            number = self._number(connection, run_id)
-            connection.execute("UPDATE runs SET phase = ?, error = ?, ended = ? WHERE number = ?", (phase, error, time.time(), number))
+            self._number(connection, run_id)
+            update = "UPDATE runs SET phase = ?, error = ?, ended = ? WHERE run_id = ?"
+            connection.executemany(update, [(*end, folder.name) for folder, end in ends.items()])
+        for folder in ends:
+            _ends.pop(folder, None)
 
     def reopen_run(self, run_id: str, world_size: int) -> None:
         """Record that this process goes on with a run that has ended."""
@@ -143,6 +154,7 @@ class RunStore:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
                 raise StoreError(f"Run {run_id} is still going on.")
+            _ends.pop(record.folder, None)
             connection.execute(
                 "UPDATE runs SET phase = 'running', error = NULL, ended = NULL, world_size = ?, owner_host = ?, owner_pid = ?,"
                 " owner_created = ?, seen = ? WHERE number = ?",
@@ -266,6 +278,9 @@ class RunStore:
             tags=json.loads(row["tags"]) if "tags" in row.keys() else [],  # noqa: SIM118 - a row is no dict
             folder=self.folder / run_id,
         )
+        if record.phase not in RUN_PHASES_ENDED and record.folder in _ends:
+            phase, error, ended = _ends[record.folder]
+            return replace(record, phase=phase, error=error, ended=ended)
         owner = Owner(host=row["owner_host"], pid=row["owner_pid"], created=row["owner_created"])
         if record.phase not in RUN_PHASES_ENDED and owner.is_gone(seen=row["seen"]):
             why = f"The notebook kernel that ran it (process {owner.pid} on {owner.host}) is gone: it was stopped, restarted or died."
