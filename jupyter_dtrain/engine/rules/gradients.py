@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..exchange import weigh
+from ..exchange import nothing_of, weigh
 from ..placements import GlobalTensor, Partial, Placement, Shard, part_of, place, source_of
 from ..starts import start_at
 from .dispatch import Rules, at
@@ -119,4 +119,4 @@ def _part_of_start(rules: Rules, output: torch.Tensor, start: torch.Tensor | Non
     placement = output.placement
     if isinstance(placement, Partial):
         return start if placement.weight is None else weigh(start, placement.weight)
-    return start if placement.counts else torch.zeros_like(start)
+    return start if placement.counts else nothing_of(start)

@@ -120,6 +120,8 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         if not asks:
             complete = int(whole) == target.numel() // (placement.loaded.stop - placement.loaded.start) * placement.total
             rules.without_ignored[ignored] = rules.without_ignored.get(ignored, 0) + 1 if complete else -(2**31)
+            if complete:
+                return place(func(*args, **kwargs), Partial.mean(placement.share))
         result = func(*args, **{**kwargs, "reduction": "sum"}) / whole
         return place(result if placement.counts else nothing_of(result), Partial())
 

@@ -25,6 +25,7 @@ for i, (x, y) in enumerate(bar):
     print(y, y[0], x[-1, 0], len(x), x.size(), list(x.shape), x.ndim, x.numel())
     print(f"{loss:.4f} {loss.item():8.3f} {pred[0].item():.3f} {i:02d}", loss.dtype, pred.shape, "%.3f" % loss)
     print("any", (y > 3).any(), "all", bool((y >= 0).all()), "max", int(y.max()), y.tolist(), x.sum(0).numpy())
+    print(nn.functional.cross_entropy(torch.cat([pred, -pred], 1), y % 2), nn.functional.nll_loss(torch.cat([pred, -pred], 1), y % 2))
     kept.append(pred.detach())
     copies.append(copy.deepcopy(x))
     metrics.setdefault("loss", []).append(loss.detach())
