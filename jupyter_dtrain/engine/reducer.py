@@ -64,6 +64,8 @@ class Reducer:
             self._empty_slot()  # it would keep the memory of a bucket that is built anew
         reducer = self._ddp.reducer
         reducer._rebuild_buckets()
+        if self.may_lack_leaves:
+            reducer._reset_state()  # passes of other reducers have marked as reached those of the leaves that they came to
         if value is not None and self._slot is not None:
             # A search for leaves that are not reached begins behind a root: the slot itself would be none.
             roots.append(self._slot.view(value.shape) if self.may_lack_leaves or value.dim() else self._slot)
