@@ -41,7 +41,7 @@ def salvaged(keeper: SnapshotKeeper, task: Task) -> Outcome | None:
     held = keeper.blobs(newest)
     blobs = BlobFolder(task.blob_folder, held.path)
     for key in snapshot.parcel.keys:
-        blobs.write(key, held.open(key))
+        blobs.store(key, held.open(key))
     return Outcome(
         rank=0,
         failure=None,

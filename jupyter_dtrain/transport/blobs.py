@@ -113,7 +113,7 @@ class BlobFolder:
             keys = [own.get(_place(buffer)) or next(hashes) for buffer in buffers]
             try:
                 if on_progress is None:
-                    list(mapped(self._write_here, keys, buffers))
+                    list(mapped(self.write, keys, buffers))
                 else:
                     self._write_telling(keys, buffers, on_progress)
             except OSError as error:
@@ -127,9 +127,7 @@ class BlobFolder:
         total = sum(map(bytes_of, self.missing(set(keys))))
         written: list[int] = []
         with _pool() as pool:
-            writing = [
-                pool.submit(self._write_here, key, buffer, on_written=written.append) for key, buffer in zip(keys, buffers, strict=True)
-            ]
+            writing = [pool.submit(self.write, key, buffer, on_written=written.append) for key, buffer in zip(keys, buffers, strict=True)]
             while (
                 total and wait(writing, INTERVAL, FIRST_EXCEPTION).not_done and not any(one.done() and one.exception() for one in writing)
             ):
@@ -184,7 +182,7 @@ class BlobFolder:
     def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
         try:
             for key, buffer in zip(keys, buffers, strict=True):
-                self.write(key, buffer)
+                self.store(key, buffer)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -202,18 +200,18 @@ class BlobFolder:
     def put(self, buffer: memoryview) -> str:
         """Store one buffer and return its key."""
         key = key_of(buffer)
-        self.write(key, buffer)
+        self.store(key, buffer)
         return key
 
-    def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
-        """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
+    def store(self, key: str, buffer: memoryview) -> None:
+        """Do what :meth:`write` does, on the disk if there is no room here and a disk is at hand."""
         try:
-            self._write_here(key, buffer, durable=durable, on_written=on_written)
+            self.write(key, buffer)
         except OSError as error:
             overflow = self.path / OVERFLOW
             if error.errno != errno.ENOSPC or not overflow.is_dir():
                 raise
-            write_whole(overflow / key, buffer, durable=durable, on_written=on_written)
+            write_whole(overflow / key, buffer)
             self._link(overflow.resolve() / key)
 
     def _link(self, file: Path) -> None:
@@ -221,9 +219,8 @@ class BlobFolder:
         with suppress(FileExistsError):  # another process was faster
             (self.path / file.name).symlink_to(file)
 
-    def _write_here(
-        self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
+        """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
         target = self.path / key
         try:
             os.utime(target)  # the least recently used go first
