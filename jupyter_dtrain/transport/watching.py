@@ -4,6 +4,9 @@ Linux can note the first write to a page (``userfaultfd`` with asynchronous writ
 (``PAGEMAP_SCAN``), from version 6.7 on. To ask takes less than a millisecond for 1 GB, a comparison hundreds of them; the first write
 to a watched page takes half a microsecond more. Elsewhere, and where a sandbox does not allow it, nothing is known.
 
+Pages at the ends of a range may hold other things as well, which are written to all the time. So only the whole pages of a range are
+watched, and what lies before and behind them is kept to be compared.
+
 Only memory that is the process's own is watched: shared memory and files can be written by others, which leaves no note. Nor does a device
 leave one that writes to memory pinned with ``cudaHostRegister``; what PyTorch pins is no memory of the process's own in this sense.
 
@@ -60,7 +63,8 @@ class Watch:
     _all: ClassVar[WeakSet[Watch]] = WeakSet()
 
     def __init__(self, range_: Range) -> None:
-        self._range = _pages(*range_)
+        self._range, self._ends = _pages(*range_)
+        self._bytes_at_ends: list[bytes] = []
         self._is_watched = False
 
     @classmethod
@@ -79,15 +83,24 @@ class Watch:
 
     def _begin(self, descriptor: int, own: list[Range]) -> None:
         first, length = self._range
-        if any(begin <= first and first + length <= end for begin, end in own):
+        if length > 0 and any(begin <= first and first + length <= end for begin, end in own):
             with suppress(OSError):  # it stays without
                 _ask(descriptor, UFFDIO_REGISTER, "4Q", first, length, UFFDIO_REGISTER_MODE_WP, 0)
                 _ask(descriptor, UFFDIO_WRITEPROTECT, "3Q", first, length, UFFDIO_WRITEPROTECT_MODE_WP)
+                self._bytes_at_ends = _bytes_of(self._ends)
                 self._is_watched = True
 
     def is_unwritten(self) -> bool:
         """Return whether nothing has been written there; False where that is not known, and ever after it was."""
-        self._is_watched = self._is_watched and _descriptor() is not None and not _has_notes(*self._range)
+        try:
+            self._is_watched = (
+                self._is_watched
+                and _descriptor() is not None
+                and not _has_notes(*self._range)
+                and self._bytes_at_ends == _bytes_of(self._ends)
+            )
+        except OSError:  # it has been freed meanwhile
+            self._is_watched = False
         return self._is_watched
 
     def end(self) -> None:
@@ -103,18 +116,24 @@ def _has_notes(first: int, length: int) -> bool:
     as_they_were = (ctypes.c_uint64 * 3)()  # the first such pages that follow each other: beginning, end, what they are
     where = (first, first + length, 0, ctypes.addressof(as_they_were), 1, 0)
     categories = (PAGE_IS_WRITTEN, PAGE_IS_WRITTEN, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)  # inverted, all of, any of, told
-    try:
-        with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
-            found = _ask(pages.fileno(), PAGEMAP_SCAN, "12Q", 96, PM_SCAN_CHECK_WPASYNC, *where, *categories)
-    except OSError:
-        return True
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
+        found = _ask(pages.fileno(), PAGEMAP_SCAN, "12Q", 96, PM_SCAN_CHECK_WPASYNC, *where, *categories)
     return found != 1 or (as_they_were[0], as_they_were[1]) != (first, first + length)
 
 
-def _pages(address: int, num_bytes: int) -> Range:
-    """Return the range of whole pages around one."""
-    first = address // mmap.PAGESIZE * mmap.PAGESIZE
-    return first, -(-(address + num_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE - first
+def _pages(address: int, num_bytes: int) -> tuple[Range, list[Range]]:
+    """Return the whole pages of a range (without a length if it has none), and what lies before and behind them."""
+    end = address + num_bytes
+    first, last = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last <= first:
+        return (address, 0), [(address, num_bytes)]
+    return (first, last - first), [(address, first - address), (last, end - last)]
+
+
+def _bytes_of(ranges: Sequence[Range]) -> list[bytes]:
+    """Return what lies there, or raise an OSError where nothing does."""
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        return [os.pread(memory.fileno(), length, first) for first, length in ranges]
 
 
 def _descriptor() -> int | None:

@@ -45,6 +45,30 @@ def test_a_write_is_seen_wherever_it_is(memory, where):
 
 
 @tells
+def test_what_lies_in_the_same_pages_may_be_written_to(memory):
+    data = memory[100 : LENGTH // 2 - 100]
+    (watch,) = Watch.over([place(data)])
+    memory[:100] = 3
+    memory[LENGTH // 2 - 100 :] = 3
+    assert watch.is_unwritten()
+
+
+@tells
+@pytest.mark.parametrize("where", [0, 4000, 5000, -5000, -4000, -1])
+def test_a_write_is_seen_in_pages_that_hold_other_things_too(memory, where):
+    data = memory[100 : LENGTH // 2 - 100]
+    (watch,) = Watch.over([place(data)])
+    assert watch.is_unwritten()
+    data[where] = 2
+    assert not watch.is_unwritten()
+
+
+def test_less_than_a_page_is_not_watched(memory):
+    (watch,) = Watch.over([place(memory[100 : mmap.PAGESIZE])])
+    assert not watch.is_unwritten()
+
+
+@tells
 def test_what_the_system_itself_writes_is_seen(memory):
     (watch,) = Watch.over([place(memory)])
     with tempfile.TemporaryFile() as file:
@@ -73,6 +97,16 @@ def test_memory_that_was_freed_and_is_another_now_counts_as_written():
     mapped.close()
     others = [own() for _ in range(4)]
     assert address in [np.frombuffer(other, np.uint8).ctypes.data for other in others], "one of them has its place"
+    assert not watch.is_unwritten()
+
+
+@tells
+def test_memory_of_which_the_end_alone_was_freed_counts_as_written():
+    mapped = own()
+    address = np.frombuffer(mapped, np.uint8).ctypes.data
+    (watch,) = Watch.over([(address, LENGTH - 100)])
+    assert watch.is_unwritten()
+    mapped.resize(LENGTH - mmap.PAGESIZE)
     assert not watch.is_unwritten()
 
 
