@@ -22,16 +22,16 @@ from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from jupyter_dtrain.engine.collectives import reducer_group
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.conventions import Conventions
-from jupyter_dtrain.engine.notes import Notes
-from jupyter_dtrain.engine.observe import Observer
-from jupyter_dtrain.engine.placements import Shard, place
-from jupyter_dtrain.engine.process_group import LOOPBACK, ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.shares import share_of
+from jupyter_dtrain.engine.observing.notes import Notes
+from jupyter_dtrain.engine.observing.observe import Observer
+from jupyter_dtrain.engine.ranks.collectives import reducer_group
+from jupyter_dtrain.engine.ranks.process_group import LOOPBACK, ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
+from jupyter_dtrain.engine.view.placements import Shard, place
+from jupyter_dtrain.engine.view.shares import share_of
 
 ROUNDS = 15
 STEPS = 20

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from .cluster import channel
 from .engine import worker
-from .engine.link import CONTROL_MESSAGE
-from .engine.shown import Count
 from .engine.task import Task
+from .engine.telling.link import CONTROL_MESSAGE
+from .engine.telling.shown import Count
 from .errors import ProtocolError
 from .group import Group
 from .interrupts import Interrupts

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from .capture.pickling import Packed
-from .engine.file_log import go_on_from
 from .engine.task import Outcome, Resume, Task
+from .engine.written.file_log import go_on_from
 from .engines import Engines
 from .errors import CheckpointError, ClusterError, StoreError, UsageError
 from .execution import Output

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..room import ON_DEVICE, advice_for, gibibytes
 from .event_loop import CellLoop
-from .loops import Loops
+from .resuming.loops import Loops
 from .whose import is_ours
 
 _BROKEN = ("gloo", "nccl", "connection closed by peer", "connection with rank")

@@ -17,33 +17,33 @@ from ..capture.surroundings import Surroundings
 from ..capture.wandb_run import followed
 from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import from_parcel, to_parcel
+from .arriving.device_names import DeviceNames
+from .arriving.local_modules import LocalModules
+from .arriving.optimizers import connect_schedulers
+from .arriving.sent_modules import found_by_name
+from .arriving.stand_ins import known_by_names, namespaces_of
+from .arriving.warned import warnings_of_callers
 from .cell import Failure, describe, forget_frames, keep_text, run_cell
 from .control import Control, StopRun
-from .device_names import DeviceNames
-from .event_writers import event_writers
-from .extent import ExtentMeter
-from .file_log import FileLog
-from .link import Interrupts, look_like_a_notebook, output_of, shell_in
-from .local_modules import LocalModules
-from .logged import logged_at_home
-from .loops import Loops
-from .optimizers import connect_schedulers
-from .process_group import near
+from .observing.extent import ExtentMeter
 from .program import Program
+from .ranks.process_group import near
 from .reports import Reports
 from .rescue import Rescue
 from .results import Home
-from .rules.losses import CountTargets
+from .resuming.loops import Loops
 from .same_end import all_failed_alike
-from .sent_modules import found_by_name
-from .shown import Count, Shown
 from .snapshots import Snapshots
 from .staging import bytes_of_state
-from .stand_ins import known_by_names, namespaces_of
 from .task import Outcome, Task
-from .tracking_store import TrackingStore
+from .telling.link import Interrupts, look_like_a_notebook, output_of, shell_in
+from .telling.logged import logged_at_home
+from .telling.shown import Count, Shown
 from .training import Training
-from .warned import warnings_of_callers
+from .view.rules.losses import CountTargets
+from .written.event_writers import event_writers
+from .written.file_log import FileLog
+from .written.tracking_store import TrackingStore
 
 _modules = LocalModules()
 

@@ -20,14 +20,14 @@ from torch.nn.modules import batchnorm
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from .exchange import Exchange
-from .gradients import GradientSync
-from .loaders import SharedLoaders
-from .models import ModelCalls
+from .backward.gradients import GradientSync
+from .loading.loaders import SharedLoaders
+from .models.models import ModelCalls
 from .modules import registrations_counted
-from .placements import GlobalTensor
-from .scripting import scripting
 from .timing import BACKWARD, DATA, FORWARD, OPTIMIZER, Timing
+from .view.exchange import Exchange
+from .view.placements import GlobalTensor
+from .view.scripting import scripting
 
 _HOOKS_OF_MODULES = [f"register_{kind}_hook" for kind in ("forward", "forward_pre", "backward", "full_backward", "full_backward_pre")]
 

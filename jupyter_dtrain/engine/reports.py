@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import torch
 
 from ..protocol import Paused, RankStarted
-from .best import Best
-from .devices import DeviceSampler
-from .emit import Emitter
-from .link import publisher
-from .notes import Notes
-from .observe import Observer
-from .standing import standing
+from .observing.best import Best
+from .observing.notes import Notes
+from .observing.observe import Observer
 from .task import Task
+from .telling.devices import DeviceSampler
+from .telling.emit import Emitter
+from .telling.link import publisher
+from .telling.standing import standing
 from .timing import OUTSIDE, Counted, Timing
 
 _samplers: dict[str, DeviceSampler] = {}  # by device: they know what is slow to ask

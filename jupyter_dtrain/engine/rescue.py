@@ -16,11 +16,11 @@ from pathlib import Path
 
 from ..protocol import Homeward, Message
 from ..transport.whole import write_whole
+from .arriving.optimizers import is_stepping
 from .cell import Failure, interrupted_at
-from .emit import Emitter
-from .observe import Observer
-from .optimizers import is_stepping
+from .observing.observe import Observer
 from .task import Outcome
+from .telling.emit import Emitter
 
 LIMIT = timedelta(seconds=1)
 """Time for the cell to be out of an optimizer's step: what is half done is not taken home."""

@@ -16,7 +16,7 @@ from ..capture.baseline import Baseline
 from ..capture.copy_restore import Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
 from ..capture.reduction import bar_at_rest, forgets, is_progress_bar, itself
-from .placements import GlobalTensor
+from .view.placements import GlobalTensor
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from .cell import Failure
 from .control import Control
-from .process_group import near
+from .ranks.process_group import near
 
 _LIMIT = timedelta(seconds=2)  # for ranks that neither fail nor come to an exchange
 

@@ -37,18 +37,18 @@ from ..protocol import SnapshotTaken, StateSize
 from ..transport.blobs import BlobFolder
 from ..transport.whole import write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
-from .best import Best
 from .control import Control
-from .emit import Emitter
-from .file_log import FileLog
-from .loops import Loops
-from .notes import Notes
-from .observe import Observer
-from .positions import Position
+from .observing.best import Best
+from .observing.notes import Notes
+from .observing.observe import Observer
 from .results import Home
-from .shown import Count, Shown
+from .resuming.loops import Loops
+from .resuming.positions import Position
 from .staging import Staging, bytes_of_state
+from .telling.emit import Emitter
+from .telling.shown import Count, Shown
 from .training import Training
+from .written.file_log import FileLog
 
 UNASKED = 1 << 32
 """From here on, numbers are of snapshots that nobody has asked for."""

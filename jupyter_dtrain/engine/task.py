@@ -15,8 +15,8 @@ from ..options import Metric
 from ..transport.wire import Parcel
 from .cell import Failure
 from .conventions import Conventions
-from .process_group import Rendezvous
-from .shown import Count, Held
+from .ranks.process_group import Rendezvous
+from .telling.shown import Count, Held
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,34 +11,34 @@ from typing import Any
 import torch
 
 from .. import in_cell
-from . import cursors
-from .alone import Alone
-from .batches import placed
+from .backward.gradients import GradientSync
 from .control import Control
 from .conventions import Conventions
-from .cursors import CursorLog
-from .drawing import ModelDraws
-from .entropy import CommonEntropy
-from .exchange import Exchange
-from .file_log import FileLog
-from .files import OwnFiles
-from .global_view import GlobalView
-from .gradients import GradientSync
-from .inputs import InputShares
+from .drawing.drawing import ModelDraws
+from .drawing.entropy import CommonEntropy
+from .drawing.randomness import LoadingStream, ModelStream
 from .instrument import instrumented
-from .living import workers_ended
-from .loaders import SharedLoaders
-from .models import ModelCalls
+from .loading import cursors
+from .loading.batches import placed
+from .loading.cursors import CursorLog
+from .loading.living import workers_ended
+from .loading.loaders import SharedLoaders
+from .loading.streams import Streams
+from .models.inputs import InputShares
+from .models.models import ModelCalls
 from .modules import outermost
-from .normalization import GlobalNormalization
-from .notes import Notes
-from .observe import Observer
-from .placements import GlobalTensor, Partial, Shard, part_of, place
-from .randomness import LoadingStream, ModelStream
-from .shares import Share, Shares
-from .streams import Streams
+from .observing.notes import Notes
+from .observing.observe import Observer
 from .timing import COMMUNICATION, Timing
-from .turns import Turns
+from .view.alone import Alone
+from .view.exchange import Exchange
+from .view.global_view import GlobalView
+from .view.normalization import GlobalNormalization
+from .view.placements import GlobalTensor, Partial, Shard, part_of, place
+from .view.shares import Share, Shares
+from .view.turns import Turns
+from .written.file_log import FileLog
+from .written.files import OwnFiles
 
 
 class Training:

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import FrameType
 
 _LIBRARIES = frozenset(("site-packages", "dist-packages", "lib-dynload", Path(unittest.__file__).parents[1].name))
-_OURS = str(Path(__file__).parents[1])
+OURS = str(Path(__file__).parents[1])
+"""The folder of this project's code."""
 
 
 def is_ours(filename: str) -> bool:
     """Return whether a file is this project's, or the one by which it takes the places of others' functions."""
-    return filename.startswith(_OURS) or filename.endswith("unittest/mock.py")
+    return filename.startswith(OURS) or filename.endswith("unittest/mock.py")
 
 
 def users_line() -> tuple[str, int] | None:
@@ -36,7 +37,7 @@ def users_frames() -> Iterator[FrameType]:
 @cache
 def is_users(filename: str) -> bool:
     """Return whether a file is the user's own: neither a library's nor this project's."""
-    return not filename.startswith((_OURS, "<frozen", "<string>")) and not _LIBRARIES.intersection(Path(filename).parts)
+    return not filename.startswith((OURS, "<frozen", "<string>")) and not _LIBRARIES.intersection(Path(filename).parts)
 
 
 def is_users_module(name: str) -> bool:

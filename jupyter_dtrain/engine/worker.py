@@ -15,17 +15,17 @@ import torch
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from ..capture.registries import left_afterwards
+from .arriving.optimizers import is_stepping
 from .cell import describe, forget_frames
 from .cell_run import CellRun
 from .control import Control
 from .idle import Idle
-from .link import Interrupts, commands_to
-from .optimizers import is_stepping
-from .process_group import ProcessGroup, Rendezvous
 from .program import Program
+from .ranks.process_group import ProcessGroup, Rendezvous
 from .reports import Reports
 from .rescue import Rescue, leave_outcome, rescue_file
 from .task import Outcome, Task
+from .telling.link import Interrupts, commands_to
 
 _group = ProcessGroup()
 _idle = Idle()

@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..cluster.cluster import EngineCluster
-from ..engine.file_log import cut_back, go_on_from
 from ..engine.task import Resume, Task
+from ..engine.written.file_log import cut_back, go_on_from
 from ..errors import UsageError
 from ..execution import Execution, Output
 from ..group import Group

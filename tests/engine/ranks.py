@@ -27,9 +27,9 @@ import torch.distributed as dist
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.conventions import Conventions
-from jupyter_dtrain.engine.notes import Notes
-from jupyter_dtrain.engine.observe import Observer
-from jupyter_dtrain.engine.process_group import ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.observing.notes import Notes
+from jupyter_dtrain.engine.observing.observe import Observer
+from jupyter_dtrain.engine.ranks.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 

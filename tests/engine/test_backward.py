@@ -9,8 +9,9 @@ from unittest import mock
 
 import pytest
 
-from jupyter_dtrain.engine import collectives, exchange
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.ranks import collectives
+from jupyter_dtrain.engine.view import exchange
 from tests.engine.ranks import Run, run_notebook, run_plain
 
 BASE = """

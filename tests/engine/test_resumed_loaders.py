@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.conventions import Conventions
-from jupyter_dtrain.engine.loops import Loops
-from jupyter_dtrain.engine.notes import Notes
-from jupyter_dtrain.engine.observe import Observer
+from jupyter_dtrain.engine.observing.notes import Notes
+from jupyter_dtrain.engine.observing.observe import Observer
+from jupyter_dtrain.engine.resuming.loops import Loops
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 from tests.engine.ranks import models_in

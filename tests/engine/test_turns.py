@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from jupyter_dtrain.engine import turns
+from jupyter_dtrain.engine.view import turns
 from tests.engine.ranks import RankError, Run, run_notebook, run_plain
 
 SETUP = """

@@ -18,8 +18,8 @@ from jupyter_dtrain.capture.copy_restore import Contents, items_of, restore
 from jupyter_dtrain.capture.pickling import Packer, Unpacker
 from jupyter_dtrain.capture.texts import sources_of
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.loops import Loops
-from jupyter_dtrain.engine.positions import Position
+from jupyter_dtrain.engine.resuming.loops import Loops
+from jupyter_dtrain.engine.resuming.positions import Position
 
 Around = Callable[[Loops, dict[str, Any]], AbstractContextManager[Any]]
 _HIDDEN = ("__builtins__", "__name__")

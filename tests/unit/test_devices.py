@@ -15,8 +15,8 @@ import pytest
 
 from jupyter_dtrain.cluster import devices
 from jupyter_dtrain.cluster.devices import plan_devices
-from jupyter_dtrain.engine import devices as use_of_devices
-from jupyter_dtrain.engine.devices import DeviceSampler
+from jupyter_dtrain.engine.telling import devices as use_of_devices
+from jupyter_dtrain.engine.telling.devices import DeviceSampler
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import ClusterOptions
 

@@ -7,8 +7,8 @@ import weakref
 
 import torch
 
-from jupyter_dtrain.engine.observe import Observer
-from jupyter_dtrain.engine.shares import Share
+from jupyter_dtrain.engine.observing.observe import Observer
+from jupyter_dtrain.engine.view.shares import Share
 from jupyter_dtrain.protocol import Progress, Steps
 
 

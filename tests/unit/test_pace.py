@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.extent import fraction_done
-from jupyter_dtrain.engine.loops import Loops
+from jupyter_dtrain.engine.observing.extent import fraction_done
+from jupyter_dtrain.engine.resuming.loops import Loops
 from jupyter_dtrain.runs.pace import Pace
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jupyter_dtrain.engine.cell import Failure
-from jupyter_dtrain.engine.observe import Observer
+from jupyter_dtrain.engine.observing.observe import Observer
 from jupyter_dtrain.engine.rescue import Rescue, rescue_file
 from jupyter_dtrain.engine.task import Outcome
 

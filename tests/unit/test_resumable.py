@@ -13,8 +13,8 @@ import torch
 from jupyter_dtrain.capture.pickling import Packer, Unpacker
 from jupyter_dtrain.capture.texts import sources_of
 from jupyter_dtrain.engine.cell import describe, run_cell
-from jupyter_dtrain.engine.jump import JumpFailed
-from jupyter_dtrain.engine.loops import Loops
+from jupyter_dtrain.engine.resuming.jump import JumpFailed
+from jupyter_dtrain.engine.resuming.loops import Loops
 from tests.unit.resuming import Run, plain, resumed, watched
 
 SETUP = """

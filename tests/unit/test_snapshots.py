@@ -17,13 +17,13 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from jupyter_dtrain.capture.pickling import Unpacker
 from jupyter_dtrain.engine import snapshots
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.notes import Notes
-from jupyter_dtrain.engine.observe import Observer
-from jupyter_dtrain.engine.positions import FramePosition, Position
+from jupyter_dtrain.engine.observing.notes import Notes
+from jupyter_dtrain.engine.observing.observe import Observer
 from jupyter_dtrain.engine.results import Home
-from jupyter_dtrain.engine.shown import Shown
+from jupyter_dtrain.engine.resuming.positions import FramePosition, Position
 from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
+from jupyter_dtrain.engine.telling.shown import Shown
 from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
 from jupyter_dtrain.transport.blobs import SMALLEST, BlobFolder
 from jupyter_dtrain.transport.wire import from_parcel

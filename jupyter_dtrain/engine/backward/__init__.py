@@ -1,0 +1,1 @@
+"""Backward passes: the gradients of the global batch, on every rank."""

@@ -1,0 +1,157 @@
+"""PyTorch's own reducer for a set of leaves of a graph, which may be parameters of several models or of none."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..ranks.collectives import reducer_group
+from ..ranks.process_group import near
+from ..view.exchange import Exchange
+from ..view.placements import GlobalTensor
+from .leaf_hooks import hooks_set_aside
+
+
+class Reducer:
+    """PyTorch's reducer for one set of leaves.
+
+    Parameters
+    ----------
+    leaves : list of Tensor
+        In an order that all ranks agree on.
+    slot : Tensor, optional
+        One more, of a single number, in which the value of the loss travels.
+    sparse : container of int
+        Ids of leaves whose gradients are sparse.
+    complete : bool
+        Whether this rank's backward pass reaches all of them.
+
+    Attributes
+    ----------
+    may_lack_leaves : bool
+        Whether it looks for leaves that a backward pass does not reach.
+    """
+
+    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None, *, sparse: Container[int], complete: bool) -> None:
+        # A reducer that looks for unused parameters costs a walk of the graph and one more collective per pass: ranks
+        # take the cheaper one where the first pass reaches every leaf on all of them.
+        agreed = torch.tensor([0 if complete else 1])
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        self._slot = slot
+        self._holder: weakref.ref[torch.Tensor] | None = None  # of the value that lies in the slot
+        self.may_lack_leaves = bool(agreed.item())
+        self._leaves = leaves if slot is None else [*leaves, slot]
+        self._ddp = DistributedDataParallel(
+            _Leaves(self._leaves, sparse),
+            process_group=reducer_group(),
+            init_sync=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self.may_lack_leaves,
+        ).eval()  # no model that is in training, when the cell evaluates its own
+        if any(id(leaf) in sparse for leaf in leaves):
+            # It looks at the types that a function states, which a lambda does not.
+            self._ddp.register_comm_hook(self._ddp.process_group, lambda group, bucket: _averaged(group, bucket))
+
+    def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
+        """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
+        if value is not None:
+            self._empty_slot()  # it would keep the memory of a bucket that is built anew
+        reducer = self._ddp.reducer
+        reducer._rebuild_buckets()
+        if self.may_lack_leaves:
+            reducer._reset_state()  # passes of other reducers have marked as reached those of the leaves that they came to
+        if value is not None and self._slot is not None:
+            # A search for leaves that are not reached begins behind a root: the slot itself would be none.
+            roots.append(self._slot.view(value.shape) if self.may_lack_leaves or value.dim() else self._slot)
+            gradients.append(value)
+        reducer.prepare_for_backward(roots if self.may_lack_leaves else [])
+
+    def give(self, tensor: torch.Tensor) -> None:
+        """Let `tensor`, whose parts were the slot's, have what has come of them."""
+        assert self._slot is not None
+        assert self._slot.grad is not None
+        Exchange.know(tensor, self._slot.grad)  # where it lies in the bucket
+        self._holder = weakref.ref(tensor)
+
+    def _empty_slot(self) -> None:
+        assert self._slot is not None
+        holder = None if self._holder is None else self._holder()
+        if isinstance(holder, GlobalTensor) and (value := Exchange.known(holder)) is not None:
+            Exchange.know(holder, value.clone())
+        self._slot.grad = self._holder = None
+
+    def settle_layout(self, backward: Callable[..., None]) -> None:
+        """Take the layout of the buckets from a backward pass over nothing, not from the first that comes along.
+
+        The order in which more than two ranks' parts are added up depends on the layout. A run that goes on from a snapshot has new
+        reducers, and is to add up as before.
+        """
+        if near() is not None:
+            return  # there it is the order of the ranks
+        if any(isinstance(module, nn.Embedding) for _, module in self._ddp.module.named_modules()):
+            return  # sparse gradients have no layout
+        before = [(leaf, leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in self._leaves]
+        with torch.enable_grad():
+            roots = [leaf.reshape(-1)[:1].sum() for leaf in self._leaves]
+        self._ddp.reducer.prepare_for_backward([])
+        with hooks_set_aside(self._leaves):
+            backward(roots, [torch.zeros_like(root) for root in roots])
+        for leaf, gradient, values in before:
+            leaf.grad = gradient
+            if gradient is not None and values is not None:
+                gradient.copy_(values)  # the reducer has made it a view of its bucket
+
+
+def _averaged(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket's gradients. PyTorch itself divides them in place, and sparse ones of two leaves may share their values."""
+    mean = bucket.buffer() / group.size()
+    return group.allreduce([mean], dist.AllreduceOptions()).get_future().then(lambda done: done.value()[0])
+
+
+class _Leaves(nn.Module):
+    """Leaf tensors, registered or not, in the place where DistributedDataParallel looks for parameters.
+
+    Parameters
+    ----------
+    leaves : sequence of Tensor
+    sparse : container of int
+        Ids of those whose gradients are sparse.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], sparse: Container[int]) -> None:
+        super().__init__()
+        self._leaves = tuple(leaves)
+        self._sparse = sparse
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for index, leaf in enumerate(self._leaves):
+            yield f"leaf_{index}", leaf  # type: ignore[misc]
+
+    def named_modules(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Module]]:
+        """Yield a module for each leaf if some are sparse: an embedding is what tells DistributedDataParallel of a sparse gradient."""
+        if not any(id(leaf) in self._sparse for leaf in self._leaves):
+            yield "", self
+            return
+        for index, leaf in enumerate(self._leaves):
+            yield f"module_{index}", (_SparseLeaf if id(leaf) in self._sparse else _Leaf)(leaf)
+
+
+class _Leaf(nn.Module):
+    def __init__(self, leaf: torch.Tensor) -> None:
+        super().__init__()
+        self._leaf = leaf
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        yield "leaf", self._leaf  # type: ignore[misc]
+
+
+class _SparseLeaf(_Leaf, nn.Embedding):
+    def __init__(self, leaf: torch.Tensor) -> None:
+        nn.Embedding.__init__(self, 0, 0, sparse=True)
+        self._leaf = leaf

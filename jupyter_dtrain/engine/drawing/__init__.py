@@ -1,0 +1,1 @@
+"""What is drawn at random, drawn as one process would draw it."""

@@ -1,0 +1,1 @@
+"""The batches of data loaders: each rank its part, in the order of one process, from any place on."""

@@ -1,0 +1,123 @@
+"""Batches of a collate function of the user's: where the samples are in them, and whether a rank may load its own alone.
+
+What such a function makes of a part of the samples need not be a part of what it makes of all: it pads to the longest, mixes
+samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, ranks load
+and collate their own samples from then on, and check for every batch that they have padded alike. Otherwise every rank
+collates the whole batch, as one process would, and keeps its part; and where even that cannot be cut (texts joined end to
+end), every rank computes on all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ...capture.bundle import RandomState
+from ..drawing.randomness import generators_in, set_state, state_of
+from ..view.shares import Share
+from .batches import Layout, Path, UnknownBatch, compared, cut, length_of, shapes_of
+
+Agree = Callable[[Any], list[Any]]
+
+
+class CutAfterLoading(Exception):
+    """Batches of this loader have to be collated whole."""
+
+
+class Collation:
+    """What is known of one loader's batches.
+
+    Parameters
+    ----------
+    loader : DataLoader
+    share : callable
+        Returns the rank's share of a batch of a given size.
+    agree : callable
+        Returns all ranks' values of what is given. A collective.
+    whole_draws : bool
+        Whether each rank is to collate all of a batch where samples are loaded or collated with random numbers.
+
+    Attributes
+    ----------
+    is_whole : bool
+        Each rank collates all of a batch.
+    draws : bool
+        It does so because random numbers are drawn.
+    """
+
+    def __init__(self, loader: DataLoader[Any], share: Callable[[int], Share], agree: Agree, *, whole_draws: bool) -> None:
+        self._dataset, self._collate = loader.dataset, loader.collate_fn
+        self._generators = generators_in((loader.dataset, loader.collate_fn))
+        self._share, self._agree, self._whole_draws = share, agree, whole_draws
+        self._layout: Layout | None = None
+        self.is_whole = self.draws = False
+
+    def own(self, batch: Any, share: Share, indices: Sequence[Any]) -> tuple[Any, Share, Layout]:
+        """Return the rank's part of a batch, which it has loaded alone, and where its samples are.
+
+        Raises
+        ------
+        CutAfterLoading, UnknownBatch
+            At the first batch: the others must be loaded whole, or are not to be split.
+        """
+        if self._layout is None:
+            self._learn(share, indices)
+            if self.is_whole:
+                raise CutAfterLoading
+        assert self._layout is not None
+        if not self.is_whole:
+            shapes = self._agree(shapes_of(batch, self._layout))
+            self.is_whole = any(other != shapes[0] for other in shapes)
+        if self.is_whole:  # for what is left of this iteration, which has loaded parts; the next one loads whole batches
+            batch = cut(self._collate(self._fetch(indices)), share.loaded, self._layout)
+        return batch, share, self._layout
+
+    def of_whole(self, batch: Any) -> tuple[Any, Share, Layout]:
+        """Return the rank's part of a whole batch, and where its samples are."""
+        assert self._layout is not None
+        total = length_of(batch, self._layout)
+        if total is None:
+            raise UnknownBatch(type(batch).__name__)
+        share = self._share(total)
+        return cut(batch, share.loaded, self._layout), share, self._layout
+
+    def _learn(self, share: Share, indices: Sequence[Any]) -> None:
+        found: dict[Path, tuple[list[int | str], bool]] | None = None
+        drew = bool(self._generators)
+        if share.loaded.stop - share.loaded.start < share.total:
+            random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
+            samples = self._fetch(indices)
+            whole, part = self._collate(list(samples)), self._collate(samples[share.loaded])
+            found = compared(whole, part, share.total, share.loaded)
+            drew |= not RandomState.now().equals(random_state)
+            random_state.set()
+            for generator, state in zip(self._generators, states, strict=True):
+                set_state(generator, state)
+        of_ranks, drawn = zip(*self._agree((found, drew)), strict=True)
+        layout: dict[Path, Any] = {}
+        if any(other is None or list(other) != list(of_ranks[0]) for other in of_ranks):
+            raise UnknownBatch("structure of its own")
+        for path in of_ranks[0]:
+            possible = [kind for kind in of_ranks[0][path][0] if all(kind in other[path][0] for other in of_ranks)]
+            if not possible:
+                raise UnknownBatch("tensor without a row per sample")
+            layout[path] = possible[0]
+            self.is_whole |= not all(other[path][1] for other in of_ranks)
+        if not any(isinstance(kind, int) for kind in layout.values()) and "entries" not in layout.values():
+            raise UnknownBatch("structure of its own")
+        self._layout = layout
+        self.draws = self._whole_draws and any(drawn)
+        self.is_whole |= self.draws
+
+    def _fetch(self, indices: Sequence[Any]) -> list[Any]:
+        fetch = getattr(self._dataset, "__getitems__", None)
+        samples: list[Any] = fetch(list(indices)) if fetch else [self._dataset[index] for index in indices]
+        return samples
+
+
+def is_default(loader: DataLoader[Any]) -> bool:
+    """Return whether samples are put together by PyTorch's own function, along dim 0."""
+    return loader.collate_fn is torch.utils.data.default_collate

@@ -1,0 +1,113 @@
+"""A model as it was before a call that is made again, or only to learn from."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parametrize
+
+from ..drawing.randomness import ModelStream, TorchState
+from ..modules import uses_names
+from ..view.placements import GlobalTensor
+
+_MEMBERS = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+class Before:
+    """A model before its first call, to make that call again."""
+
+    def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
+        self._attributes: list[tuple[nn.Module, dict[str, Any], list[tuple[dict[str, Any], dict[str, Any]]]]] = [
+            (child, dict(child.__dict__), [(child.__dict__[name], dict(child.__dict__[name])) for name in _MEMBERS])
+            for child in module.modules()
+            if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
+        ]
+        # What is written past PyTorch's count (`weight.data.copy_()`) is seen by comparing, where the code has a word of it.
+        writes = may_write(module)
+        self._parameters = [(p, p._version, p.detach().clone() if writes else None) for p in module.parameters()]
+        self._buffers = [
+            (buffer, buffer._version, buffer.clone(), not isinstance(child, _NormBase))
+            for child in module.modules()
+            for buffer in child.buffers(recurse=False)
+            if not isinstance(buffer, GlobalTensor)
+        ]
+        self._parametrized = dict(parametrize._cache)  # of `with parametrize.cached():`
+        self._stream = stream
+        self._random = None if stream is None else stream.other
+        self._cell_random = TorchState.now()
+        self._python_random = random.getstate()
+        self._numpy_random = np.random.get_state()
+
+    def drop_hooks(self) -> None:
+        """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
+        for child, _, _ in self._attributes:
+            child.__dict__["_forward_hooks"] = OrderedDict()
+
+    def written(self) -> bool:
+        """Return whether the call has written to a parameter or to a buffer; those of normalization layers are theirs."""
+        buffers = ((buffer, version, value) for buffer, version, value, counts in self._buffers if counts)
+        return any(
+            tensor._version != version or (value is not None and not _same(tensor, value))
+            for tensor, version, value in (*buffers, *self._parameters)
+        )
+
+    def restore(self) -> None:
+        """Undo what the call has done to the model and to random streams."""
+        for child, attributes, held in self._attributes:
+            child.__dict__.clear()
+            child.__dict__.update(attributes)
+            for members, before in held:
+                members.clear()
+                members.update(before)
+        with torch.no_grad():
+            for parameter, _, value in self._parameters:
+                if value is not None and not _same(parameter, value):
+                    parameter.data.copy_(value)
+            for buffer, version, value, counts in self._buffers:
+                if buffer.shape != value.shape:
+                    buffer.resize_(value.shape)  # an observer's are empty until its first call
+                if counts and buffer._version != version:
+                    buffer.copy_(value)
+                elif not torch.equal(buffer, value):
+                    buffer.data.copy_(value)  # normalization writes without counting, in scripted modules too, and so does this
+        parametrize._cache.clear()  # else the call is made again with weights of this one, and without its power iterations
+        parametrize._cache.update(self._parametrized)
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Let random streams begin where they were, so that a call takes the ways of the other."""
+        if self._stream is not None and self._random is not None:
+            self._stream.other = self._random
+        self._cell_random.set()
+        random.setstate(self._python_random)
+        np.random.set_state(self._numpy_random)
+
+
+def may_write(model: nn.Module) -> bool:
+    """Return whether code in `model` that is not PyTorch's own has a word of writing into tensors."""
+    return uses_names(model, lambda names: any(name in _WRITING or (name.endswith("_") and not name.startswith("_")) for name in names))
+
+
+_WRITING = frozenset(("data", "no_grad"))
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    left = left.detach()
+    if left.shape != right.shape:
+        return False
+    return torch.equal(left, right) or (left.is_floating_point() and torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))

@@ -1,0 +1,220 @@
+"""One call of a model on the rank's part of the batch.
+
+From the first call is learned whether the model can be given a part at all, and which rows of what it draws are whose. Its results are
+placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see `models`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ...capture.unwarned import unwarned
+from ..drawing.drawing import Drawing, ModelDraws
+from ..drawing.randomness import ModelStream
+from ..modules import uses_names
+from ..view.exchange import Exchange
+from ..view.global_view import GlobalView, NotPerSample
+from ..view.marked import MarkedNow, marked
+from ..view.normalization import GlobalNormalization
+from ..view.own_functions import must_be_whole
+from ..view.placements import Shard
+from .before import Before
+from .handed import Handed
+from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself
+
+FEWEST = 2
+"""Samples of a share that statistics can be taken of."""
+
+
+@dataclass(kw_only=True, eq=False)
+class PartCall:
+    """A call of a model on the rank's part of the batch.
+
+    Attributes
+    ----------
+    module : nn.Module
+    given : tuple
+        What the cell has called it with: arguments and keyword arguments.
+    own : tuple
+        The rank's part of that.
+    placement : Shard
+        Which part.
+    known : dict
+        The dims of the batch in what earlier calls have returned; empty: this is the first one.
+    own_call : callable
+        Calls the module itself with such arguments, with the rank's random stream.
+    view : GlobalView
+    stream : ModelStream, optional
+    draws : ModelDraws, optional
+    normalization : GlobalNormalization, optional
+        As of `ModelCalls`.
+    keeps : bool
+        Whether a module has kept a tensor.
+    refused : bool
+        Whether the model itself cannot be given a part; if not, it is in its results that a row per sample is missing.
+    """
+
+    module: nn.Module
+    given: Any
+    own: Any
+    placement: Shard
+    known: dict[Any, Any]
+    own_call: Callable[[Any], Any]
+    view: GlobalView
+    stream: ModelStream | None
+    draws: ModelDraws | None
+    normalization: GlobalNormalization | None
+    keeps: bool = False
+    refused: bool = False
+
+    def __post_init__(self) -> None:
+        self._handed = Handed(*self.own)
+        self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
+        learns = not self.known or (self.draws is not None and not self.draws.knows(self.module))
+        self._before = Before(self.module, self.stream) if learns else None
+
+    def result(self) -> Any:
+        """Return what the model returns, placed.
+
+        Raises
+        ------
+        NotPerSample
+            It is an open model. All is as it was before the call.
+        """
+        before, handed = self._before, self._handed
+        self.view.functions.enter(self.placement, is_first=before is not None)
+        if self.normalization is not None:
+            self.normalization.share = self.placement.share
+        try:
+            result, drawing = self._call_on_own() if before is None else self._first_call(before)
+            if isinstance(self.module, nn.RNNBase):
+                self.note_batch_dims(self.module, result)
+            if self.keeps or handed.kept() is None or self.view.functions.met.refused:
+                raise NotPerSample
+            result = handed.with_kept(result)
+            batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
+            one_more = self._call_with_one_more
+            placed = self.view.leave(result, self.placement, known=self.known, batch_dims=batch_dims, one_more=one_more)
+            if before is not None and self._mixes(result, drawing):
+                raise NotPerSample
+            return handed.keep(placed)
+        except NotPerSample:
+            handed.restore()
+            if before is not None:
+                before.restore()
+            raise
+        finally:
+            handed.widen()
+            self.view.functions.leave()
+            if self.normalization is not None:
+                self.normalization.share = None
+
+    def note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
+        """Note where the batch is in what a recurrent layer has returned."""
+        output, hidden = result
+        if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
+            return
+        self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
+        for state in hidden if isinstance(hidden, tuple) else (hidden,):
+            self._batch_dims[id(state)] = state, 1
+
+    def _call_on_own(self) -> tuple[Any, Drawing | None]:
+        self._handed.restore()
+        self._handed.narrow(self.view.own(self.placement))
+        with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
+            return self.own_call(self.own), drawing
+
+    def _first_call(self, before: Before) -> tuple[Any, Drawing | None]:
+        """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
+
+        Raises
+        ------
+        NotPerSample
+            It is an open model, on all ranks, or has marked what it was given.
+        """
+        result: Any = None
+        drawing: Drawing | None = None
+        failed = False
+        said = io.StringIO()
+        try:
+            with redirect_stdout(said):
+                result, drawing = self._call_on_own()
+        except Exception:
+            failed = True  # a module that refuses a part of a batch may take all of it
+        shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
+        # What a model prints is of the batch.
+        refuses = failed or self.keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result, self.view.functions.met))
+        self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
+        if self.refused:
+            raise NotPerSample
+        if drawing is not None and self.draws is not None:
+            drawn = [of_rank for _, of_rank, _ in of_ranks]
+            if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
+                before.restore()
+                self._batch_dims = {}
+                result, drawing = self._call_on_own()
+        if found := marked(self.given, self.own):
+            raise MarkedNow(found)
+        return result, drawing
+
+    def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
+        """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
+        again = Before(self.module, self.stream)
+        again.drop_hooks()
+        if self._before is not None:
+            self._before.rewind()
+        try:
+            values = pytree.tree_map(convert, self.given)
+            # Gradients are off, unless it takes some itself.
+            on = torch.is_grad_enabled() and uses_names(self.module, lambda names: "grad" in names)
+            with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned():
+                with mode or nullcontext():
+                    result = self.own_call(values)
+                return self._handed.with_kept(result)
+        finally:
+            again.restore()
+
+    def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
+        """Run the model on one sample more than the rank's."""
+        return self._call_to_learn(self.view.one_more(self.placement), mode)
+
+    def _mixes(self, result: Any, drawing: Drawing | None) -> bool:
+        """Return whether samples depend on each other in the model, on any rank. A collective where its code has a word of that.
+
+        `result` is what its first call has returned, and `drawing` what it has drawn.
+        """
+        if self.stream is None:
+            return False
+        if normalizes_parts(self.module):
+            return True
+        own, total = self.placement.share.loaded, self.placement.share.total
+        alone = left_alone(self.module, own.stop - own.start)
+        if not alone:
+            return False
+        sites = None if self.draws is None else self.draws.sites(self.module)
+        first = result if shows_itself(self.module, drawing, sites) else None
+        parts = [(own, self.view.own(self.placement))]
+        if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
+            parts, first = [(slice(0, total), self.view.whole), *parts], None
+        else:
+            parts += [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
+        mixes = mixes_samples(
+            self.module,
+            self._call_to_learn,
+            parts,
+            first=first,
+            total=total,
+            stream=self.stream,
+            sites=sites,
+            dims_of=lambda kinds: self.known.get((self.placement, kinds)),
+        )
+        return any(Exchange.objects(mixes))

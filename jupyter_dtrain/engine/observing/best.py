@@ -1,0 +1,69 @@
+"""The best value of a metric so far, so that a snapshot is taken at the weights that have it.
+
+The ranks notice it themselves, at the very place: by the time that the kernel had asked for a snapshot, the weights would be others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+
+from ...options import Metric
+
+
+class Best:
+    """Follows one metric on one rank.
+
+    Attributes
+    ----------
+    value : float, optional
+        The best so far.
+    is_new : bool
+        There is no snapshot of it yet.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._before: object = None
+        self._given_up = False
+        self.value: float | None = None
+        self.is_new = False
+
+    @property
+    def name(self) -> str:
+        """What the metric is called."""
+        return self._metric.name
+
+    def begin(self, namespace: Mapping[str, Any]) -> None:
+        """Say that the cell begins: what it finds in `namespace` is of another run, or was seen in this one before."""
+        self._before = namespace.get(self.name)
+
+    def look(self, namespace: Mapping[str, Any]) -> None:
+        """Take the value that the cell's own variable has."""
+        found = namespace.get(self.name)
+        if found is not self._before:
+            self.note(found)
+
+    def note(self, value: object) -> None:
+        """Take a value, if it is a number."""
+        plain = isinstance(value, Real) or (type(value) is torch.Tensor and value.numel() == 1)
+        if not plain or self._given_up or math.isnan(number := float(value)):  # type: ignore[arg-type]
+            return
+        if self.value is None or self._metric.is_better(number, self.value):
+            self.value, self.is_new = number, True
+
+    def give_up(self) -> None:
+        """Follow it no more."""
+        self._given_up, self.is_new = True, False
+
+    def state(self) -> float | None:
+        """Return what another process goes on from."""
+        return self.value
+
+    def set_state(self, state: float | None) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.value = state

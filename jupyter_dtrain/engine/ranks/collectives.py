@@ -1,0 +1,110 @@
+"""Sums over ranks and parts put together: over shared memory where the ranks have some, else by their process group."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from ..timing import COMMUNICATION, Counted
+from .process_group import near
+from .shared_memory import SharedMemory
+
+
+def all_reduce(tensor: torch.Tensor) -> None:
+    """Put the sum of all ranks' `tensor`, which is contiguous, in its place."""
+    shared = _shared_for(tensor)
+    if shared is not None:
+        shared.all_reduce(tensor)
+    else:
+        dist.all_reduce(tensor)
+
+
+def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+    """Put each rank's `own` in its place in `parts`; all are contiguous and of one size."""
+    shared = _shared_for(own)
+    if shared is not None:
+        shared.all_gather(parts, own)
+    else:
+        dist.all_gather(list(parts), own)
+
+
+def broadcast(tensor: torch.Tensor) -> Callable[[], object]:
+    """Begin to put rank 0's `tensor`, which is contiguous, in the place of the others'; return what ends it."""
+    shared = _shared_for(tensor)
+    if shared is not None:
+        shared.broadcast(tensor)
+        return lambda: None
+    work: Any = dist.broadcast(tensor, 0, async_op=True)
+    end: Callable[[], object] = work.wait
+    return end
+
+
+def all_gather_object(value: Any) -> list[Any]:
+    """Return every rank's `value`, in rank order: what can be pickled."""
+    if near() is None:
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, value)
+        return found
+    pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    sizes = [torch.empty(1, dtype=torch.long, device="cpu") for _ in range(dist.get_world_size())]
+    all_gather(sizes, torch.tensor([len(pickled)], device="cpu"))
+    most = max(int(size) for size in sizes)
+    texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
+    all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
+    return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
+
+
+def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:
+    return near() if tensor.device.type == "cpu" else None
+
+
+def reducer_group() -> dist.ProcessGroup | None:
+    """Return the group for PyTorch's reducer, ``None`` for the default one."""
+    return None if near() is None else _ReducerGroup()
+
+
+class _ReducerGroup(dist.ProcessGroup):
+    """The default group, whose sums go over shared memory. What else the reducer asks for is the default group's."""
+
+    def __init__(self) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size())  # type: ignore[call-arg]  # as PyTorch's own tests do
+        assert dist.group.WORLD is not None
+        self._group = dist.group.WORLD
+
+    def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
+        return "shared_memory"  # one that PyTorch knows is asked for more
+
+    def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]
+        is_sum = options is None or options.reduceOp == dist.ReduceOp.SUM
+        if not is_sum or any(tensor.layout != torch.strided or not tensor.is_contiguous() for tensor in tensors):
+            return self._group.allreduce(tensors, options)
+        with Counted(COMMUNICATION):
+            for tensor in tensors:
+                all_reduce(tensor)
+        return _Done(tensors)
+
+    def broadcast(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]
+        return self._group.broadcast(tensors, options)
+
+    def allgather(self, outputs: Any, tensors: Any, options: Any = None) -> dist.Work:
+        return self._group.allgather(outputs, tensors, options)
+
+
+class _Done(dist.Work):
+    """A collective that has ended."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._future: Future[list[torch.Tensor]] = Future()
+        self._future.set_result(tensors)
+
+    def wait(self, _timeout: Any = None) -> bool:
+        return True
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        return self._future

@@ -1,0 +1,79 @@
+"""Events on their way out: collected by the training thread, sent by another a few times a second.
+
+They ride on ipyparallel's own IOPub channel, so they arrive wherever the engine can be reached at all. The channel
+merges what has the same key, so each batch has a key of its own. Values that are still on a device (losses) are read
+by the sending thread: the training thread never waits for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ...protocol import Message
+
+Publish = Callable[[dict[str, Any]], None]
+KEY = "dtrain:{run_id}:{rank}:{count}"
+
+
+class Emitter:
+    """Sends events of a rank in the background.
+
+    Parameters
+    ----------
+    publish : callable
+        Sends a dict to the notebook kernel.
+    run_id : str
+    rank : int
+    interval : timedelta
+        Time between two batches.
+    """
+
+    def __init__(self, publish: Publish, *, run_id: str, rank: int, interval: timedelta) -> None:
+        self._publish = publish
+        self._run_id, self._rank = run_id, rank
+        self._interval = interval.total_seconds()
+        self._sources: list[Callable[[], list[Message]]] = []
+        self._pending: list[Message] = []
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._stop = threading.Event()
+        self._count = 0
+        self._thread = threading.Thread(target=self._run, name="dtrain-emit", daemon=True)
+
+    def add_source(self, source: Callable[[], list[Message]]) -> None:
+        """Ask `source` for new messages before each batch, on the sending thread."""
+        self._sources.append(source)
+
+    def start(self) -> None:
+        """Start to send."""
+        self._thread.start()
+
+    def emit(self, message: Message) -> None:
+        """Send `message` with the next batch."""
+        with self._lock:
+            self._pending.append(message)
+
+    def close(self) -> None:
+        """Send what is left and stop."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is now."""
+        with self._flush_lock:
+            found = [message for source in self._sources for message in source()]
+            with self._lock:
+                messages, self._pending = self._pending + found, []
+            if messages:
+                self._count += 1
+                key = KEY.format(run_id=self._run_id, rank=self._rank, count=self._count)
+                self._publish({key: [message.to_json() for message in messages]})
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            self.flush()

@@ -1,0 +1,93 @@
+"""What spans the ranks made whole, wherever the cell's values hold it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ...capture.tensors import without_graph
+from .holders import may_hold_tensors
+from .placements import GlobalTensor
+
+
+def settled(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
+    """Return `values` with everything in them whole.
+
+    Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it.
+
+    Parameters
+    ----------
+    values : sequence
+    unchanged : iterable of object
+        Of these only the gradients are looked at.
+    whole : callable
+        Returns a tensor that spans the ranks as a whole. A collective.
+    """
+    settling = _Settling(whole)
+    for obj in unchanged:
+        settling.pass_over(obj)
+    return [settling.of(value) for value in values]
+
+
+class _Settling:
+    def __init__(self, whole: Callable[[Any], Any]) -> None:
+        self._whole = whole
+        self._seen: dict[int, tuple[Any, Any]] = {}  # each value, kept alive, and what it has become
+
+    def pass_over(self, obj: object) -> None:
+        self._seen[id(obj)] = obj, obj
+        if isinstance(obj, torch.Tensor):
+            self._settle_gradient(obj)
+
+    def of(self, value: Any) -> Any:
+        seen = self._seen
+        if id(value) in seen:
+            return seen[id(value)][1]
+        if isinstance(value, GlobalTensor):
+            whole = self._whole(value).detach()
+            gradient = self._whole(value.grad).detach() if (value.is_leaf or value.retains_grad) and value.grad is not None else None
+            if value.grad_fn is not None:
+                whole = without_graph(whole, gradient, _computed_by(value.grad_fn))
+            else:
+                whole.requires_grad_(value.requires_grad).grad = gradient
+            seen[id(value)] = value, whole
+            return whole
+        if isinstance(value, torch.Tensor):
+            self._settle_gradient(value)
+            return value
+        if isinstance(value, type | str | bytes | int | float):
+            return value
+        seen[id(value)] = value, value
+        if isinstance(value, list | deque):
+            for index, item in enumerate([*value]):  # another thread of the cell's may change it meanwhile
+                new = self.of(item)
+                if new is not item:
+                    value[index] = new
+        elif isinstance(value, dict):
+            for key, item in list(value.items()):
+                new = self.of(item)
+                if new is not item:
+                    value[key] = new
+        elif isinstance(value, tuple):
+            items = [self.of(item) for item in value]
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+                seen[id(value)] = value, result
+                return result
+        elif may_hold_tensors(value):
+            self.of(value.__dict__)  # of a module, its buffers and the modules in it too
+        return value
+
+    def _settle_gradient(self, tensor: torch.Tensor) -> None:
+        if tensor.is_leaf and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
+            tensor.grad = self._whole(tensor.grad).detach()
+
+
+def _computed_by(node: torch.autograd.graph.Node) -> str:
+    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
+    while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
+        node = before
+    return type(node).__name__

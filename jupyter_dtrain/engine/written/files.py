@@ -1,0 +1,268 @@
+"""Files that the cell writes, written once: by rank 0.
+
+The cell runs on every rank, and what it writes is one file: a line appended to a log must not be there as often as there are
+ranks, and no rank may read a checkpoint that another is just writing. So on the other ranks what the cell writes into the notebook's
+folder, or with ``torch.save`` and PyTorch's profiler, goes into a folder of the rank's own, and is read from there. What they remove or
+rename, rank 0 does.
+
+Only Python's own ways are followed (``open``, `os`, ``torch.save``, the trace of a profile), and only where the user's code is what calls;
+libraries that write by themselves, caches and this project's checkpoints are left alone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import torch
+from IPython.core import interactiveshell
+from torch.autograd import profiler
+
+from ..whose import OURS, is_users
+
+MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
+CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
+_FOLLOWING = frozenset((__file__, str(Path(__file__).with_name("file_log.py"))))
+
+
+class OwnFiles:
+    """What a rank other than 0 writes, for the time of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        The notebook's.
+    started : int
+        When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
+    """
+
+    def __init__(self, folder: Path, *, started: int) -> None:
+        self._before = started - CLOCK_STEP
+        self._folder = f"{folder.resolve()}{os.sep}"
+        self._own: dict[str, str] = {}  # where the cell has written, and where that is
+        self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
+        self._made: set[str] = set()  # folders that it has made, as their names are not those that rank 0 gives
+        self._stat = os.stat
+        self._place = ""
+        self._count = 0
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Follow what the cell does with files, until the end of the ``with`` block; what it wrote is gone then."""
+        # In a folder of the cluster's own, which is removed with the cluster: a rank that is killed removes nothing.
+        folder = os.environ.get("IPP_PROFILE_DIR")
+        with tempfile.TemporaryDirectory(prefix="dtrain-files-", dir=folder) as self._place, ExitStack() as stack:
+            for target, name, replacement in (
+                (builtins, "open", self._open(builtins.open)),
+                (io, "open", self._open(io.open)),
+                (interactiveshell, "io_open", self._open(builtins.open)),  # by which `open` in a notebook's cells opens
+                (torch, "save", self._saved(torch.save)),
+                (torch, "load", self._loaded(torch.load)),
+                (profiler.profile, "export_chrome_trace", self._exported(profiler.profile.export_chrome_trace)),
+                (os, "mkdir", self._mkdir(os.mkdir)),
+                (os, "remove", self._removed(os.remove)),
+                (os, "unlink", self._removed(os.unlink)),
+                (os, "rmdir", self._removed(os.rmdir)),
+                (shutil, "rmtree", self._removed(shutil.rmtree)),
+                (os, "rename", self._renamed(os.rename)),
+                (os, "replace", self._renamed(os.replace)),
+                (os, "stat", self._looked_up(os.stat)),  # by which others tell whether there is something
+                (shutil, "copyfile", self._copied(shutil.copyfile)),
+                (shutil, "copy", self._copied(shutil.copy)),
+                (shutil, "copy2", self._copied(shutil.copy2)),
+            ):
+                stack.enter_context(mock.patch.object(target, name, _by_path(getattr(target, name), replacement)))
+            yield
+
+    # -- where something is ------------------------------------------------------------------------------------------
+
+    def _is_here(self, path: str | None) -> bool:
+        return path is not None and (path in self._own or path.startswith(self._folder))
+
+    def _is_gone(self, path: str | None) -> bool:
+        return path is not None and any(path == gone or path.startswith(gone + os.sep) for gone in self._gone)
+
+    def _is_from_before(self, path: str) -> bool:
+        """Return whether there is something that nobody has changed since the cell began."""
+        try:
+            return self._stat(path).st_mtime_ns < self._before
+        except OSError:
+            return False
+
+    def _instead(self, path: str, *, keep: bool, there: bool = False) -> str:
+        """Return where the rank writes what the cell writes to `path`, with what was there before if it is to `keep` that.
+
+        Rank 0 may have written already what the cell writes now; where something has to be `there`, that is better than nothing.
+        """
+        own = self._own.get(path)
+        if own is None:
+            self._count += 1
+            own = str(Path(self._place) / f"{self._count}-{Path(path).name}")
+            if keep and not self._is_gone(path):
+                try:
+                    if there or self._is_from_before(path):
+                        Path(own).write_bytes(Path(path).read_bytes())
+                except OSError:  # it says so when it is opened
+                    Path(own).unlink(missing_ok=True)
+            self._own[path] = own
+        self._gone.discard(path)
+        return own
+
+    # -- what the cell does ------------------------------------------------------------------------------------------
+
+    def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if not set(mode) & set("wax+") and not self._own and not self._gone:
+                return original(file, mode, *args, **kwargs)
+            path = asked_path(file)
+            if path is not None and set(mode) & set("wax+") and self._is_here(path) and not ("r" in mode and self._is_gone(path)):
+                file = self._instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
+            elif path in self._own:
+                file = self._own[path]
+            elif self._is_gone(path):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+            return original(file, mode, *args, **kwargs)
+
+        return opened
+
+    def _saved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            path = asked_path(f)
+            return original(obj, f if path is None else self._instead(path, keep=False), *args, **kwargs)
+
+        return saved
+
+    def _exported(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def exported(profile: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = asked_path(path)
+            return original(profile, path if asked is None else self._instead(asked, keep=False), *args, **kwargs)
+
+        return exported
+
+    def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
+            path = asked_path(f) if self._own else None
+            return original(f if path is None else self._own.get(path, f), *args, **kwargs)
+
+        return loaded
+
+    def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+            asked = asked_path(path)
+            if asked is None or not self._is_here(asked):
+                original(path, *args, **kwargs)
+                return
+            deadline = time.monotonic() + (MKDIR_TIMEOUT if str(Path(asked).parent) not in self._made else 0)
+            self._gone.discard(asked)
+            while not Path(path).is_dir():  # rank 0 makes it, or says why not
+                if time.monotonic() > deadline or not Path(asked).parent.is_dir():
+                    original(path, *args, **kwargs)
+                    self._made.add(asked)
+                    return
+                time.sleep(0.01)
+
+        return mkdir
+
+    def _removed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def removed(path: Any, *args: Any, **kwargs: Any) -> None:
+            gone = asked_path(path)
+            if gone is None or not self._is_here(gone):
+                original(path, *args, **kwargs)
+                return
+            for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
+                del self._own[name]
+            if Path(gone).is_dir() or self._is_from_before(gone):  # else rank 0 may have made another in the meantime
+                self._gone.add(gone)
+
+        return removed
+
+    def _renamed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def renamed(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            old, new = asked_path(src), asked_path(dst)
+            if old is None or new is None or not self._is_here(old):
+                original(src, dst, *args, **kwargs)
+            elif old in self._own:
+                self._own[new] = self._own.pop(old)
+                self._gone.add(old)
+                self._gone.discard(new)
+
+        return renamed
+
+    def _copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            old, new = asked_path(src), asked_path(dst)
+            source = self._own.get(old, src) if old is not None else src
+            if new is None or not self._is_here(new):
+                return original(source, dst, *args, **kwargs)
+            into = Path(dst).is_dir()
+            original(source, self._instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
+            return str(Path(dst) / Path(src).name) if into else dst
+
+        return copied
+
+    def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+            asked = asked_path(path) if self._own or self._gone else None
+            if asked not in self._own and self._is_gone(asked):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            result: os.stat_result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
+            return result
+
+        return stat
+
+
+def _by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `followed`, but `original` for a name within an open folder: who has opened that has been followed already."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if is_within_open_folder(kwargs) else followed)(*args, **kwargs)
+
+    return call
+
+
+def is_within_open_folder(options: Mapping[str, Any]) -> bool:
+    """Return whether the names of a call of one of `os`' functions with these `options` are no paths, as those of ``shutil.rmtree`` are."""
+    return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
+
+
+def asked_path(file: Any) -> str | None:
+    """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
+    # Not resolved: a link is removed and renamed as itself.
+    return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and _user_asks() else None  # noqa: PTH100
+
+
+def _user_asks() -> bool:
+    """Return whether the user's code is what calls, directly or through a library, and not this project."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(OURS):
+            if name not in _FOLLOWING:
+                return False
+        elif is_users(name):
+            return True
+        frame = frame.f_back
+    return False
