@@ -117,7 +117,7 @@ def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
 
 def test_folders_that_no_other_rank_makes_are_waited_for_once(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine import files
+from jupyter_dtrain.engine.written import files
 files.MKDIR_TIMEOUT = 1.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """

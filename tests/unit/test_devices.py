@@ -215,7 +215,7 @@ def test_whether_torch_has_cuda_is_known_without_importing_it():
 
 ALONE = """
 import subprocess, sys, time
-from jupyter_dtrain.engine.devices import DeviceSampler
+from jupyter_dtrain.engine.telling.devices import DeviceSampler
 
 sampler = DeviceSampler(5)
 end = time.process_time() + 0.2
