@@ -52,13 +52,14 @@ class Loggers:
     @contextmanager
     def installed(self) -> Iterator[list[str]]:
         """Let this process's loggers be set so within the ``with`` block; give the names of those that have handlers in theirs."""
-        before = {name: _settings(logging.getLogger(name)) for name in self.settings}
+        loggers = {name: logging.getLogger(name) for name in self.settings}
+        before = {name: _settings(logger) for name, logger in loggers.items()}
         disabled = logging.root.manager.disable
-        _set(self.settings, self.disabled)
+        _set(loggers, self.settings, self.disabled)
         try:
             yield [name for name, settings in self.settings.items() if settings.handled]
         finally:
-            _set(before, disabled)
+            _set(loggers, before, disabled)
 
 
 def _loggers() -> Iterator[tuple[str, logging.Logger]]:
@@ -72,13 +73,14 @@ def _settings(logger: logging.Logger) -> LoggerSettings:
     return LoggerSettings(logger.level, logger.propagate, logger.disabled, bool(logger.handlers))
 
 
-def _set(settings: Mapping[str, LoggerSettings], disabled: int) -> None:
-    for name, one in settings.items():
-        logger = logging.getLogger(name)
+def _set(loggers: Mapping[str, logging.Logger], settings: Mapping[str, LoggerSettings], disabled: int) -> None:
+    for name, logger in loggers.items():
+        one = settings[name]
         if logger.level != one.level:  # which makes all loggers forget what they are enabled for
             logger.setLevel(one.level)
         logger.propagate, logger.disabled = one.propagate, one.disabled
-    logging.disable(disabled)
+    if logging.root.manager.disable != disabled:  # so does this
+        logging.disable(disabled)
 
 
 def written(record: logging.LogRecord, logger: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pickle
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..capture.pickling import Packed
 from ..engine.task import Task
@@ -25,8 +26,8 @@ from ..rank_end import RankEnd
 from ..room import check_disk
 from ..runner import RunResult
 from ..runs.hosts import MANIFEST, RESULTS, TAKEN
-from ..supervision.manifest import check_signature, read_manifest, write_manifest
-from ..transport.blobs import BlobFolder, key_of
+from ..supervision.manifest import check_signature, checksum_of, read_manifest, write_manifest
+from ..transport.blobs import BlobFolder
 from ..transport.whole import folder_made_whole, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 
@@ -86,10 +87,11 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
                 stored = Stored(task, ends, result.lost, result.interrupted, parcel)
             data = pickle.dumps((ending.snapshot, stored, ending.values is not None, ending.error), protocol=pickle.HIGHEST_PROTOCOL)
             write_whole(aside / ENDING, data, durable=True)
-            content = {"run": run_id, "ending": key_of(memoryview(data))}
+            sums = {path.name: _checksum_of(path) for path in blobs.path.iterdir()}
+            content: dict[str, Any] = {"run": run_id, "blobs": sums, "ending": checksum_of(data)}
             if shown is not None:
                 shutil.copyfile(shown, aside / SHOWN)
-                content["shown"] = key_of(memoryview((aside / SHOWN).read_bytes()))
+                content["shown"] = checksum_of((aside / SHOWN).read_bytes())
             write_manifest(aside / MANIFEST, content)
     except OSError as error:
         raise CheckpointError(f"The results cannot be written to {folder.parent}: {error}.") from error
@@ -108,7 +110,7 @@ def read_ending(folder: Path, run_id: str, *, trusted: bool) -> Ending:
     if not trusted:
         check_signature(manifest, run_id, command="attach")
     for name in (ENDING, SHOWN):
-        if name in manifest and _hash_of(folder / name) != manifest[name]:
+        if name in manifest and _checksum_of(folder / name) != manifest[name]:
             raise CheckpointError(f"{what} is damaged: it is not what was written.")
     snapshot, stored, has_values, error = pickle.loads((folder / ENDING).read_bytes())
     blobs = BlobFolder(folder / BLOBS)
@@ -116,7 +118,8 @@ def read_ending(folder: Path, run_id: str, *, trusted: bool) -> Ending:
     values: Packed | None = None
     if stored is not None:
         parcels = [stored.task.parcel, *(() if stored.parcel is None else (stored.parcel,))]
-        if any(_hash_of(blobs.path / key) != key for parcel in parcels for key in parcel.keys):
+        sums = manifest["blobs"]
+        if any(_checksum_of(blobs.path / key) != sums.get(key) for parcel in parcels for key in parcel.keys):
             raise CheckpointError(f"{what} is damaged: some of its numbers are not what was written.")
         # Mapped here: what is mapped outlives the folder.
         returned = None if stored.parcel is None else from_parcel(stored.parcel, blobs)
@@ -135,9 +138,9 @@ def mark_taken(folder: Path) -> None:
     (folder / TAKEN).touch()
 
 
-def _hash_of(path: Path) -> str | None:
+def _checksum_of(path: Path) -> str | None:
     try:
-        return key_of(memoryview(path.read_bytes()))
+        return checksum_of(path.read_bytes())
     except OSError:
         return None
 

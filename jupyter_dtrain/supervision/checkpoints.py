@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,11 @@ from ..engine.snapshots import snapshot_blobs, snapshot_file
 from ..errors import CheckpointError
 from ..options import Metric
 from ..room import check_disk
-from ..transport.blobs import BlobFolder, bytes_of, is_hash, key_of
+from ..transport.blobs import BlobFolder, bytes_of
 from ..transport.whole import UNFINISHED, folder_made_whole, write_whole
 from .checkpoint import Checkpoint, Measured, best_of
 from .keeper import Whole
-from .manifest import check_signature, read_manifest, write_manifest
+from .manifest import check_signature, checksum_of, read_manifest, write_manifest
 
 TASK = "task"
 MANIFEST = "manifest.json"
@@ -70,9 +70,7 @@ class CheckpointFolder:
         """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
         with self._alone():
-            self._copy_blobs(blobs, keys)
-            hashes = {key: key_of(blobs.open(key)) for key in keys if not is_hash(key)}
-            write_manifest(self._run_folder / TASK, {"blobs": list(keys), "hashes": hashes, "key": key_of(memoryview(data))})
+            write_manifest(self._run_folder / TASK, {"blobs": self._copy_blobs(blobs, keys), "data": checksum_of(data)})
             write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
     def write(
@@ -98,11 +96,11 @@ class CheckpointFolder:
             with self._alone():
                 missing = BlobFolder(self._blobs).missing(keys)
                 self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
-                self._copy_blobs(blobs, missing)
+                sums = self._copy_blobs(blobs, keys)
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 target = self._at(step)  # it may be there, of a generation before
                 with folder_made_whole(target) as aside:
-                    found = self._write_parts(aside, parts, keys, step=step, place=place, measured=measured)
+                    found = self._write_parts(aside, parts, sums, step=step, place=place, measured=measured)
                     if pinned or (target / PINNED).exists():
                         (aside / PINNED).touch()
         except OSError as error:
@@ -126,22 +124,30 @@ class CheckpointFolder:
         return self._folder / f"step-{step:06d}"
 
     def _write_parts(
-        self, folder: Path, parts: Sequence[Path], keys: Sequence[str], *, step: int, place: str, measured: Measured | None
+        self, folder: Path, parts: Sequence[Path], blobs: Mapping[str, str], *, step: int, place: str, measured: Measured | None
     ) -> dict[str, Any]:
-        checksums = []
+        content: dict[str, Any] = {"run": self._run_folder.name, "step": step, "place": place, "time": time.time(), "blobs": blobs}
+        content.update(parts=[], num_bytes=sum(map(bytes_of, blobs)))
         for rank, part in enumerate(parts):
             data = part.read_bytes()
             write_whole(folder / str(rank), data, durable=True)
-            checksums.append(key_of(memoryview(data)))
-        content = {"run": self._run_folder.name, "step": step, "place": place, "time": time.time(), "parts": checksums, "blobs": list(keys)}
+            content["parts"].append(checksum_of(data))
+            content["num_bytes"] += len(data)
         if measured is not None:
             content["measured"] = {"name": measured.metric.name, "mode": measured.metric.mode, "value": measured.value}
         return write_manifest(folder / MANIFEST, content)
 
-    def _copy_blobs(self, blobs: BlobFolder, keys: Iterable[str]) -> None:
+    def _copy_blobs(self, blobs: BlobFolder, keys: Sequence[str]) -> dict[str, str]:
+        """Let the buffers `keys` be here too, and return their checksums."""
         own = BlobFolder(self._blobs)
+        known: dict[str, str] = {}
+        for manifest in (self._task_manifest(), *map(_manifest_if_any, self._folders())):
+            with contextlib.suppress(CheckpointError):  # what others have changed is not vouched for
+                check_signature(manifest, self._run_folder.name)
+                known.update(manifest.get("blobs", {}))
         for key in own.missing(keys):
             own.write(key, blobs.open(key), durable=True)
+        return {key: known.get(key) or checksum_of(blobs.open(key)) for key in keys}
 
     def _check_room(self, sizes: Iterable[int]) -> None:
         check_disk(self._run_folder, sum(sizes), what="a checkpoint")
@@ -182,8 +188,7 @@ class CheckpointFolder:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         used = set(self._task_manifest().get("blobs", ()))
         for folder in self._folders():
-            with contextlib.suppress(CheckpointError):
-                used.update(_manifest_of(folder)["blobs"])
+            used.update(_manifest_if_any(folder).get("blobs", ()))
         if self._blobs.is_dir():
             BlobFolder(self._blobs).trim(keep=used, limit=0)
 
@@ -255,11 +260,11 @@ class CheckpointFolder:
             raise CheckpointError(f"{self._run_folder.name} has no checkpoint: run its cell again.")
         if not trusted:
             self.check_origin()
-        if key_of(memoryview(data)) != manifest["key"]:
+        if checksum_of(data) != manifest["data"]:
             raise CheckpointError(f"What {self._run_folder.name} began with has been changed on disk: run its cell again.")
         own = BlobFolder(self._blobs)
-        for key in manifest["blobs"]:
-            blobs.write(key, self._intact_blob(own, key, self._run_folder, hashed=manifest.get("hashes", {}).get(key, key)))
+        for key, checksum in manifest["blobs"].items():
+            blobs.write(key, self._intact_blob(own, key, self._run_folder, checksum=checksum))
         return data
 
     def check_origin(self) -> None:
@@ -288,32 +293,31 @@ class CheckpointFolder:
     def _verify(self, folder: Path, manifest: dict[str, Any], *, trusted: bool) -> None:
         if not trusted:
             check_signature(manifest, self._run_folder.name)
-        for rank, key in enumerate(manifest["parts"]):
+        for rank, checksum in enumerate(manifest["parts"]):
             try:
-                intact = key_of(memoryview((folder / str(rank)).read_bytes())) == key
+                intact = checksum_of((folder / str(rank)).read_bytes()) == checksum
             except OSError:
                 intact = False
             if not intact:
                 raise CheckpointError(f"Checkpoint {folder.name} is damaged: the part of rank {rank} is not what was written.")
         own = BlobFolder(self._blobs)
-        for key in manifest["blobs"]:
-            self._intact_blob(own, key, folder, hashed=key)
+        for key, checksum in manifest["blobs"].items():
+            self._intact_blob(own, key, folder, checksum=checksum)
 
     @staticmethod
-    def _intact_blob(blobs: BlobFolder, key: str, what: Path, *, hashed: str) -> memoryview:
+    def _intact_blob(blobs: BlobFolder, key: str, what: Path, *, checksum: str) -> memoryview:
         try:
             buffer = blobs.open(key)
         except OSError:
             buffer = None
-        if buffer is None or key_of(buffer) != hashed:
+        if buffer is None or checksum_of(buffer) != checksum:
             raise CheckpointError(f"Checkpoint {what.name} is damaged: some of its numbers are not what was written.")
         return buffer
 
     def _task_manifest(self) -> dict[str, Any]:
-        try:
+        with contextlib.suppress(CheckpointError):
             return read_manifest(self._run_folder / TASK, f"What {self._run_folder.name} began with")
-        except CheckpointError:
-            return {}
+        return {}
 
     def _checkpoint(self, folder: Path, manifest: dict[str, Any]) -> Checkpoint:
         return Checkpoint(
@@ -322,7 +326,7 @@ class CheckpointFolder:
             world_size=len(manifest["parts"]),
             place=manifest["place"],
             time=manifest["time"],
-            num_bytes=sum(map(bytes_of, [*manifest["parts"], *manifest["blobs"]])),
+            num_bytes=manifest["num_bytes"],
             pinned=(folder / PINNED).exists(),
             measured=Measured(Metric(found["name"], found["mode"]), found["value"]) if (found := manifest.get("measured")) else None,
         )
@@ -330,3 +334,9 @@ class CheckpointFolder:
 
 def _manifest_of(folder: Path) -> dict[str, Any]:
     return read_manifest(folder / MANIFEST, f"Checkpoint {folder.name}")
+
+
+def _manifest_if_any(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(CheckpointError):
+        return _manifest_of(folder)
+    return {}

@@ -7,6 +7,7 @@ somebody else has written or changed is refused before any of it is unpickled, u
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import os
@@ -59,6 +60,11 @@ def check_signature(manifest: dict[str, Any], run_id: str, *, command: str = "re
             f"What {run_id} holds was not written by you here, or has been changed since, and reading it can run any code. "
             f"If you know where it comes from, `%distribute {command} {run_id} --trust` reads it all the same."
         )
+
+
+def checksum_of(data: bytes | memoryview) -> str:
+    """Return what tells whether `data` are as they were, also where somebody has reason to make others that look alike."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
 def key_for(purpose: str) -> bytes:

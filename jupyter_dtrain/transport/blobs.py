@@ -1,20 +1,22 @@
-"""Large buffers, stored once per host under the hash of their bytes.
+"""Large buffers, stored once per host under a name that follows from their bytes.
 
 A buffer is written once into a folder in shared memory and mapped by every engine of the host, privately: a page
 is copied when an engine writes to it and shared until then. What is stored already is not written again, so the rerun
 of a cell sends only what changed. On a host whose shared memory is too small the folder lies on disk: slower, and the
 same otherwise. So does a single buffer that finds no room any more, by a link from the folder.
 
-A hash takes longer than a copy. So the largest buffers of one process, which no other has as well, can go under names of their own:
-before one is written again it is compared with what was stored last time from the same place in memory. Where the system tells that nobody
-has written there since (:mod:`.watching`), even that is left out.
+That name is a hash as fast as memory, and not one that withstands somebody who wants two buffers of one name: who writes into the folder
+can do as he likes anyway. What lies on a disk is checked by another (:mod:`..supervision.manifest`).
+
+The largest buffers of one process, which no other has as well, can go under names of their own: before one is written again it is compared
+with what was stored last time from the same place in memory. Where the system tells that nobody has written there since (:mod:`.watching`),
+even that is left out.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import shutil
 import uuid
@@ -27,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from ..errors import ClusterError
 from ..room import OVERFLOW, gibibytes
@@ -46,12 +49,7 @@ OWN = "own-"  # begins the names of buffers that were not hashed
 
 def key_of(buffer: memoryview) -> str:
     """Return the name under which `buffer` is stored: a hash of its bytes and its length."""
-    return f"{hashlib.blake2b(buffer, digest_size=20).hexdigest()}-{buffer.nbytes:x}"
-
-
-def is_hash(key: str) -> bool:
-    """Return whether `key` is that of :func:`key_of`, by which the buffer can be checked."""
-    return not key.startswith(OWN)
+    return f"{xxhash.xxh3_128_hexdigest(buffer)}-{buffer.nbytes:x}"
 
 
 def bytes_of(key: str) -> int:
@@ -82,7 +80,8 @@ class BlobFolder:
     in_place : bool
         Whether :meth:`put_all` does everything in the calling thread, and not in several to be done sooner.
     watched : bool
-        Whether buffers with names of their own are watched for writes, so that those without are not looked at again.
+        Whether buffers with names of their own are watched for writes, so that those without are not looked at again. What was stored
+        of one that has changed goes at once, as nothing finds it again; elsewhere it may be named in what was packed before.
     """
 
     def __init__(
@@ -157,6 +156,8 @@ class BlobFolder:
                 self._own[place] = _Own(own.name, watches.get(place, own.watch))
                 continue
             num_changes = own.num_changes + 1 if own is not None else 0
+            if own is not None and self._watched:
+                self.discard([own.name])  # before the new one is written: its memory is given at once where it has just been used
             self._own[place] = _Own(f"{OWN}{uuid.uuid4().hex}-{place[1]:x}", watches[place], num_changes)
             if num_changes >= CHANGING:
                 watches[place].end()

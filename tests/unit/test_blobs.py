@@ -18,7 +18,7 @@ from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.room import OVERFLOW
 from jupyter_dtrain.transport import blobs as module
 from jupyter_dtrain.transport import sending, whole
-from jupyter_dtrain.transport.blobs import BlobFolder, bytes_of, is_hash, key_of
+from jupyter_dtrain.transport.blobs import OWN, BlobFolder, bytes_of, key_of
 from jupyter_dtrain.transport.watching import Watch
 
 
@@ -300,7 +300,7 @@ def unhashed(tmp_path, monkeypatch):
 def test_a_large_buffer_is_stored_once_as_long_as_it_is_the_same(unhashed):
     data = np.arange(50_000_000 // 8)
     (key,) = unhashed.put_all([data.data])
-    assert not is_hash(key)
+    assert key.startswith(OWN)
     assert bytes_of(key) == data.nbytes
     assert unhashed.put_all([data.data]) == [key]
     assert np.array_equal(np.frombuffer(unhashed.open(key), data.dtype), data)
@@ -333,6 +333,17 @@ def test_what_is_watched_is_looked_at_again_only_after_a_write(tmp_path, monkeyp
         watched.discard([key])
         assert watched.put_all([data.data]) == [key]
     assert np.array_equal(np.frombuffer(watched.open(key), data.dtype), data)
+
+
+def test_what_was_stored_of_a_buffer_that_has_changed_takes_no_room(tmp_path):
+    watched, engines = BlobFolder(tmp_path / "a", hashed=1 << 16, watched=True), BlobFolder(tmp_path / "b", hashed=1 << 16)
+    data = np.zeros(100_000)
+    for number in range(3):
+        data[5] = number
+        (key,) = watched.put_all([data.data])
+        engines.put_all([data.data])
+    assert [path.name for path in watched.path.iterdir()] == [key]
+    assert len(list(engines.path.iterdir())) == 3, "what an engine has packed for its rescue may name them"
 
 
 def test_two_folders_that_watch_one_array_each_know_what_they_hold(tmp_path):

@@ -15,7 +15,8 @@ from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.supervision import checkpoints as module
 from jupyter_dtrain.supervision import manifest as manifests
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.transport.blobs import BlobFolder, key_of
+from jupyter_dtrain.supervision.manifest import checksum_of
+from jupyter_dtrain.transport.blobs import BlobFolder
 from jupyter_dtrain.transport.whole import write_whole
 
 
@@ -224,11 +225,38 @@ def test_a_part_that_was_changed_with_its_checksum_is_refused(run):
     with pytest.raises(CheckpointError, match="is damaged"):
         run.checkpoints.intact(10)
     manifest = json.loads(path.read_text())
-    manifest["parts"][0] = key_of(memoryview(data))
+    manifest["parts"][0] = checksum_of(data)
     path.write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="was not written by you here, or has been changed since"):
         run.checkpoints.intact(10)
     assert not Spy.ran
+
+
+def test_a_buffer_that_was_changed_with_its_checksum_is_not_vouched_for_by_the_next_checkpoint(run):
+    written = run.write(10)
+    key = run.memory.put(memoryview(b"w" * 1000))
+    (run.folder / "blobs" / key).write_bytes(b"v" * 1000)
+    manifest = json.loads((written.folder / "manifest.json").read_text())
+    manifest["blobs"][key] = checksum_of(b"v" * 1000)
+    (written.folder / "manifest.json").write_text(json.dumps(manifest))
+    run.write(20)  # has the same weights, which lie there already
+    with pytest.raises(CheckpointError, match="some of its numbers are not what was written"):
+        run.checkpoints.intact(20)
+
+
+def test_buffers_that_lie_there_already_are_not_read_again(run, monkeypatch):
+    run.write(10)
+    seen: list[bytes] = []
+
+    def noted(data: bytes | memoryview) -> str:
+        seen.append(bytes(data))
+        return checksum_of(data)
+
+    monkeypatch.setattr(module, "checksum_of", noted)
+    run.write(20)
+    assert b"w" * 1000 not in seen
+    assert b"moments of 20" in seen
+    assert run.checkpoints.newest_intact()[0].step == 20
 
 
 def test_the_secret_is_the_users_own(run, tmp_path, monkeypatch):

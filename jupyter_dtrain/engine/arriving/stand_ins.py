@@ -25,6 +25,7 @@ from ...capture.bundle import modules_beside
 from ...capture.reduction import stands_for
 
 _HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, os, os.path, shutil)
+_BETWEEN_RUNS = [dict(vars(holder)) for holder in _HOLDERS]  # there are thousands of names, of which a run changes some dozens
 
 
 def namespaces_of(objects: Iterable[object]) -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def namespaces_of(objects: Iterable[object]) -> list[dict[str, Any]]:
 def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
     """Let names in `namespaces` that mean what is replaced now mean what takes its place, until the end of the ``with`` block."""
     imported = set(sys.modules)
-    found = {id(value): obj for holder in _HOLDERS for obj in vars(holder).values() if (value := stands_for(obj)) is not None}
+    found = {id(value): obj for obj in _changed() if (value := stands_for(obj)) is not None}
     for names in namespaces:
         names.update({name: found[id(obj)] for name, obj in names.items() if id(obj) in found})
     try:
@@ -50,3 +51,9 @@ def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
                 value = stands_for(obj)
                 if value is not None:
                     names[name] = value
+
+
+def _changed() -> Iterator[object]:
+    """Yield what the names of `_HOLDERS` mean now that they did not mean, or were not there, between runs."""
+    for holder, before in zip(_HOLDERS, _BETWEEN_RUNS, strict=True):
+        yield from (obj for name, obj in list(vars(holder).items()) if before.get(name) is not obj)
