@@ -4,7 +4,8 @@ What such a function makes of a part of the samples need not be a part of what i
 samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, ranks load
 and collate their own samples from then on, and check for every batch that they have padded alike. Otherwise every rank
 collates the whole batch, as one process would, and keeps its part; and where even that cannot be cut (texts joined end to
-end), every rank computes on all of it.
+end), every rank computes on all of it. A function may also fail for a part of the samples (it arranges them by classes and shots, or
+wants pairs): a part that it refuses is not an error, and decides as one that is no part of the whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ from ..view.shares import Share
 from .batches import Layout, Path, UnknownBatch, compared, cut, length_of, shapes_of
 
 Agree = Callable[[Any], list[Any]]
+
+
+class Refused:
+    """In the place of a batch: the collate function has failed for the rank's samples alone."""
+
+
+def collated_if_possible(collate: Callable[[Any], Any], samples: Any) -> Any:
+    """Return what the user's function makes, or `Refused` where it fails: whether that is an error, all samples of the batch say."""
+    try:
+        return collate(samples)
+    except Exception:  # the whole batch shows it again, if it is one
+        return Refused()
 
 
 class CutAfterLoading(Exception):
@@ -69,8 +82,8 @@ class Collation:
                 raise CutAfterLoading
         assert self._layout is not None
         if not self.is_whole:
-            shapes = self._agree(shapes_of(batch, self._layout))
-            self.is_whole = any(other != shapes[0] for other in shapes)
+            shapes = self._agree(None if isinstance(batch, Refused) else shapes_of(batch, self._layout))
+            self.is_whole = any(other is None or other != shapes[0] for other in shapes)
         if self.is_whole:  # for what is left of this iteration, which has loaded parts; the next one loads whole batches
             batch = cut(self._collate(self._fetch(indices)), share.loaded, self._layout)
         return batch, share, self._layout
@@ -90,8 +103,8 @@ class Collation:
         if share.loaded.stop - share.loaded.start < share.total:
             random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
             samples = self._fetch(indices)
-            whole, part = self._collate(list(samples)), self._collate(samples[share.loaded])
-            found = compared(whole, part, share.total, share.loaded)
+            whole, part = self._collate(list(samples)), collated_if_possible(self._collate, samples[share.loaded])
+            found = compared(whole, part, share.total, share.loaded)  # None where the part was refused: all compute on whole batches
             drew |= not RandomState.now().equals(random_state)
             random_state.set()
             for generator, state in zip(self._generators, states, strict=True):

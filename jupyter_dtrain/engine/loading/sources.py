@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 from ..drawing.randomness import LoadingStream, generators_in
 from ..view.shares import Share
 from .batches import Layout
-from .collation import Collation
+from .collation import Collation, collated_if_possible
 from .copies import copy_of
 from .index_batches import with_batches
 from .rows import has_rows
@@ -96,6 +97,8 @@ def of_own_samples(
     if watch and loader.num_workers:
         teller = Teller(loader)
         made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
+    if collation is not None:
+        made = copy_of(made, collate_fn=partial(collated_if_possible, loader.collate_fn))
     return made
 
 
