@@ -52,6 +52,9 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if func not in _TARGET_PER_ROW and len(ndims) > 1:
         raise NeedsWhole  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
     ndim = min(ndims)
+    if reduction == "batchmean" and isinstance(args[0], torch.Tensor) and not isinstance(args[0], GlobalTensor):
+        if args[0].dim() < ndim or args[0].shape[0] != placement.total:
+            raise NeedsWhole  # the divisor is its number of rows, however often they are broadcast
     if func in _OF_VECTORS and args and isinstance(args[0], torch.Tensor) and ndim_of(args[0]) < 2:
         raise NeedsWhole
 
