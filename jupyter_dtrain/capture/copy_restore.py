@@ -30,6 +30,7 @@ from torch.nn.parameter import is_lazy
 
 from .pickling import Numbers
 from .reduction import foreign_attributes
+from .tensors import is_leaf
 
 ABSENT = object()
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
@@ -80,7 +81,7 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
     own = getattr(obj, "__dict__", None)
     if isinstance(obj, torch.Tensor):
         # Of a graph's inner tensor these two follow from the graph.
-        return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if obj.is_leaf else dict(own or {})
+        return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if is_leaf(obj) else dict(own or {})
     if isinstance(obj, type | ModuleType):
         return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
     slots = _slots_of(kind)
@@ -109,7 +110,7 @@ def _restore_attributes(obj: Any, new: Contents) -> None:
         object.__setattr__(obj, "__class__", new_class)
     if isinstance(obj, torch.Tensor):
         for name in ("requires_grad", "grad"):  # in this order: only what requires a gradient can have one
-            if name in new.attributes and obj.is_leaf:
+            if name in new.attributes and is_leaf(obj):
                 setattr(obj, name, new.attributes[name])
         own = obj.__dict__
         assert own is not None

@@ -24,12 +24,27 @@ def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.from_dlpack(tensor)
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Return whether a graph begins at `tensor`."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a part (of `split`, `unbind`) of what an optimizer has changed since: its values are there, its graph is not
+        return False
+
+
+def _computed_by(tensor: torch.Tensor) -> str:
+    try:
+        return type(tensor.grad_fn).__name__
+    except RuntimeError:
+        return "Invalid"  # as it is printed
+
+
 def reduced_tensor(tensor: torch.Tensor) -> Any:
     """Return how a tensor reduces, ``NotImplemented`` where torch's own way leaves out nothing."""
     if is_lazy(tensor):
         return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
-    if not tensor.is_leaf:
-        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, type(tensor.grad_fn).__name__)
+    if not is_leaf(tensor):
+        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, _computed_by(tensor))
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented

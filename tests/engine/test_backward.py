@@ -537,6 +537,21 @@ def again():
         assert "This tensor was computed in another cell" in error
 
 
+def test_a_part_of_a_weight_that_has_changed_since_ends_no_cell(ranks):
+    cell = """
+first, second = model[0].weight.split(2)
+for x, y in loader:
+    (F.mse_loss(model(x), y) + first.norm() * 0).backward()
+    with torch.no_grad():
+        model[0].weight -= 0.1 * model[0].weight.grad
+    break
+"""
+    compare = "first.detach().tolist(), second.detach().tolist()"
+    (plain,) = ranks.call(1, run_plain, BASE, cell, compare)
+    for found in ranks.call(2, run_notebook, BASE, cell, compare):
+        assert_close(found["compared"], plain["compared"])
+
+
 def assert_close(found: Any, expected: Any) -> None:
     if isinstance(expected, list | tuple):
         assert len(found) == len(expected)

@@ -132,11 +132,34 @@ for i, row in enumerate(x): row[:] = i
 result = nn.Linear(4, 2)(x), x
 first = x[0]; result = x * 2; first.fill_(9); result = result, x, x.max()
 t[0].add_(1), t[-1].mul_(4); result = [float(v) for v in t], t * 1
+v = x.clone(); v[1:] += x[:-1]; result = v
+v = x.clone(); v[:1] *= 2; result = v
+v = x.clone(); r = v[0]; r *= 2; result = v
+v = x.clone(); r = v[0]; r *= 2; result = v.sum(1)
+v = x * 1; r = v[0]; r *= 2; result = torch.cat([v, v], 1)
+v = x.detach().clone(); r = v[0]; r *= 2; result = torch.cat([v, v], 1)
+v = x.detach().clone(); r = v.view(-1)[0]; r *= 2; result = v * 1
+v = x.detach().clone(); r = v.t()[0]; r *= 2; result = v * 1
+v = x.detach().clone(); r = v.detach()[0]; r *= 2; result = v.mean(1)
+v = x.detach().clone(); r = v[0][1:3]; r *= 2; result = v.mean(1), v.detach()[0]
+v = x * 1; r = v[0]; r *= 2; v.mul_(3); s = v[-1]; s += 1; result = v * w
+v = x.clone(); r = v.view(-1); r[0] = 3; result = v
+v = x.clone(); v.T[0] *= 2; result = v
+v = seq.transpose(0, 1).clone(); v[:, 0] *= 2; r = v[:, 1]; r += 1; result = v
+v = x.clone(); v[t > 0] *= 2; result = v
+v = x.clone(); v[v > 0] += 1; result = v
+v = x.clone(); r = v[:, 0]; r += t; result = v
+v = x.clone(); v.diagonal().mul_(2); result = v
+v = x.clone(); r = v.unsqueeze(0)[0, 0]; r += 1; result = v
+v = x.clone(); v[0].add_(1).mul_(2); v[-1] -= v[0]; result = v
+v = x.clone(); u = v[0] * 2; r = v[0]; r += 1; result = u, v
+v = x * 1; u = v[0].exp(); v[0] += u; result = v.sum(0), u
 """
 
 
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
 @pytest.mark.parametrize("size", [7, 2])
-def test_what_is_written_into_samples_of_a_batch_is_in_the_batch(ranks, size):
+def test_what_is_written_into_samples_of_a_batch_is_in_the_batch(ranks, size, requires_grad):
     codes = [code.replace("\\n", "\n") for code in WRITTEN.replace("\nresult", "\\nresult").strip().splitlines()]
     assert not [answer for answer in map(pickle.loads, outcomes(None, codes, size, False)) if isinstance(answer, str)]
-    assert not differences(ranks, codes, size, False)
+    assert not differences(ranks, codes, size, requires_grad)

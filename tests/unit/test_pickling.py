@@ -34,6 +34,7 @@ CASES = {
     "a module in a closure": (LINEAR + "def make(m): return lambda v: m(v)\nf = make(model)", "model.weight.data.zero_(); f(x).std().item()"),
     "bound method": (LINEAR + "forward = model.forward", "forward.__self__ is model"),
     "partial": ("from functools import partial\nbase = [1]\ndef f(a, b, *, c): return a, b, c\np = partial(f, base, c=base)", "r = p(2); r, r[0] is base and r[2] is base"),
+    "a part of a weight that was changed since": (LINEAR + "part = model.weight.split(1, 1)[0]\nwith torch.no_grad(): model.weight.zero_()", "part.detach().tolist()"),
     # functions
     "functions of several cells share one set of globals": ("k = 1\ndef f(): return k\ndef g(): return f() + k", "k = 5; f(), g(), f.__globals__ is g.__globals__"),
     "global that only a function's function reads": ("deep = [1]\ndef a(): return b()\ndef b(): return c()\nc = lambda: deep", "a()"),

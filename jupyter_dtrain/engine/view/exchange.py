@@ -220,4 +220,7 @@ def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> to
     whole = torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
     if is_bool:
         whole = whole.bool()
-    return whole.movedim(0, placement.dim).contiguous()
+    if not placement.dim:
+        return whole
+    moved = whole.movedim(0, placement.dim)  # what the cell may write into must not be a view
+    return moved.clone() if moved.is_contiguous() else moved.contiguous()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...capture.tensors import without_graph
+from ...capture.tensors import is_leaf, without_graph
 from .holders import may_hold_tensors
 from .placements import GlobalTensor
 
@@ -82,7 +82,7 @@ class _Settling:
         return value
 
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
-        if tensor.is_leaf and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
+        if is_leaf(tensor) and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
             tensor.grad = self._whole(tensor.grad).detach()
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._ops import OpOverload
+from torch.autograd import forward_ad
 
 from ....capture.patches import original
 from ..exchange import Exchange
-from ..placements import GlobalTensor, Partial, Shard, is_followed
+from ..placements import GlobalTensor, Partial, Shard
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -50,6 +51,7 @@ class Rules:
     read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
     count_targets: bool = False  # in every batch: one has come that is ignored
+    viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
     used: bool = False  # an operation, or a model, has been given a part of something
     transforms: int = 0  # of torch.func that are under way, one in another
 
@@ -62,6 +64,10 @@ class Rules:
         for arg in args:
             if type(arg) is GlobalTensor and "_whole" in arg.__dict__:
                 self.take_back(arg)
+        if self.viewed:  # `args` may be others that share memory with them
+            self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
+        if kwargs and kwargs.get("out") is not None:
+            return self._into(func, args, kwargs)
         if self.transforms:
             return self.on_wholes(func, args, kwargs)
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
@@ -96,18 +102,31 @@ class Rules:
 
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
-        with torch._C.DisableTorchFunctionSubclass():
-            version = None if is_followed(tensor) or tensor.is_inference() else tensor._version
-            cached = tensor.__dict__.get("_whole")
-        if cached is not None and version is not None and cached[0] == version:
+        version = self._version_of(tensor)
+        cached = tensor.__dict__.get("_whole")
+        if cached is not None and version is not None and cached[0] == version and cached[1].requires_grad == _requires_grad(tensor):
             result: torch.Tensor = cached[1]
             return result
         with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
             result = self.exchange.whole(tensor)
         if version is not None and not result.is_inference():
-            result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
+            if not _requires_grad(tensor):
+                result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
             tensor.__dict__["_whole"] = (version, result, result._version)
+            if isinstance(tensor.placement, Shard):
+                self.viewed = [*self.viewed[1 - _MOST_VIEWED :], tensor]
         return result
+
+    def _version_of(self, tensor: GlobalTensor) -> int | None:
+        """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if tensor.is_inference() or forward_ad._current_level >= 0:
+                return None
+            if tensor.requires_grad and (
+                tensor.is_leaf or self.transforms or not torch.is_grad_enabled() or not isinstance(tensor.placement, Shard)
+            ):
+                return None
+            return tensor._version
 
     @contextmanager
     def in_transform(self) -> Iterator[None]:
@@ -118,15 +137,33 @@ class Rules:
         finally:
             self.transforms -= 1
 
-    def take_back(self, tensor: GlobalTensor) -> None:
-        """Write into the part what the cell has written into the whole: ``image = x[0]; image *= 2``."""
+    def take_back(self, tensor: GlobalTensor) -> bool:
+        """Write into the part what the cell has written into the whole: ``image = x[0]; image *= 2``.
+
+        Returns
+        -------
+        bool
+            Whether there may be more to come: the cell holds samples of the whole.
+        """
         kept = tensor.__dict__.get("_whole")
-        if kept is None or kept[1]._version == kept[2] or not isinstance(tensor.placement, Shard):
-            return
-        _, whole, _ = kept
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-            tensor.copy_(whole[at(tensor.placement.dim, tensor.placement.loaded)])
-            tensor.__dict__["_whole"] = (tensor._version, whole, whole._version)
+        if kept is None or not isinstance(tensor.placement, Shard):
+            return False
+        _, whole, version = kept
+        if whole._version != version:
+            with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
+                tensor.copy_(whole[at(tensor.placement.dim, tensor.placement.loaded)])
+                tensor.__dict__["_whole"] = (tensor._version, whole, whole._version)
+        return bool(whole._use_count() > 1)
+
+    def _into(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` with ``out=``: what it comes to is written there."""
+        out = kwargs["out"]
+        if isinstance(out, torch.Tensor) and not any(map(_requires_grad, tensors_in((out, *args, *kwargs.values())))):
+            rest = {key: value for key, value in kwargs.items() if key != "out"}
+            result = self.dispatch(func, args, rest) if globals_in((*args, *rest.values())) else func(*args, **rest)
+            if isinstance(result, torch.Tensor) and (result.shape, result.dtype) == (out.shape, out.dtype):
+                return out.copy_(result)
+        return self.on_wholes(func, args, kwargs)
 
     def on_wholes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func` on whole tensors. In place, the part of each target is taken from the whole result."""
@@ -139,7 +176,16 @@ class Rules:
             for tensor in targets:
                 self._take(tensor, wholes[id(tensor)])
             return target if result is changed else result
-        return func(*self.whole(args), **self.whole(kwargs))
+        into = globals_in((kwargs.get("out"),))
+        wholes = {id(tensor): self._to_change(tensor) for tensor in into}
+        given = self.whole({key: value for key, value in kwargs.items() if not into or key != "out"})
+        if into:
+            out = kwargs["out"]
+            given["out"] = wholes[id(out)] if isinstance(out, GlobalTensor) else type(out)(wholes.get(id(item), item) for item in out)
+        result = func(*self.whole(args), **given)
+        for tensor in into:
+            self._take(tensor, wholes[id(tensor)])
+        return kwargs["out"] if into else result
 
     def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
         whole = self._whole_tensor(tensor)
@@ -158,6 +204,11 @@ class Rules:
             tensor.copy_(part)
             if kept is not None and kept[1] is changed:
                 tensor.__dict__["_whole"] = (tensor._version, changed, changed._version)
+
+
+def _requires_grad(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.requires_grad
 
 
 def _below_autograd() -> bool:
@@ -183,6 +234,8 @@ def changes_in_place(func: Any) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_DUNDERS
 
 
+_MOST_VIEWED = 8
+"""Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
 _IN_PLACE_DUNDERS = frozenset(
     f"__{name}__" for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem")
 )
