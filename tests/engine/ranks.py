@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import multiprocessing
 import os
@@ -135,6 +136,7 @@ _TIMEOUT = timedelta(seconds=LIMIT)
 
 
 def _serve(pipe: Connection) -> None:
+    gc.freeze()  # as engines do: leaving a group collects what is garbage, and would look at all of torch each time
     torch.set_num_threads(1)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     while True:
