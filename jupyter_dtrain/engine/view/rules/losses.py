@@ -52,7 +52,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if func not in _TARGET_PER_ROW and len(ndims) > 1:
         raise NeedsWhole  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
     ndim = min(ndims)
-    if reduction == "batchmean" and _is_fewer_rows(args[0], ndim, placement.total):
+    if reduction == "batchmean" and (not args or _has_other_rows(args[0], ndim, placement.total)):
         raise NeedsWhole  # the divisor is its number of rows, however often they are broadcast
     if func in _OF_VECTORS and args and isinstance(args[0], torch.Tensor) and ndim_of(args[0]) < 2:
         raise NeedsWhole
@@ -87,10 +87,9 @@ def _rows_of_both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
     return None if any(isinstance(value, torch.Tensor) for value in kwargs.values()) else placement
 
 
-def _is_fewer_rows(value: Any, ndim: int, total: int) -> bool:
-    """Return whether `value` is a tensor made in the cell that has not a row for each of the `total` samples."""
-    made_here = isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor)
-    return made_here and (value.dim() < ndim or value.shape[0] != total)
+def _has_other_rows(tensor: torch.Tensor, ndim: int, total: int) -> bool:
+    """Return whether the input of a loss has been made in the cell, and not with a row for each of the `total` samples."""
+    return not isinstance(tensor, GlobalTensor) and (tensor.dim() != ndim or tensor.shape[0] != total)
 
 
 def _reduced(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reduction: str, placement: Shard) -> Any:
