@@ -10,7 +10,7 @@ watched, and what lies before and behind them is kept to be compared.
 Only memory that is the process's own is watched: shared memory and files can be written by others, which leaves no note. Nor does a device
 leave one that writes to memory pinned with ``cudaHostRegister``; what PyTorch pins is no memory of the process's own in this sense.
 
-Names and numbers are those of Linux' ``include/uapi/linux/userfaultfd.h`` and ``fs.h``.
+Names and numbers are those of Linux' ``include/uapi/linux/userfaultfd.h``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
+from ..capture.pages import PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC, first_pages
 from ..capture.written import private_ranges
 
 SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
@@ -37,8 +38,6 @@ UFFD_API = 0xAA
 FEATURES = 1 << 13 | 1 << 15  # UFFD_FEATURE_WP_UNPOPULATED, UFFD_FEATURE_WP_ASYNC
 UFFDIO_REGISTER_MODE_WP = 1 << 1
 UFFDIO_WRITEPROTECT_MODE_WP = 1
-PM_SCAN_CHECK_WPASYNC = 1 << 1  # an error for what is not watched, as memory that was freed meanwhile
-PAGE_IS_WRITTEN, PAGE_IS_PRESENT, PAGE_IS_SWAPPED = 1 << 1, 1 << 3, 1 << 4
 
 Range = tuple[int, int]  # an address and a number of bytes
 
@@ -51,7 +50,6 @@ UFFDIO_API = _request(3, UFFD_API, 0x3F, 24)
 UFFDIO_REGISTER = _request(3, UFFD_API, 0x00, 32)
 UFFDIO_UNREGISTER = _request(2, UFFD_API, 0x01, 16)
 UFFDIO_WRITEPROTECT = _request(3, UFFD_API, 0x06, 24)
-PAGEMAP_SCAN = _request(3, ord("f"), 16, 96)
 
 
 class Watch:
@@ -113,12 +111,15 @@ class Watch:
 
 def _has_notes(first: int, length: int) -> bool:
     """Return whether pages that are watched have been written to or were given back, or are not watched any more."""
-    as_they_were = (ctypes.c_uint64 * 3)()  # the first such pages that follow each other: beginning, end, what they are
-    where = (first, first + length, 0, ctypes.addressof(as_they_were), 1, 0)
-    categories = (PAGE_IS_WRITTEN, PAGE_IS_WRITTEN, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)  # inverted, all of, any of, told
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
-        found = _ask(pages.fileno(), PAGEMAP_SCAN, "12Q", 96, PM_SCAN_CHECK_WPASYNC, *where, *categories)
-    return found != 1 or (as_they_were[0], as_they_were[1]) != (first, first + length)
+    as_they_were = first_pages(
+        first,
+        length,
+        any_of=PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        all_of=PAGE_IS_WRITTEN,
+        inverted=PAGE_IS_WRITTEN,
+        flags=PM_SCAN_CHECK_WPASYNC,
+    )
+    return as_they_were != (first, first + length)
 
 
 def _pages(address: int, num_bytes: int) -> tuple[Range, list[Range]]:

@@ -3,12 +3,14 @@
 import os
 import sys
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from jupyter_dtrain.capture import baseline as module
+from jupyter_dtrain.capture import written
 from jupyter_dtrain.capture.baseline import LARGE, Baseline
 from jupyter_dtrain.capture.written import PrivateMappings, untouched
 from jupyter_dtrain.transport.blobs import BlobFolder
@@ -26,6 +28,13 @@ def memory(tmp_path):
 @pytest.fixture
 def tensor(memory):
     return torch.frombuffer(memory, dtype=torch.float32)
+
+
+@pytest.fixture(autouse=True, params=["many at once", "one by one"])
+def pages_are_told(request, monkeypatch):
+    """Linux before 6.7 tells of single pages only."""
+    if request.param == "one by one":
+        monkeypatch.setattr(written, "first_pages", Mock(side_effect=OSError))
 
 
 @pytest.fixture(autouse=True)
