@@ -52,9 +52,8 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if func not in _TARGET_PER_ROW and len(ndims) > 1:
         raise NeedsWhole  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
     ndim = min(ndims)
-    if reduction == "batchmean" and isinstance(args[0], torch.Tensor) and not isinstance(args[0], GlobalTensor):
-        if args[0].dim() < ndim or args[0].shape[0] != placement.total:
-            raise NeedsWhole  # the divisor is its number of rows, however often they are broadcast
+    if reduction == "batchmean" and not (args and (isinstance(args[0], GlobalTensor) or _rows_of(args[0]) == (ndim, placement.total))):
+        raise NeedsWhole  # the divisor is its number of rows, however often they are broadcast
     if func in _OF_VECTORS and args and isinstance(args[0], torch.Tensor) and ndim_of(args[0]) < 2:
         raise NeedsWhole
 
@@ -73,6 +72,10 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     new_args = tuple(arg if of_classes and position == 2 else fit(arg) for position, arg in enumerate(args))
     new_kwargs = {key: value if key == "pos_weight" or (of_classes and key == "weight") else fit(value) for key, value in kwargs.items()}
     return _reduced(rules, func, new_args, new_kwargs, reduction, placement)
+
+
+def _rows_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tensor.dim(), *tensor.shape[:1]
 
 
 def _rows_of_both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shard | None:
