@@ -146,6 +146,7 @@ CASES = {
     "collate function that wants all samples": Case("loader = DataLoader(Data(12), batch_size=4, collate_fn=lambda items: torch.stack([x for x, _ in items]).reshape(2, 2, -1))", once=False),
     "collate function that wants pairs": Case("def pairs(items):\n    assert len(items) % 2 == 0; return torch.stack([x for x, _ in items])\nloader = DataLoader(Data(10), batch_size=4, collate_fn=pairs)", once=False),
     "collate function that wants pairs, in a worker": Case("def pairs(items):\n    assert len(items) % 2 == 0; return torch.stack([x for x, _ in items])\nloader = DataLoader(Data(10), batch_size=4, collate_fn=pairs, num_workers=1, multiprocessing_context='fork')", once=False),
+    "collate function that leaves samples out": Case("loader = DataLoader(Data(12), batch_size=4, collate_fn=lambda items: torch.stack([x for x, i in items if int(i) % 5 != 4]))", once=False),
     "collate function that makes mappings": Case(MAPPINGS, "batches = [(type(b).__name__, b.order, b['more']['no one'], show(dict(b))) for b in loader]", once=False),
     "collate function that makes lists": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=list)", once=False),
     "batches by the data set": Case("class Batches(Data):\n    def __getitem__(self, i):\n        if i == self.n: raise IndexError\n        seen.append(i); return torch.arange(6.0) + i, i\nloader = DataLoader(Batches(3), batch_size=None)", once=False),

@@ -68,7 +68,7 @@ class Collation:
         self._layout: Layout | None = None
         self.is_whole = self.draws = False
 
-    def own(self, batch: Any, share: Share, indices: Sequence[Any]) -> tuple[Any, Share, Layout]:
+    def own(self, batch: Any, share: Share, indices: Sequence[Any]) -> tuple[Any, Share | None, Layout | None]:
         """Return the rank's part of a batch, which it has loaded alone, and where its samples are.
 
         Raises
@@ -82,18 +82,20 @@ class Collation:
                 raise CutAfterLoading
         assert self._layout is not None
         if not self.is_whole:
-            shapes = self._agree(None if isinstance(batch, Refused) else shapes_of(batch, self._layout))
+            loaded = share.loaded.stop - share.loaded.start  # fewer come out where the function leaves samples out
+            fits = not isinstance(batch, Refused) and length_of(batch, self._layout) == loaded
+            shapes = self._agree(shapes_of(batch, self._layout) if fits else None)
             self.is_whole = any(other is None or other != shapes[0] for other in shapes)
         if self.is_whole:  # for what is left of this iteration, which has loaded parts; the next one loads whole batches
-            batch = cut(self._collate(self._fetch(indices)), share.loaded, self._layout)
+            return self.of_whole(self._collate(self._fetch(indices)))
         return batch, share, self._layout
 
-    def of_whole(self, batch: Any) -> tuple[Any, Share, Layout]:
-        """Return the rank's part of a whole batch, and where its samples are."""
+    def of_whole(self, batch: Any) -> tuple[Any, Share | None, Layout | None]:
+        """Return the rank's part of a whole batch, and where its samples are; all of one without samples (``None``: all were left out)."""
         assert self._layout is not None
         total = length_of(batch, self._layout)
-        if total is None:
-            raise UnknownBatch(type(batch).__name__)
+        if not total:
+            return batch, None, None
         share = self._share(total)
         return cut(batch, share.loaded, self._layout), share, self._layout
 
