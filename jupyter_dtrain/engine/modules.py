@@ -10,14 +10,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FunctionType
 from typing import Any, Generic, TypeVar
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 
-from ..capture.originals import names_in
 from .identity import IdentityMap
 
 T = TypeVar("T")
@@ -97,30 +95,6 @@ def _registered(*_: object) -> None:
 def layers_taking_statistics(module: nn.Module) -> list[_BatchNorm]:
     """Return the BatchNorm layers in `module` that take statistics of the batch now."""
     return [layer for layer in modules_in(module) if isinstance(layer, _BatchNorm) and layer.training]
-
-
-TORCH = ("torch.", "torchvision.")
-
-
-def uses_names(model: nn.Module, has: Callable[[set[str]], bool]) -> bool:
-    """Return whether code in `model` that is not PyTorch's own, or that it calls by name, uses names that `has` is true of."""
-    classes = {kind for module in modules_in(model) for kind in type(module).__mro__}
-    seen: set[CodeType] = set()
-    return any(_uses(value, lambda _, names: has(names), seen) for kind in classes for value in vars(kind).values())
-
-
-def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
-    """Return whether `has` is true of the code of `function`, or of others that it calls by name, and the names in it."""
-    return _uses(function, has, set())
-
-
-def _uses(value: object, has: Callable[[CodeType, set[str]], bool], seen: set[CodeType]) -> bool:
-    function = getattr(value, "__func__", value)
-    if not isinstance(function, FunctionType) or function.__code__ in seen or f"{function.__module__}.".startswith(TORCH):
-        return False
-    seen.add(function.__code__)
-    names = names_in(function.__code__)
-    return has(function.__code__, names) or any(_uses(function.__globals__.get(name), has, seen) for name in names)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -11,6 +11,7 @@ from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
+from functools import partial
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -20,11 +21,20 @@ loader = DataLoader(TensorDataset(torch.randn(20, 3), torch.randn(20, 2)), batch
 def steps_of(x):
     return x.detach().abs().amax() / 127
 
+def divided_by(inside):
+    return lambda x: x / inside(x)
+
+class Spread:
+    def __init__(self, dim):
+        self.dim = dim
+    def of(self, x):
+        return x.std(self.dim, keepdim=True)
+
 class Inner(nn.Module):
-    def __init__(self):
+    def __init__(self, layer):
         super().__init__()
         self.a, self.b, self.norm = nn.Linear(3, 6), nn.Linear(6, 2), nn.BatchNorm1d(6)
-        self.layer = {layer}
+        self.layer = layer
     def forward(self, x):
         return self.b(self.inside(self.a(x)))
 
@@ -32,7 +42,7 @@ class Net(Inner):
     def inside(self, x):
         {inside}
 
-model = nn.Sequential(Net(), nn.Tanh())
+model = nn.Sequential(Net({layer}), nn.Tanh())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
 CELL = """
@@ -55,6 +65,7 @@ MIXING = {
     "behind dropout": "x = F.dropout(x, 0.3)\n        return x / x.abs().max()",
     "noise by the spread of the batch": "return x + torch.randn_like(x) * x.std(0)",
     "behind attention with dropout": "h = x[None]\n        return x - F.scaled_dot_product_attention(h, h, h, dropout_p=0.2)[0].mean(0)",
+    "samples turned round": "return x - 0.1 * x.flip(0)",
     "samples shuffled": "return x + 0.1 * x[torch.randperm(len(x))]",
     "attention between samples": "return torch.softmax(x @ x.T, 1) @ x",
     "similarities summed up": "return x * torch.einsum('bi,ci->b', x, x)[:, None]",
@@ -91,6 +102,18 @@ LAYERS_APART = {
     ),
     "a layer's softmax over features": ("nn.Softmax(dim=1)", "return x * self.layer(x)"),
 }
+KEPT_MIXING = {
+    "a function": ("lambda x: x.mean(0)", "return x - self.layer(x)"),
+    "a function from around another": ("divided_by(lambda x: x.abs().max())", "return self.layer(x)"),
+    "a part of a function": ("partial(lambda dim, x: x.std(dim), 0)", "return x + self.layer(x)"),
+    "functions in a list": ("[torch.tanh, lambda x: F.softmax(x, 0)]", "return self.layer[1](self.layer[0](x))"),
+    "an object": ("Spread(0)", "return x + self.layer.of(x)"),
+}
+KEPT_APART = {
+    "a function": ("lambda x: x.mean(1, keepdim=True)", "return x - self.layer(x)"),
+    "a function from around another": ("divided_by(lambda x: 2 + torch.tanh(x))", "return self.layer(x)"),
+    "an object": ("Spread(1)", "return x + self.layer.of(x)"),
+}
 
 
 def setup(inside: str, layer: str = "nn.Identity()") -> str:
@@ -106,11 +129,17 @@ def test_results_are_those_of_one_process(ranks, name, world_size):
 @pytest.mark.parametrize("name", [*LAYERS_MIXING, *LAYERS_APART])
 def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
     layer, inside = {**LAYERS_MIXING, **LAYERS_APART}[name]
-    assert_same(ranks, setup(inside, layer), 3)
+    assert_same(ranks, setup(inside, layer).replace("norm", "scale"), 3)  # `norm` is a word of statistics
 
 
 # What is drawn in an attention between samples is not told apart where each engine has one.
 ALONE = [name for name in (*MIXING, *APART) if name != "behind attention with dropout"]
+
+
+@pytest.mark.parametrize("name", KEPT_MIXING)
+def test_what_a_model_keeps_and_calls_is_looked_at_too(ranks, name):
+    layer, inside = KEPT_MIXING[name]
+    assert_same(ranks, setup(inside, layer).replace("norm", "scale"), 3)  # `norm` is a word of statistics
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -147,7 +176,7 @@ def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):
         assert ranks.call(2, opened, inside) == [["Net", "Sequential"]] * 2, name
     for name, inside in APART.items():
         assert ranks.call(2, opened, inside) == [[]] * 2, name
-    for name, (layer, inside) in LAYERS_APART.items():
+    for name, (layer, inside) in [*LAYERS_APART.items(), *KEPT_APART.items()]:
         assert ranks.call(2, opened, inside, True, layer) == [[]] * 2, name
 
 
@@ -195,5 +224,5 @@ def test_a_layer_that_takes_the_batch_for_a_sequence_is_told_of(ranks):
     layer, inside = LAYERS_MIXING["an LSTM that is given the batch first"]
     (note,) = ranks.call(2, run_notebook, setup(inside, layer), CELL, "losses", {"global_batchnorm": True})[0]["notes"]
     assert note.startswith(
-        "The `LSTM` (line 21, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
+        "The `LSTM` (line 31, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
     )

@@ -66,6 +66,7 @@ ENGINE_ORDER = [
     "telling",
     "arriving",
     "modules",
+    "words",
     "ranks",
     "written",
     "view",

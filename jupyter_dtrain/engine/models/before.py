@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
 
 from ..drawing.randomness import ModelStream, TorchState
-from ..modules import uses_names
 from ..view.placements import GlobalTensor
+from ..words import uses_names
 
 _MEMBERS = (
     "_parameters",

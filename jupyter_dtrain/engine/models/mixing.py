@@ -26,8 +26,9 @@ from torch.utils import _pytree as pytree
 from ..drawing.draw_sites import DrawSites
 from ..drawing.drawing import Drawing
 from ..drawing.randomness import ModelStream
-from ..modules import code_uses, layers_taking_statistics, modules_in, uses_names
+from ..modules import layers_taking_statistics, modules_in
 from ..view.placements import GlobalTensor
+from ..words import code_uses, uses_names
 
 FEW = 2
 """Samples that are put through alone."""

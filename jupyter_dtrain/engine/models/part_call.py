@@ -19,13 +19,13 @@ from torch.utils import _pytree as pytree
 from ...capture.unwarned import unwarned
 from ..drawing.drawing import Drawing, ModelDraws
 from ..drawing.randomness import ModelStream
-from ..modules import uses_names
 from ..view.exchange import Exchange
 from ..view.global_view import GlobalView, NotPerSample
 from ..view.marked import MarkedNow, marked
 from ..view.normalization import GlobalNormalization
 from ..view.own_functions import must_be_whole
 from ..view.placements import Shard
+from ..words import uses_names
 from .before import Before
 from .handed import Handed
 from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself

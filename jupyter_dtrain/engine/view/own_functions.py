@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from ...capture.originals import everything, original_code
-from ..modules import TORCH, code_uses
+from ..words import TORCH, code_uses
 from .exchange import Exchange, nothing_of
 from .placements import Shard
 from .rules.dispatch import Rules

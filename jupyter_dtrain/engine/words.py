@@ -1,0 +1,92 @@
+"""Words in code: which names it uses, and those of the functions that it calls.
+
+From its words one can tell what code may do, without running it: take a statistic, write in place, ask for gradients. Functions are
+followed by the ways in which code has them: as globals, from around it, in a module beside the notebook, in an object that a model keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..capture.originals import closed_over, names_in
+from .modules import modules_in
+from .whose import is_users_module
+
+TORCH = ("torch.", "torchvision.")
+_LOOKED_AT = 100  # of what a model keeps in a list: it may be data
+_NO_CALL = (
+    nn.Module,
+    torch.Tensor,
+    type,
+    ModuleType,
+)  # of these a call runs no code that is theirs alone, or other code is looked through
+
+
+def uses_names(model: nn.Module, has: Callable[[set[str]], bool]) -> bool:
+    """Return whether code in `model` that is not PyTorch's own, or that it calls, uses names that `has` is true of."""
+    parts = modules_in(model)
+    kinds = {kind for module in parts for kind in type(module).__mro__}
+    seen: set[CodeType] = set()
+    values = (*(value for kind in kinds for value in vars(kind).values()), *(value for part in parts for value in _kept(part)))
+    return any(_uses(value, lambda _, names: has(names), seen) for value in values)
+
+
+def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return whether `has` is true of the code of `function`, or of others that it calls, and the names in it."""
+    return _uses(function, has, set())
+
+
+def _kept(module: nn.Module) -> Iterator[object]:
+    """Yield what a module keeps in its attributes that may be called, and the methods of the user's objects among it."""
+    for value in list(vars(module).values()):
+        several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        for one in islice(several, _LOOKED_AT):
+            yield one
+            kind = type(one)
+            if not isinstance(one, _NO_CALL) and kind.__module__ != "builtins" and is_users_module(kind.__module__):
+                yield from vars(kind).values()
+
+
+def _uses(value: object, has: Callable[[CodeType, set[str]], bool], seen: set[CodeType]) -> bool:
+    function = _function_of(value)
+    if function is None or function.__code__ in seen or f"{function.__module__}.".startswith(TORCH):
+        return False
+    seen.add(function.__code__)
+    names = names_in(function.__code__)
+    return has(function.__code__, names) or any(_uses(called, has, seen) for called in _called(function, names))
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """Return the function that a call of `value` runs, if one does that is written in Python."""
+    while not isinstance(value, FunctionType):
+        if isinstance(value, partial):
+            value = value.func
+        elif isinstance(value, MethodType | classmethod | staticmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        else:
+            call = None if isinstance(value, _NO_CALL) else _in_class(value, "__call__")
+            return call if isinstance(call, FunctionType) else None
+    return value
+
+
+def _called(function: FunctionType, names: set[str]) -> Iterator[object]:
+    """Yield what a function with these names in its code may call."""
+    yield from closed_over(function)
+    for name in names:
+        value = function.__globals__.get(name)
+        yield value
+        if isinstance(value, ModuleType) and is_users_module(value.__name__):
+            yield from (vars(value).get(other) for other in names)
+
+
+def _in_class(value: object, name: str) -> object:
+    return next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)
