@@ -25,7 +25,11 @@ from .warm import warm_up
 def main() -> None:
     """Import the modules named on the command line, then be forked, until the input ends."""
     guard = os.getppid()
+    # The debugger too: each engine imports it as it starts, and would do nothing that takes longer.
+    import ipykernel.debugger  # noqa: F401
     import ipyparallel.engine.app  # noqa: F401
+
+    from . import engine_app
 
     warm_up(sys.argv[1:])
     gc.collect()
@@ -33,8 +37,6 @@ def main() -> None:
     forked = _forked(guard)
     if forked is not None:
         _become(*forked, guard=guard)
-        from . import engine_app
-
         engine_app.main()
 
 
