@@ -59,7 +59,7 @@ class KernelTemplate:
     def launch(self, cmd: Sequence[str], *, env: Mapping[str, str], cwd: str, **_: Any) -> ForkedKernel:
         """Fork a kernel. Takes the place of ``jupyter_client``'s `launch_kernel`."""
         if self._process is None:
-            code = [sys.executable, "-m", __name__]
+            code = [sys.executable, "-Xfrozen_modules=off", "-m", __name__]  # as kernels are started: the debugger says otherwise
             self._process = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -70,6 +70,7 @@ class KernelTemplate:
 
 
 def main() -> None:
+    import ipykernel.debugger  # noqa: F401  # each kernel does
     import torch._dynamo  # noqa: F401  # the first optimizer imports it
     from ipykernel.kernelapp import launch_new_instance
 
