@@ -174,9 +174,18 @@ class NoNewEngines:
 
 def wait_closely(condition: Callable[[], object], what: str) -> None:
     """Wait for what is there for a few milliseconds only."""
+    _wait(condition, what, pause=0.0005)
+
+
+def wait_long(condition: Callable[[], object], what: str) -> None:
+    """Wait for what takes seconds: looked at as seldom, the looking leaves the processor to those who are waited for."""
+    _wait(condition, what, pause=0.01)
+
+
+def _wait(condition: Callable[[], object], what: str, *, pause: float) -> None:
     deadline = time.monotonic() + LIMIT
     while not condition():
-        time.sleep(0.0005)
+        time.sleep(pause)
         assert time.monotonic() < deadline, f"{what} did not come"
 
 

@@ -15,7 +15,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from jupyter_dtrain.runs.hosts import HOST, going, waiting
 from jupyter_dtrain.runs.record import RunRecord
 from jupyter_dtrain.runs.store import RunStore
-from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, STEPS, NoNewEngines, wait_closely
+from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, STEPS, NoNewEngines, wait_long
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, Notebook, difference
 
@@ -75,7 +75,7 @@ class Detached:
 
     def wait_for_step(self, step: int) -> None:
         path = self.notebook.folder / "steps"
-        wait_closely(lambda: (path.exists() and path.stat().st_size >= step) or not self.is_going, f"step {step}")
+        wait_long(lambda: (path.exists() and path.stat().st_size >= step) or not self.is_going, f"step {step}")
         assert self.is_going
 
     def kill_kernel(self) -> None:
@@ -91,7 +91,7 @@ class Detached:
 
     def wait_for_end(self) -> None:
         """Wait until it has ended, with nothing left running."""
-        wait_closely(lambda: not self.is_going, "the end of the run")
+        wait_long(lambda: not self.is_going, "the end of the run")
         _, alive = psutil.wait_procs(self.processes, timeout=30)
         assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
@@ -230,7 +230,7 @@ def test_what_it_logs_is_kept_without_the_kernel_and_the_engine_that_began(new_n
     begin = "import wandb\nwandb.init(project='p', mode='offline')\nlog = lambda: (pace(), wandb.log({'step': len(used)}))\n"
     line = LINE.replace("--detach", "--detach --checkpoint-every 20").replace(CELL, "\n")
     run = Detached(new_notebook(), line + begin + CELL.replace("pace)", "log)") + "wandb.finish()")
-    wait_closely(lambda: list(run.record.folder.glob("checkpoints/step-*")) or not run.is_going, "a checkpoint")
+    wait_long(lambda: list(run.record.folder.glob("checkpoints/step-*")) or not run.is_going, "a checkpoint")
     assert run.is_going
     run.kill_kernel()
     run.kill_an_engine()
