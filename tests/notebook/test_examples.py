@@ -34,7 +34,8 @@ def train(notebook: nbformat.NotebookNode, folder: Path) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_notebook_learns_the_same_without_its_magic(tmp_path):
+def test_the_notebook_learns_the_same_without_its_magic(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two of the plain notebook would wait for each other, busily, beside other tests
     distributed = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
     plain = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
     for cell in plain.cells:
