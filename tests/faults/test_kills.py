@@ -223,6 +223,14 @@ net = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 2))
 momentum = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 loader, losses, used = DataLoader(Digits(396), batch_size=16, shuffle=True), [], []
 """
+SLOW_BEHIND_THE_CHECKPOINT = """
+fast = pace
+def pace():
+    import os, time
+    fast()
+    if len(used) > 60 and not os.path.exists("all"):
+        time.sleep(0.3)  # so that it is stopped before its end
+"""
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +240,7 @@ def stopped(module_notebook):
     notebook.run(IMPORTS + SETUP + OTHERS)
     notebook.run("pace = lambda: None\n" + ELSEWHERE)
     expected = notebook.value("([p.detach() for p in net.parameters()], losses, used)")
-    notebook.run(SETUP + OTHERS)
+    notebook.run(SETUP + OTHERS + SLOW_BEHIND_THE_CHECKPOINT)
     cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every 60 --name stopped{ELSEWHERE}")
     checkpoint = lambda: list(notebook.folder.glob("dtrain-runs/*/checkpoints/step-000060"))  # noqa: E731
     notebook.wait(lambda: checkpoint() or not cell.running, "a checkpoint", cell)
@@ -246,6 +254,7 @@ def stopped(module_notebook):
 def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engines):
     folder, expected = stopped
     shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
+    (tmp_path / "all").touch()
     notebook = new_notebook(tmp_path)
     notebook.run("%load_ext jupyter_dtrain")
     assert "stopped: going on from step 60." in notebook.run(f"%distribute resume stopped -n {engines}").stderr
