@@ -247,6 +247,7 @@ def stopped(module_notebook):
     notebook.interrupt()
     notebook.finish(cell)
     assert "Interrupted" in cell.stderr
+    (notebook.folder / "all").touch()  # where the cell began it goes on
     return notebook.folder, expected
 
 
@@ -254,7 +255,6 @@ def stopped(module_notebook):
 def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engines):
     folder, expected = stopped
     shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
-    (tmp_path / "all").touch()
     notebook = new_notebook(tmp_path)
     notebook.run("%load_ext jupyter_dtrain")
     assert "stopped: going on from step 60." in notebook.run(f"%distribute resume stopped -n {engines}").stderr
