@@ -126,6 +126,7 @@ class Control:
             if not is_agreed:
                 self._agree(order)
             elif order == "stop":
+                self._leave()
                 if not self._ends:
                     self.on_return()
                 raise StopRun
@@ -134,6 +135,14 @@ class Control:
             else:
                 with self._pausing(self._pause):
                     self._wait_through(order, meanwhile)
+
+    def _leave(self) -> None:
+        """Say that this rank goes no further: others may have heard of a snapshot in a pause before they hear of the stop that ends it."""
+        with self._lock:
+            self._committed = _NEVER
+            asked = [*self._snapshots]
+        for number in asked:
+            self.refuse(number)
 
     @property
     def is_ending(self) -> bool:
@@ -171,6 +180,14 @@ class Control:
         """Say that snapshot `number` was taken, or will not be."""
         with self._lock:
             self._snapshots.remove(number)
+
+    def all_take(self, number: int, state: str) -> bool:
+        """Return whether all ranks take snapshot `number` here, each in the same `state`; waits for their words."""
+        return self.all_say(f"state/{number}", state)
+
+    def refuse(self, number: int) -> None:
+        """Say that this rank does not take snapshot `number`, for whose word the others wait."""
+        self.tell(f"state/{number}", "")
 
     def all_say(self, topic: str, text: str) -> bool:
         """Return whether all ranks say the same on `topic`; waits for them. No collective: the ranks may be at different places."""

@@ -235,7 +235,7 @@ class Snapshots:
         try:
             copied = self._take(number, position)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
-            self._control.tell(f"state/{number}", "")  # the others wait for a word
+            self._control.refuse(number)
             copied = None
             self._say_not(error)
         sys.stdout.flush()
@@ -261,7 +261,7 @@ class Snapshots:
 
         def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
             kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
-            same = self._control.all_say(f"state/{number}", repr((self._observer.step, position.describe(), kinds)))
+            same = self._control.all_take(number, repr((self._observer.step, position.describe(), kinds)))
             return self._training.wholes(tensors) if same else None
 
         random_state = RandomState.now()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -266,7 +267,7 @@ class Seat:
         self.finished, self.paused = 0, threading.Event()
         self.going_on = threading.Event()
         self.taken: list[tuple[int, int]] = []
-        self.took = threading.Event()
+        self.takes, self.took = threading.Event(), threading.Event()
         self.shares: list[tuple[int, list[float]]] = []
         self.control = Control(store, rank=rank, world_size=exchange.parties, timeout=LIMIT, pausing=self._pausing)
         self.control.on_speeds = lambda speeds: self.shares.append((self.finished, list(speeds)))
@@ -286,8 +287,10 @@ class Seat:
         number = self.control.snapshot_due(self.finished)
         if number is not None:
             self.control.snapshot_done(number)
-            self.taken.append((number, self.finished))
-            self.took.set()
+            self.takes.set()
+            if self.control.all_take(number, f"step {self.finished}"):
+                self.taken.append((number, self.finished))
+                self.took.set()
 
     def _train(self) -> None:
         with contextlib.suppress(StopRun):
@@ -346,6 +349,21 @@ def test_a_snapshot_that_is_asked_for_in_a_pause_is_taken_there(seats):
     tell(seats, "resume", number=1)
     end(seats)
     assert [seat.taken for seat in seats] == [[(7, steps)]] * 3
+
+
+def test_who_hears_of_a_snapshot_in_a_pause_before_the_stop_waits_for_nobody_who_has_left(seats):
+    tell(seats, "pause", number=1)
+    assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
+    steps = {seat.finished for seat in seats}
+    began = time.monotonic()
+    tell(seats[:1], "stop")
+    tell(seats[1:], "snapshot", number=7)
+    tell(seats[:1], "snapshot", number=7)
+    assert all(seat.takes.wait(LIMIT.total_seconds()) for seat in seats[1:])
+    end(seats)
+    assert time.monotonic() - began < LIMIT.total_seconds() / 2
+    assert {seat.finished for seat in seats} == steps
+    assert [seat.taken for seat in seats] == [[]] * 3
 
 
 @pytest.mark.parametrize("order", [["share", "pause"], ["pause", "share"]])
