@@ -281,7 +281,8 @@ def told_steps(run):
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
-    run = start("--checkpoint-every 40 --keep 9 --name back", cell=TOLD)
+    slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.03)")  # its checkpoint is seen before its end, and the way back is told
+    run = start("--checkpoint-every 40 --keep 9 --name back", cell=slowly)
     run.wait_for_steps()
     run.wait(lambda: 40 in steps_on_disk(run), "a checkpoint")
     run.wait(lambda: run.num_steps > 2 * 60, "more steps")
