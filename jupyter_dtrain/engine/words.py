@@ -6,6 +6,7 @@ followed by the ways in which code has them: as globals, from around it, in a mo
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..capture.originals import closed_over, names_in
+from ..capture.originals import closed_over, everything, names_in, original_code
 from .modules import modules_in
 from .whose import is_users_module
 
@@ -29,18 +30,39 @@ _NO_CALL = (
 )  # of these a call runs no code that is theirs alone, or other code is looked through
 
 
-def uses_names(model: nn.Module, has: Callable[[set[str]], bool]) -> bool:
-    """Return whether code in `model` that is not PyTorch's own, or that it calls, uses names that `has` is true of."""
+def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return whether `has` is true of code in `model` that is not PyTorch's own, or that it calls, and the names in it."""
     parts = modules_in(model)
     kinds = {kind for module in parts for kind in type(module).__mro__}
     seen: set[CodeType] = set()
     values = (*(value for kind in kinds for value in vars(kind).values()), *(value for part in parts for value in _kept(part)))
-    return any(_uses(value, lambda _, names: has(names), seen) for value in values)
+    return any(_uses(value, has, seen) for value in values)
 
 
 def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
     """Return whether `has` is true of the code of `function`, or of others that it calls, and the names in it."""
     return _uses(function, has, set())
+
+
+def takes_rows(code: CodeType) -> bool:
+    """Return whether `code` has a subscript that may be of samples: ``x[0]``, ``x[1:]``, ``x[order]``; not ``x[:, 0]``, ``x.shape[0]``."""
+    return any(_takes_rows(part) for part in everything(original_code(code) or code))
+
+
+def _takes_rows(code: CodeType) -> bool:
+    taken_from, index = None, None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "BINARY_SLICE":
+            return True
+        if instruction.opname == "BINARY_SUBSCR" or (instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"):
+            along_others = index is None or index.opname == "BUILD_TUPLE" or isinstance(index.argval, tuple)
+            by_name = index is not None and index.opname == "LOAD_CONST" and isinstance(index.argval, str)
+            # A shape, or one of several results.
+            of_sizes = taken_from is not None and (taken_from.argval == "shape" or taken_from.opname.startswith("CALL"))
+            if not (along_others or by_name or of_sizes):
+                return True
+        taken_from, index = index, instruction
+    return False
 
 
 def _kept(module: nn.Module) -> Iterator[object]:

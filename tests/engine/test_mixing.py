@@ -78,7 +78,14 @@ APART = {
     "dropout of channels": "return F.dropout1d(x, 0.5) + F.normalize(x, dim=1)",
     "noise and its size": "noise = torch.randn(len(x), 6) * torch.randn(6)\n        return x + noise / noise.norm(dim=1, keepdim=True)",
     "noise on weights": "return x @ torch.randn(6, 6) + x.max(1, keepdim=True).values",
+    "columns": "return x.view(x.shape[0], -1) - x[:, :1] + x[..., 0, None]",
+    "a part of several": "halves = [x[:, :3], x[:, 3:]]\n        return torch.cat([halves[1], halves[0]], 1)",
     "no word of it": "return F.gelu(x)",
+}
+ROWS_MIXING = {
+    "less the first sample": "return x - x[0]",
+    "each beside the next": "return x - 0.1 * torch.cat([x[1:], x[:1]])",
+    "picked by name": "return x - x.index_select(0, torch.zeros(len(x), dtype=torch.long))",
 }
 LAYERS_MIXING = {
     "an LSTM that is given the batch first": ("nn.LSTM(2, 2)", "return self.layer(x.view(len(x), 3, 2))[0].flatten(1)"),
@@ -130,6 +137,11 @@ def test_results_are_those_of_one_process(ranks, name, world_size):
 def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
     layer, inside = {**LAYERS_MIXING, **LAYERS_APART}[name]
     assert_same(ranks, setup(inside, layer).replace("norm", "scale"), 3)  # `norm` is a word of statistics
+
+
+@pytest.mark.parametrize("name", ROWS_MIXING)
+def test_samples_that_are_taken_out_are_those_of_the_batch(ranks, name):
+    assert_same(ranks, setup(ROWS_MIXING[name]).replace("norm", "scale"), 3)  # `norm` is a word of statistics
 
 
 # What is drawn in an attention between samples is not told apart where each engine has one.

@@ -127,6 +127,10 @@ row = x[0]; row *= 2; result = x + 0, x[0], x.sum()
 for image in img: image.sub_(image.mean())
 result = img.mean((1, 2, 3)), img
 x[1][2] = 7; x[0].zero_(); result = x * 1
+row = x[0]; x.mul_(2); result = row, x * 1, row + x[1]
+rows = x[1:]; x -= z; x.add_(w); result = rows, x, x.sum(1)
+row = x[0]; x.zero_(); x[0] = 3; result = row, x
+row = x[0]; x.normal_(); result = row, x, torch.rand(2)
 rows = x[:2]; rows += 1; x[0] = 3; rows.mul_(5); result = x, rows
 for i, row in enumerate(x): row[:] = i
 result = nn.Linear(4, 2)(x), x

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from ..drawing.randomness import ModelStream, TorchState
 from ..view.placements import GlobalTensor
-from ..words import uses_names
+from ..words import model_uses
 
 _MEMBERS = (
     "_parameters",
@@ -100,7 +100,7 @@ class Before:
 
 def may_write(model: nn.Module) -> bool:
     """Return whether code in `model` that is not PyTorch's own has a word of writing into tensors."""
-    return uses_names(model, lambda names: any(name in _WRITING or (name.endswith("_") and not name.startswith("_")) for name in names))
+    return model_uses(model, lambda _, names: any(name in _WRITING or (name.endswith("_") and not name.startswith("_")) for name in names))
 
 
 _WRITING = frozenset(("data", "no_grad"))

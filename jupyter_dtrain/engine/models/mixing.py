@@ -3,19 +3,20 @@
 On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
 would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows, and those that go along a dim
 which the model may mean to be another one: an LSTM without ``batch_first`` that is given the batch first goes from sample to sample. So
-where a model has such a layer, or the code of others in it a word of statistics, a few samples of a share are put through the model without
-the others: their results are to be the same. What the model draws at random is drawn for the whole batch each time, from one state of the
-stream, and those that are put through get their rows.
+where a model has such a layer, or the code of others in it a word of statistics or a subscript (``x - x[0]``), a few samples of a share
+are put through the model without the others: their results are to be the same. What the model draws at random is drawn for the whole batch
+each time, from one state of the stream, and those that are put through get their rows.
 
-Where there is a word of statistics, these are the first samples and then the last: the largest value of all can be among one of them only.
-A layer alone takes from every sample to the next, or to the one before, so some between others show it. Where a rank has a single sample,
-there are no others to leave out: all of the batch are put through, and then the share.
+Where there is such a word, these are the first samples and then the last: the largest value of all can be among one of them only. A layer
+alone takes from every sample to the next, or to the one before, so some between others show it. Where a rank has a single sample, there
+are no others to leave out: all of the batch are put through, and then the share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from ..drawing.drawing import Drawing
 from ..drawing.randomness import ModelStream
 from ..modules import layers_taking_statistics, modules_in
 from ..view.placements import GlobalTensor
-from ..words import code_uses, uses_names
+from ..words import code_uses, model_uses, takes_rows
 
 FEW = 2
 """Samples that are put through alone."""
@@ -36,9 +37,10 @@ FEW = 2
 _STATISTICS = frozenset(
     """
     all amax amin aminmax any argmax argmin argsort batch_norm bincount cdist corrcoef count_nonzero cov cummax cummin cumprod cumsum
-    diff dist einsum flip histc kthvalue layer_norm log_softmax logcumsumexp logsumexp max mean median min minimum maximum mm matmul mode
-    moveaxis movedim nanmean nanmedian nansum norm normalize permute pinverse prod qr quantile roll softmax sort std std_mean sum svd
-    swapaxes swapdims T t tensordot topk transpose unique var var_mean vector_norm
+    diff dist einsum flip gather histc index_add index_select kthvalue layer_norm log_softmax logcumsumexp logsumexp max mean median
+    min minimum maximum mm matmul mode moveaxis movedim nanmean nanmedian nansum norm normalize permute pinverse prod qr quantile
+    roll scatter_add softmax sort std std_mean sum svd swapaxes swapdims T t take take_along_dim tensordot topk transpose unique var
+    var_mean vector_norm
     """.split()  # noqa: SIM905
 )
 _PARTS = frozenset(("chunk", "split", "tensor_split", "unbind", "vsplit"))
@@ -53,7 +55,7 @@ _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it in
 def left_alone(model: nn.Module, number: int) -> tuple[slice, ...]:
     """Return which of `number` samples are put through `model` without the others, one slice at a time; none where samples cannot mix."""
     # Compiled code has no names.
-    speaks = any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or uses_names(model, _speaks_of_statistics)
+    speaks = any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or model_uses(model, _speaks_of_others)
     if not speaks and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
         return ()
     few = FEW if number > FEW else 1
@@ -63,8 +65,8 @@ def left_alone(model: nn.Module, number: int) -> tuple[slice, ...]:
     return (slice(start, start + few),)
 
 
-def _speaks_of_statistics(names: set[str]) -> bool:
-    return not _STATISTICS.isdisjoint(names)
+def _speaks_of_others(code: CodeType, names: set[str]) -> bool:
+    return not _STATISTICS.isdisjoint(names) or takes_rows(code)
 
 
 def normalizes_parts(model: nn.Module) -> bool:

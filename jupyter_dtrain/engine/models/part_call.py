@@ -25,7 +25,7 @@ from ..view.marked import MarkedNow, marked
 from ..view.normalization import GlobalNormalization
 from ..view.own_functions import must_be_whole
 from ..view.placements import Shard
-from ..words import uses_names
+from ..words import model_uses
 from .before import Before
 from .handed import Handed
 from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself
@@ -175,7 +175,7 @@ class PartCall:
         try:
             values = pytree.tree_map(convert, self.given)
             # Gradients are off, unless it takes some itself.
-            on = torch.is_grad_enabled() and uses_names(self.module, lambda names: "grad" in names)
+            on = torch.is_grad_enabled() and model_uses(self.module, lambda _, names: "grad" in names)
             with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned():
                 with mode or nullcontext():
                     result = self.own_call(values)

@@ -68,7 +68,7 @@ class Rules:
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
         if kwargs and kwargs.get("out") is not None:
             return self._into(func, args, kwargs)
-        if self.transforms:
+        if self.transforms or (args and self._is_read(args[0]) and changes_in_place(func)):
             return self.on_wholes(func, args, kwargs)
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
@@ -116,6 +116,11 @@ class Rules:
             if isinstance(tensor.placement, Shard):
                 self.viewed = [*self.viewed[1 - _MOST_VIEWED :], tensor]
         return result
+
+    def _is_read(self, tensor: Any) -> bool:
+        """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
+        kept = tensor.__dict__.get("_whole") if type(tensor) is GlobalTensor else None
+        return kept is not None and kept[0] == self._version_of(tensor)
 
     def _version_of(self, tensor: GlobalTensor) -> int | None:
         """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
