@@ -21,7 +21,7 @@ _DIMS: dict[str, tuple[tuple[int | None, str, Any], ...]] = {  # where an operat
     "diagonal": ((2, "dim1", 0), (3, "dim2", 1)),
     "fliplr": ((None, "", 1),),
     "flipud": ((None, "", 0),),
-    "diag_embed": (),
+    "diag_embed": (_LAST,),
     "rot90": ((2, "dims", (0, 1)),),
     "tril": (_LAST_TWO,),
     "triu": (_LAST_TWO,),

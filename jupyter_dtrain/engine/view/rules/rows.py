@@ -40,6 +40,7 @@ def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 _MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
     **{f"conv{n}d": n + 2 for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": n + 2 for n in (1, 2, 3)},
+    "adaptive_avg_pool3d": 4,
     "unfold": 4,
     "fold": 3,
     "pixel_shuffle": 4,
