@@ -22,6 +22,7 @@ from .backward_hooks import GradientHooks
 from .compiling import as_written
 from .constructors import watched_constructors
 from .exchange import Exchange, was_exchanged
+from .numbers import numbers_read
 from .own_functions import OwnFunctions
 from .placements import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
 from .recomputation import checked_by_parts
@@ -79,6 +80,7 @@ class GlobalView:
             stack.enter_context(as_written())
             stack.enter_context(checked_by_parts())
             stack.enter_context(watched_constructors(self._rules.whole))
+            stack.enter_context(numbers_read(self._rules.whole))
             stack.enter_context(self._hooks.installed())
             stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
             for module, name in _TRANSFORMS:

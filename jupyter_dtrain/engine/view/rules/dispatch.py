@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from ....capture.patches import original
 from ..exchange import Exchange
+from ..numbers import announced
 from ..placements import GlobalTensor, Partial, Shard
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -74,7 +75,7 @@ class Rules:
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
         rule = self.table.get(func)
         if rule is None:  # under the name by which it announces itself stands what takes its place
-            func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
+            func = inspect.unwrap(func) if func is torch.autograd.grad else announced(original(func))
             rule = self.table.get(func)
         if rule is not None:
             try:

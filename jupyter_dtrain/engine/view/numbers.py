@@ -1,0 +1,89 @@
+"""Numbers over the batch where PyTorch takes plain ones: a size, a dim, a count, a factor (``torch.randperm(mask.sum())``, ``alpha=loss``).
+
+A tensor without dims may stand there, and PyTorch reads its memory without asking anybody: of a number over the batch, the rank's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import torch
+
+from .placements import GlobalTensor, Partial
+
+# Of these no ``__torch_function__`` is asked for the sake of such a number.
+_UNANNOUNCED: Mapping[Any, str] = {
+    torch: "arange bincount eye full full_like narrow randint randperm topk",
+    torch.Tensor: "add_ addcdiv_ addcmul_ narrow new_full sub_ topk",
+}
+
+
+def announced(function: Any) -> Any:
+    """Return PyTorch's function that is meant where `function` is announced, by a name that stands for another while numbers are read."""
+    return getattr(function, "announces", function)
+
+
+def read_numbers(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], whole: Callable[[Any], Any], *, first: int = 0
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with the numbers over the batch in them whole; of `args` those from `first` on. A collective if there are any."""
+    return (*args[:first], *(_read(arg, whole) for arg in args[first:])), {key: _read(value, whole) for key, value in kwargs.items()}
+
+
+def has_numbers(values: Iterable[Any]) -> bool:
+    """Return whether there are numbers over the batch among `values`."""
+    for value in values:
+        if type(value) is GlobalTensor:
+            if _is_number(value):
+                return True
+        elif type(value) in (tuple, list) and has_numbers(value):
+            return True
+    return False
+
+
+@contextmanager
+def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
+    """Let functions that take plain numbers see those over the batch, until the end of the ``with`` block.
+
+    Parameters
+    ----------
+    whole : callable
+        Returns a value with the global tensors in it whole.
+    """
+
+    def reading(original: Callable[..., Any], first: int) -> Callable[..., Any]:
+        @wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if has_numbers(args[first:]) or (kwargs and has_numbers(kwargs.values())):
+                args, kwargs = read_numbers(args, kwargs, whole, first=first)
+            return original(*args, **kwargs)
+
+        function.announces = original  # type: ignore[attr-defined]
+        return function
+
+    with ExitStack() as stack:
+        for owner, names in _UNANNOUNCED.items():
+            first = int(owner is torch.Tensor)  # a method's own tensor is announced
+            for name in names.split():
+                stack.enter_context(mock.patch.object(owner, name, reading(getattr(owner, name), first)))
+        yield
+
+
+def _is_number(tensor: GlobalTensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return isinstance(tensor.placement, Partial) and not tensor.dim()
+
+
+def _read(value: Any, whole: Callable[[Any], Any]) -> Any:
+    if type(value) is GlobalTensor:
+        if not _is_number(value):
+            return value
+        number = whole(value)
+        return number if number.is_floating_point() or number.is_complex() or number.dtype == torch.bool else int(number)
+    if type(value) in (tuple, list) and has_numbers(value):
+        return type(value)(_read(item, whole) for item in value)
+    return value
