@@ -103,7 +103,7 @@ def _cell_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_cluster(parser, "--engines", "-n")
-    parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: its date and time)")
+    parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: run- and its number)")
     parser.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size, what happens to it")
     parser.add_argument(
         "--split", metavar="X,Y", default="", help="tensors to share out along their first dim, for a cell that trains on all data at once"
