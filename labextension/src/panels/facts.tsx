@@ -9,13 +9,14 @@ export interface IFactsProps {
 }
 
 export function Facts({ className, facts }: IFactsProps): React.ReactElement {
+  const told = facts.filter(Boolean);
   return (
     <div className={className}>
-      {facts.filter(Boolean).map((fact, index) => (
+      {told.map((fact, index) => (
         <React.Fragment key={index}>
           {index > 0 && ' '}
           <span className="jp-dtrain-fact">
-            {index > 0 ? `· ${fact}` : fact}
+            {index < told.length - 1 ? `${fact} ·` : fact}
           </span>
         </React.Fragment>
       ))}
