@@ -75,7 +75,7 @@ def _record(store: RunStore, run: str | None) -> RunRecord:
     if run is not None:
         found = store.find_run(run)
         if found is None:
-            raise CheckpointError(f"There is no run {run!r} here.")
+            raise CheckpointError(store.no_run(run))
         return found
     for record in reversed(store.list_runs()):
         if CheckpointFolder(record.folder).newest_first():

@@ -9,7 +9,7 @@ from .cluster.cluster import EngineCluster
 from .engine.task import Outcome
 from .errors import ClusterError
 from .protocol import DeviceUse
-from .rank_end import RankEnd
+from .rank_end import RankEnd, reasons_of
 from .room import ON_HOST, gibibytes
 
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
@@ -27,6 +27,7 @@ def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence
         return ClusterError(_unreachable(cluster, _state(ends[0].outcome)))
     engines = {engine.rank: engine for engine in cluster.engines}
     names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost)
+    engine, names = ("The engine", f"{names} was") if len(lost) == 1 else ("The engines", f"{names} were")
     use = next((use for use in uses if use.rank == lost[0].rank), None)
     told = ""
     if use is not None:
@@ -34,7 +35,7 @@ def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence
         told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {where} {gibibytes(use.memory_total)} when it told last)"
     written = cluster.last_words(lost[0].rank)
     return ClusterError(
-        f"The engine of {names} was lost: {lost[0].reason}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"
+        f"{engine} of {names} lost: {reasons_of(lost)}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"
         + _why(cluster.exit_status(lost[0].rank), told)
         + (f"\nThe last that it wrote:\n{written}" if written else "")
     )

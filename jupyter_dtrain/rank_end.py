@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,17 @@ class RankEnd:
     def lost(self) -> bool:
         """Whether the engine is gone, and not by us."""
         return bool(self.reason) and not self.killed
+
+
+_GONE = "its process has ended"
+_SILENT = "it does not answer any more"
+_OF_SEVERAL = {_GONE: "their processes have ended", _SILENT: "they do not answer any more"}
+
+
+def reasons_of(lost: Sequence[RankEnd]) -> str:
+    """Return why these engines were lost, each reason once."""
+    counts = Counter(end.reason for end in lost)
+    return ", ".join(_OF_SEVERAL.get(reason, reason) if count > 1 else reason for reason, count in counts.items())
 
 
 class RankEnds:
@@ -85,11 +97,11 @@ class RankEnds:
             return RankEnd(rank, pickle.loads(call.result()))
         except Exception as error:
             if self._cluster.has_ended(rank):
-                reason = "its process has ended"
+                reason = _GONE
             elif self._cluster.unreachable:
                 reason = self._cluster.unreachable
             elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
-                reason = "it does not answer any more"
+                reason = _SILENT
             else:
                 reason = f"{type(error).__name__}: {error}"
             return RankEnd(rank, self._left(rank), reason, killed=rank in self.killed)

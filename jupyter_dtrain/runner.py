@@ -307,7 +307,7 @@ class Runner:
         if run_id is not None:
             found = self._store.find_run(run_id)
             if found is None:
-                raise CheckpointError(f"There is no run {run_id!r} here.")
+                raise CheckpointError(self._store.no_run(run_id))
             if found.phase not in RUN_PHASES_ENDED:
                 follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
                 raise UsageError(f"{run_id} is still going on, in another process: {follow}.")

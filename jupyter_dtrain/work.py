@@ -119,18 +119,24 @@ class Work:
         )
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options as the record of runs has them."""
+        """Return the options as the record of runs has them: all but what is shown, as runs are compared by them."""
         options = self.options
+        every = options.checkpoint_every
         return {
             "engines": options.cluster.num_engines,
             "device": options.cluster.device,
             "strategy": options.strategy,
             "numbers": options.numbers,
             "batch": options.batch,
+            "split": ",".join(options.split) or None,
+            "split_inputs": options.split_inputs,
+            "split_eval": options.split_eval,
             "draws": options.draws,
             "batchnorm": options.batchnorm,
             "balance": options.balance,
             "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
+            "checkpoint_every": f"{every.total_seconds():g}s" if isinstance(every, timedelta) else every,
+            "keep": options.keep,
             "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
             "detach": options.detach,
         }

@@ -175,7 +175,7 @@ class Remote:
             return self._store.get_run(found[-1])
         record = self._store.find_run(run)
         if record is None:
-            raise CheckpointError(f"There is no run {run!r} here.")
+            raise CheckpointError(self._store.no_run(run))
         if address_of(record.folder) is None and not results_of(record.folder).exists():
             raise CheckpointError(_not_there(record))
         return record

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NoReturn
@@ -21,7 +22,18 @@ class HelpAsked(Exception):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\n{self.format_usage().strip()}\n`{self.prog} --help` explains each option.")
+        usage = self.format_usage().strip()
+        action = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if action is not None:
+            known = action[2].replace("'", "").split(", ")
+            message = f"There is no `{self.prog} {action[1]}`; there are {', '.join(known)}.{_meant([action[1]], known)}"
+            usage = ""
+        elif message.startswith("unrecognized arguments"):
+            options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+            message += _meant(options, self._option_string_actions, after=". ")
+        # One of many lines would hide the message that stands over it.
+        lines = [message, usage if "\n" not in usage else "", f"`{self.prog} --help` explains each option."]
+        raise UsageError("\n".join(filter(None, lines)))
 
     def print_help(self, file: object = None) -> NoReturn:  # noqa: ARG002  # argparse's signature
         raise HelpAsked(self.format_help().rstrip())
@@ -35,6 +47,13 @@ class _ActionParser(_Parser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
+
+
+def _meant(words: Iterable[str], known: Iterable[str], *, after: str = " ") -> str:
+    """Return a question whether those of `known` were meant that `words` are nearly; empty where there are none."""
+    known = list(known)
+    near = [found for word in words for found in difflib.get_close_matches(word, known, n=1)]
+    return f"{after}Did you mean {' '.join(near)}?" if near else ""
 
 
 def _number(text: str) -> int:
@@ -84,7 +103,7 @@ def _cell_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_cluster(parser, "--engines", "-n")
-    parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: its date and time)")
+    parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: run- and its number)")
     parser.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size, what happens to it")
     parser.add_argument(
         "--split", metavar="X,Y", default="", help="tensors to share out along their first dim, for a cell that trains on all data at once"

@@ -20,8 +20,9 @@ def describe(cluster: ClusterUpdate, run: RunUpdate | None) -> str:
     lines = [f"{count} engine{'s' if count > 1 else ''} running"]
     lines += [f"  rank {e.rank}  {e.device:<7} {e.device_name}  ({e.host}, process {e.pid})" for e in cluster.engines]
     if run is not None:
-        loss = "" if run.loss is None else f", loss {run.loss:.4g}"
-        lines.append(f"Run {run.name}: {run.phase}, {_count(run.step, 'step')} in {run.elapsed:.1f} s{loss}")
+        number = run.odd_loss if run.loss is None else f"{run.loss:.4g}"
+        loss = "" if number is None else f", loss {number}"
+        lines.append(f"{run.name}: {run.phase}, {_count(run.step, 'step')} in {run.elapsed:.1f} s{loss}")
     return "\n".join(lines)
 
 

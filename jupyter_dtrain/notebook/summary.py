@@ -20,13 +20,13 @@ _SPARKS = 24
 
 
 class _Row(NamedTuple):
-    """One curve: its name, and its first, last, least and greatest value."""
+    """One curve: its name, and its first, last, least and greatest value as texts."""
 
     name: str
-    first: float
-    last: float
-    least: float
-    greatest: float
+    first: str
+    last: str
+    least: str
+    greatest: str
     spark: str
 
 
@@ -84,7 +84,7 @@ class Summary:
         if not self._has_ended:
             lines.append("  " + "".join(self._way_on))
         width = max((len(row.name) for row in self._rows), default=0)
-        lines += [f"  {row.name:<{width}}  {row.first:.4g} → {row.last:.4g}  {row.spark}" for row in self._rows]
+        lines += [f"  {row.name:<{width}}  {row.first} → {row.last}  {row.spark}".rstrip() for row in self._rows]
         return "\n".join(lines)
 
     def html(self) -> str:
@@ -97,7 +97,7 @@ class Summary:
             head = "".join(f"<th>{name}</th>" for name in ("curve", "first", "last", "least", "greatest"))
             body = "".join(
                 f"<tr><td>{escape(row.name)}</td>"
-                + "".join(f"<td>{value:.4g}</td>" for value in (row.first, row.last, row.least, row.greatest))
+                + "".join(f"<td>{text}</td>" for text in (row.first, row.last, row.least, row.greatest))
                 + "</tr>"
                 for row in self._rows
             )
@@ -107,10 +107,18 @@ class Summary:
 
 
 def _row(curve: Points) -> _Row | None:
+    if not curve.value:
+        return None
+    # A last value that is nan is what whoever looks for has to see.
+    first, last = _text(curve.value[0]), _text(curve.value[-1])
     values = [value for value in curve.value if value is not None]
     if not values:
-        return None
-    return _Row(curve.name, values[0], values[-1], min(values), max(values), _spark(values))
+        return _Row(curve.name, first, last, "–", "–", "")
+    return _Row(curve.name, first, last, _text(min(values)), _text(max(values)), _spark(values))
+
+
+def _text(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def _spark(values: Sequence[float]) -> str:

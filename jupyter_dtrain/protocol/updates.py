@@ -32,10 +32,11 @@ class ClusterUpdate(Message):
 class RunUpdate(Message):
     """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet).
 
-    `loss` is the last step's, ``None`` too where it was not finite. `samples_per_second` counts all ranks: over the last few seconds, and
-    over all steps once the run has ended. `fraction` of the loops around its steps is done, and the rest takes the `remaining` seconds at
-    the speed of late: an estimate, which knows of no ``break``. `checkpoint` is the step of the last one that was written to disk: what a
-    run goes on from whose kernel has ended. A `detached` run goes on without the kernel.
+    `loss` is the last step's. Where it was not finite, which JSON cannot say, it is ``None``, and `odd_loss` is its text: ``nan``, ``inf``.
+    `samples_per_second` counts all ranks: over the last few seconds, and over all steps once the run has ended. `fraction` of the loops
+    around its steps is done, and the rest takes the `remaining` seconds at the speed of late: an estimate, which knows of no ``break``.
+    `checkpoint` is the step of the last one that was written to disk: what a run goes on from whose kernel has ended. A `detached` run
+    goes on without the kernel.
     """
 
     run_id: str
@@ -49,6 +50,7 @@ class RunUpdate(Message):
     batch: int | None = None
     batches: int | None = None
     loss: float | None = None
+    odd_loss: str | None = None
     learning_rate: float | None = None
     samples_per_second: float | None = None
     fraction: float | None = None

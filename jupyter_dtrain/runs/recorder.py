@@ -330,6 +330,7 @@ class RunRecorder:
             batch=progress.batch if progress else None,
             batches=progress.batches if progress else None,
             loss=_finite(self._last.loss),
+            odd_loss=_odd(self._last.loss),
             learning_rate=_finite(self._last.learning_rate),
             samples_per_second=self._throughput.overall() if self.has_ended else self._throughput.recent(),
             fraction=self._pace.fraction,
@@ -342,3 +343,7 @@ class RunRecorder:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _odd(value: float | None) -> str | None:
+    return None if value is None or math.isfinite(value) else str(value)

@@ -77,13 +77,15 @@ class Recording:
         self._next = 0.0  # when it is time for them
         self.run_id = new_run_id(name or "run", time.time())
         self.folder: Path | None = None
+        shown = name or self.run_id
         try:
             self.run_id = store.create_run(name, cell, world_size, arguments, environment(), origin)
             self.folder = store.folder / self.run_id
+            shown = store.get_run(self.run_id).name  # one name wherever it is shown: the record numbers those that have none
         except StoreError as error:  # without a beginning, nothing of it can be recorded later
             self._store = None
             say(f"This run is not recorded: {error}")
-        self.recorder = RunRecorder(run_id=self.run_id, name=name or self.run_id, world_size=world_size, detached=detached)
+        self.recorder = RunRecorder(run_id=self.run_id, name=shown, world_size=world_size, detached=detached)
 
     @classmethod
     def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:

@@ -58,7 +58,7 @@ class RunStore:
         Parameters
         ----------
         name : str or None
-            What the user called it; by default its number.
+            What the user called it; by default ``run-1``, ``run-2``, ….
         world_size : int
             Number of ranks.
         arguments : dict
@@ -77,7 +77,7 @@ class RunStore:
         owner = Owner.this_process()
         with self._database.transaction(create=True) as connection:
             (number,) = connection.execute("SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'runs'").fetchone()
-            name = str(number) if name is None else name
+            name = f"run-{number}" if name is None else name
             folder = self._create_folder(new_run_id(name, started))
             try:
                 _write(folder / "cell.py", cell)
@@ -179,6 +179,11 @@ class RunStore:
         return next((run for run in reversed(runs) if run.run_id == wanted), None) or next(
             (run for run in reversed(runs) if run.name == wanted), None
         )
+
+    def no_run(self, wanted: str) -> str:
+        """Return what to say where :meth:`find_run` finds none, with the runs that there are."""
+        last = ", ".join(run.name for run in self.list_runs()[-3:])
+        return f"There is no run {wanted!r} here" + (f"; the last ones are: {last}." if last else ".")
 
     def names(self, run_id: str) -> list[str]:
         """Return the names of a run's curves."""

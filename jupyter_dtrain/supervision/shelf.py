@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from pathlib import Path
 
 from ..errors import UsageError
 from ..protocol import CheckpointInfo, Command, Reply
 from ..runs.record import RunRecord
-from ..runs.recorder import EPOCH, LOSS
+from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS
 from ..runs.store import RunStore
 from .checkpoint import Checkpoint
 from .checkpoints import CheckpointFolder
 from .saved import export_models, read_values
+
+LAG = timedelta(seconds=3)
+"""The record is written about once a second: for so long a checkpoint may be ahead of it."""
 
 
 class CheckpointShelf:
@@ -68,6 +73,9 @@ class CheckpointShelf:
         step, measured = checkpoint.step, checkpoint.measured
         _, loss = self._store.last_point(record.run_id, LOSS, up_to=step)
         _, epoch = self._store.last_point(record.run_id, EPOCH, up_to=step)
+        recorded = max(self._store.last_point(record.run_id, name)[0] for name in (LOSS, LEARNING_RATE))  # a step may have no loss
+        if recorded < step and time.time() - checkpoint.time > LAG.total_seconds():
+            loss = epoch = None  # the run has gone back behind it, and what was recorded of that step with it
         return CheckpointInfo(
             run_id=record.run_id,
             step=step,

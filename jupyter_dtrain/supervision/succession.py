@@ -11,7 +11,7 @@ from ..cluster.cluster import EngineCluster
 from ..engine.task import Task
 from ..errors import ClusterError
 from ..group import Group
-from ..rank_end import RankEnd
+from ..rank_end import RankEnd, reasons_of
 from .keeper import Whole
 from .restarts import Restarts
 
@@ -117,7 +117,7 @@ class Succession:
             what = f"Restarting {ranks}"
         else:
             self._attempts[place] += 1
-            what = f"Lost {ranks} ({', '.join(dict.fromkeys(end.reason for end in lost))})"
+            what = f"Lost {ranks} ({reasons_of(lost)})"
         if self._attempts[place] >= MAX_ATTEMPTS:
             self._tell(f"{what}, for the third time at the same place: giving up.")
             return False

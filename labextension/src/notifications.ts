@@ -4,7 +4,7 @@ import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Run } from './model/state';
 import type { TrainingModel } from './model/training';
-import { formatCount, formatDuration, formatValue } from './panels/format';
+import { formatCount, formatDuration, formatLoss } from './panels/format';
 
 export interface INotificationOptions {
   model: TrainingModel;
@@ -50,30 +50,26 @@ function runEndText(run: Run, trans: TranslationBundle): string {
     formatCount(run.step),
     formatDuration(run.elapsed)
   );
+  const loss = formatLoss(run);
   switch (run.phase) {
     case 'finished':
-      return run.loss === null
-        ? trans.__('Run %1 has finished: %2.', run.name, after)
-        : trans.__(
-            'Run %1 has finished: %2, loss %3.',
-            run.name,
-            after,
-            formatValue(run.loss)
-          );
+      return loss === null
+        ? trans.__('%1 has finished: %2.', run.name, after)
+        : trans.__('%1 has finished: %2, loss %3.', run.name, after, loss);
     case 'failed':
       return trans.__(
-        'Run %1 has failed after %2: %3',
+        '%1 has failed after %2: %3',
         run.name,
         after,
         run.error ?? ''
       );
     case 'lost':
       return trans.__(
-        'Run %1 has ended with its kernel, after %2.',
+        '%1 has ended with its kernel, after %2.',
         run.name,
         after
       );
     default:
-      return trans.__('Run %1 was stopped after %2.', run.name, after);
+      return trans.__('%1 was stopped after %2.', run.name, after);
   }
 }

@@ -292,13 +292,14 @@ export interface IClusterUpdate {
  * The current or last run as it is now. Times in seconds (`started` since the
  * epoch), `null`: not known (yet).
  *
- * `loss` is the last step's, `null` too where it was not finite.
- * `samples_per_second` counts all ranks: over the last few seconds, and over
- * all steps once the run has ended. `fraction` of the loops around its steps is
- * done, and the rest takes the `remaining` seconds at the speed of late: an
- * estimate, which knows of no `break`. `checkpoint` is the step of the last one
- * that was written to disk: what a run goes on from whose kernel has ended. A
- * `detached` run goes on without the kernel.
+ * `loss` is the last step's. Where it was not finite, which JSON cannot say, it
+ * is `null`, and `odd_loss` is its text: `nan`, `inf`. `samples_per_second`
+ * counts all ranks: over the last few seconds, and over all steps once the run
+ * has ended. `fraction` of the loops around its steps is done, and the rest
+ * takes the `remaining` seconds at the speed of late: an estimate, which knows
+ * of no `break`. `checkpoint` is the step of the last one that was written to
+ * disk: what a run goes on from whose kernel has ended. A `detached` run goes
+ * on without the kernel.
  */
 export interface IRunUpdate {
   type: 'run_update';
@@ -313,6 +314,7 @@ export interface IRunUpdate {
   batch: number | null;
   batches: number | null;
   loss: number | null;
+  odd_loss: string | null;
   learning_rate: number | null;
   samples_per_second: number | null;
   fraction: number | null;

@@ -60,7 +60,7 @@ export class RunningTraining implements IRunningSessions.IManager {
     return [
       {
         icon: () => trainingIcon,
-        label: () => this._trans.__('Run %1', run.name),
+        label: () => run.name,
         detail: () => runPhaseText(run.phase, this._trans),
         labelTitle: () => this._place(training),
         open: () => {

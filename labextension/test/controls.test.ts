@@ -160,7 +160,8 @@ describe('Pause', () => {
     await sent;
     assert.deepEqual(controls.answer, {
       command: 'checkpoint_now',
-      message: 'It is written soon.'
+      message: 'It is written soon.',
+      done: null
     });
     const refused = controls.send('pause_run');
     kernel.comm(COMMAND_TARGET).reply(false, 'The run is stopping.');

@@ -86,15 +86,15 @@ def test_two_notebooks_at_once(open_lab, settings):
     # Back in the first one, that one's run is shown, and the second's end is told.
     go_to(lab, "one.ipynb")
     expect(lab.sidebar.locator(".jp-dtrain-run-name")).to_have_text("long")
-    notice = page.locator(".Toastify__toast").filter(has_text=re.compile(r"Run short has finished: 100 steps in 0:\d\d, loss"))
+    notice = page.locator(".Toastify__toast").filter(has_text=re.compile(r"short has finished: 100 steps in 0:\d\d, loss"))
     expect(notice).to_be_visible()
     lab.wait_for_points(lab.points() + 10)
 
     # JupyterLab's own panel of what is running has the run, and the engines of both notebooks.
     lab.execute("running:show-panel")
-    items = page.locator(".jp-RunningSessions-item").filter(has_text=re.compile("Run long|2 engines"))
+    items = page.locator(".jp-RunningSessions-item").filter(has_text=re.compile("long|2 engines"))
     expect(items).to_have_count(3)
-    expect(items.filter(has_text="Run long")).to_contain_text("Running")
+    expect(items.filter(has_text="long")).to_contain_text("Running")
     expect(items.filter(has_text="2 engines")).to_have_count(2)
     lab.execute("filebrowser:activate")
 

@@ -25,7 +25,7 @@ def test_both_engines_at_once(two):
     two.wait_for_snapshot(cell)
     for pid in two.pids:
         os.kill(pid, signal.SIGKILL)
-    assert "Lost ranks 0, 1 (its process has ended): going on from step " in two.finish(cell)
+    assert "Lost ranks 0, 1 (their processes have ended): going on from step " in two.finish(cell)
 
 
 def test_one_after_the_other(two):

@@ -127,7 +127,7 @@ def test_the_last_run_is_told_by_status(notebook):
     notebook.run(f"%%distribute --engines 2 --name status{TRAIN}")
     last = notebook.run("%distribute status").stdout.splitlines()[-1]
     loss = notebook.value("loss.item()")
-    assert last.startswith("Run status: finished, 12 steps in ")
+    assert last.startswith("status: finished, 12 steps in ")
     assert last.endswith(f", loss {loss:.4g}")
 
 

@@ -51,7 +51,7 @@ def test_a_line(line):
 
 
 CELL_MISTAKES = {
-    "--engine 2": ["--engine", "%%distribute --help"],  # no abbreviations: a later option could take them
+    "--engine 2": ["--engine 2. Did you mean --engines?\n", "%%distribute --help"],  # no abbreviations: a later option could take them
     "--engines": ["--engines", "expected one argument"],
     "--engines two": ["'two' is not a whole number"],
     "--engines 2.5": ["'2.5' is not a whole number"],
@@ -62,7 +62,8 @@ CELL_MISTAKES = {
     "--output some": ["--output some", "main or all"],
     "--batch local": ["--batch local", "global or per-rank"],
     "--batch per-rank --strategy none": ["--batch", "--strategy none"],
-    "--frobnicate": ["--frobnicate", "usage: %%distribute"],
+    "--frobnicate": ["unrecognized arguments: --frobnicate\n`%%distribute --help` explains each option."],
+    "--chekpoint-every=10 --wiew off": ["Did you mean --checkpoint-every --view?"],
     "two": ["unrecognized arguments: two"],
     "--name 'open": ["--name 'open", "No closing quotation"],
 }
@@ -76,7 +77,8 @@ def test_a_mistake_in_a_cells_line_says_what_to_do(line):
 
 
 MISTAKES = {
-    "begin": ["begin", "start"],
+    "begin": ["There is no `%distribute begin`; there are start, status, preview, resume, attach, stop.\n`%distribute --help`"],
+    "statsu": ["Did you mean status?"],
     "start 2": ["unrecognized arguments: 2"],
     "start -n x": ["'x' is not a whole number"],
     "start --engines 0": ["at least one engine"],

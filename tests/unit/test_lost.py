@@ -9,7 +9,7 @@ import pytest
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.lost import lost_engines
 from jupyter_dtrain.protocol import DeviceUse
-from jupyter_dtrain.rank_end import RankEnd
+from jupyter_dtrain.rank_end import RankEnd, reasons_of
 from jupyter_dtrain.transport.wire import Parcel
 
 GIB = 1 << 30
@@ -35,6 +35,14 @@ def test_what_an_engine_held_is_told_where_it_has_told_it():
         )
         assert said.endswith("The last that it wrote:\nthe log of 1")
     assert "because memory ran out. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
+
+
+def test_several_that_were_lost_are_told_of_as_several():
+    ends = [RankEnd(0, None, "its process has ended"), RankEnd(1, None, "its process has ended")]
+    said = str(lost_engines(ends, cluster("cpu", "cpu"), []))
+    assert said.startswith("The engines of rank 0 (process 100), rank 1 (process 101) were lost: their processes have ended. ")
+    assert reasons_of(ends[:1]) == "its process has ended"
+    assert reasons_of([ends[0], RankEnd(1, None, "it does not answer any more")]) == "its process has ended, it does not answer any more"
 
 
 @pytest.mark.parametrize(("steps", "when"), [(0, "that moment"), (7, "its last finished step (7)")])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import ClusterOptions, RunOptions
+from jupyter_dtrain.work import Work
 
 
 def test_defaults():
@@ -47,3 +49,12 @@ def test_options_are_keyword_only_and_frozen():
     options = RunOptions(name="first")
     with pytest.raises(FrozenInstanceError):
         options.name = "second"  # type: ignore[misc]
+
+
+def test_a_run_is_recorded_with_all_of_them_that_are_not_about_what_is_shown():
+    options = RunOptions(split=("x", "y"), split_inputs=True, split_eval=True, checkpoint_every=timedelta(minutes=10), keep=3)
+    recorded = Work.arguments(SimpleNamespace(options=options))  # type: ignore[arg-type]  # it needs no more
+    shown = {"cluster", "name", "preview", "output", "view"}
+    assert set(recorded) == {"engines", "device"} | {field.name for field in fields(RunOptions)} - shown
+    assert (recorded["split"], recorded["split_inputs"], recorded["split_eval"]) == ("x,y", True, True)
+    assert (recorded["checkpoint_every"], recorded["keep"]) == ("600s", 3)

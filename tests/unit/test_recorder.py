@@ -283,7 +283,7 @@ def test_a_loss_that_is_not_finite_is_a_gap_for_views_and_itself_in_the_store():
     messages = run.drain()
     assert curve(messages) == {1: 0.5, 2: None, 3: None}
     (update,) = only(messages, RunUpdate)
-    assert (update.step, update.loss) == (3, None)
+    assert (update.step, update.loss, update.odd_loss) == (3, None, "inf")
     (notice,) = only(messages, Notice)
     assert "not finite at step 2" in notice.text
     json.dumps([message.to_json() for message in messages], allow_nan=False)

@@ -118,7 +118,15 @@ def test_runs_without_a_name_are_called_by_a_number_that_is_not_given_twice(stor
     store.finish_run(store.list_runs()[1].run_id, "finished")
     store.delete_run(store.list_runs()[1].run_id)
     names.append(store.get_run(start(store, name=None)).name)
-    assert names == ["1", "2", "3"]
+    assert names == ["run-1", "run-2", "run-3"]
+
+
+def test_a_run_that_is_not_there_is_answered_with_those_that_are(store):
+    assert store.no_run("digits") == "There is no run 'digits' here."
+    for name in (None, "digits", "more", None):
+        start(store, name=name)
+    assert store.find_run("1") is None
+    assert store.no_run("1") == "There is no run '1' here; the last ones are: digits, more, run-4."
 
 
 def test_runs_that_start_in_the_same_second_have_different_ids(store):

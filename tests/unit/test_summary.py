@@ -57,6 +57,12 @@ def test_a_run_in_text():
     )
 
 
+def test_a_curve_that_ends_in_no_number_says_so():
+    summary = Summary(run(), [curve("loss", 2.303, 1.0, None), curve("norm", None, None)])
+    assert summary.text().splitlines()[1:] == ["  loss  2.303 → not finite  █▁", "  norm  not finite → not finite"]
+    assert "<td>loss</td><td>2.303</td><td>not finite</td><td>1</td><td>2.303</td>" in summary.html()
+
+
 @pytest.mark.parametrize(("elapsed", "told"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1:00 min"), (3723, "1:02:03")])
 def test_how_long_it_took(elapsed, told):
     assert f"1 step in {told} on 1 engine" in Summary(run(elapsed=elapsed, step=1, world_size=1), []).text()

@@ -22,8 +22,8 @@ export interface ILineChartOptions extends IPointerHandlers {
   height: number;
   /** How to use it, for its tooltip. */
   hint: string;
-  /** The text for a value: `0.3128`. */
-  format: (value: number) => string;
+  /** The text for a value: `0.3128`; `null`: it was not finite. */
+  format: (value: number | null) => string;
 }
 
 /** What is to be seen now. */
@@ -81,6 +81,11 @@ export class LineChart {
   readonly node: HTMLElement;
   /** A place for buttons that act on the chart. */
   readonly actions: HTMLElement;
+
+  /** The name of the chart as the user reads it. */
+  get label(): string {
+    return this._options.label;
+  }
 
   /** The lines that were drawn last. */
   get lines(): readonly ILine[] {
@@ -245,15 +250,13 @@ export class LineChart {
     const [first] = readings;
     const place =
       first?.at === undefined ? '' : (describeX?.(x ?? first.at) ?? '');
-    const only = readings.length === 1 ? (first?.value ?? null) : null;
     this._value.textContent =
-      readings.length > 1 || only === null
+      readings.length > 1 || first?.at === undefined
         ? place
-        : `${format(only)} · ${place}`;
+        : `${format(first.value)} · ${place}`;
     this._drawLegend(readings.length > 1 ? readings : []);
     const told = readings.map(
-      ({ line, value }) =>
-        `${line.label} ${value === null ? '–' : format(value)}`
+      ({ line, value }) => `${line.label} ${format(value)}`
     );
     this._canvas.setAttribute(
       'aria-label',
@@ -282,7 +285,7 @@ export class LineChart {
         name.textContent = line.label;
         const number = document.createElement('span');
         number.className = 'jp-dtrain-legend-value';
-        number.textContent = value === null ? '–' : this._options.format(value);
+        number.textContent = this._options.format(value);
         item.append(swatch, name, number);
         return item;
       })

@@ -37,6 +37,8 @@ export const RUN_COMMANDS: readonly CommandName[] = [
 export interface IAnswer {
   command: CommandName;
   message: string;
+  /** The step of what was asked for, once that has happened: a checkpoint is on disk, the run has gone back to one. */
+  done: number | null;
 }
 
 /** A command that did not do what it was to do. */
@@ -49,7 +51,9 @@ export interface IFailure {
 }
 
 export class Controls {
-  constructor(private readonly _connection: Connection) {}
+  constructor(private readonly _connection: Connection) {
+    _connection.changed.connect(this._follow, this);
+  }
 
   get changed(): ISignal<this, void> {
     return this._changed;
@@ -111,14 +115,20 @@ export class Controls {
     if (this.obstacle(command) !== null) {
       return;
     }
-    const runId = this._connection.state.run?.run_id ?? null;
+    const { run } = this._connection.state;
+    const runId = run?.run_id ?? null;
+    this._before = {
+      step: run?.step ?? 0,
+      checkpoint: run?.checkpoint ?? null
+    };
     this._failure = null;
     this._answer = null;
     this._pending.add(command);
     this._changed.emit();
     try {
       const { message } = await this._connection.send(command, options);
-      this._answer = { command, message };
+      this._answer = { command, message, done: null };
+      this._follow(); // it may have happened before the answer came
       if (command === 'stop_run') {
         this._stopAccepted = runId;
       } else if (command === 'pause_run') {
@@ -137,6 +147,22 @@ export class Controls {
       this._pending.delete(command);
       this._changed.emit();
     }
+  }
+
+  /** Look whether what was asked for has happened. */
+  private _follow(): void {
+    const { run } = this._connection.state;
+    const { _answer: answer, _before: before } = this;
+    if (run === null || answer?.done !== null) {
+      return;
+    }
+    if (answer.command === 'checkpoint_now') {
+      answer.done =
+        run.checkpoint === before.checkpoint ? null : run.checkpoint;
+    } else if (answer.command === 'roll_back' && run.step < before.step) {
+      answer.done = run.step;
+    }
+    before.step = Math.max(before.step, run.step);
   }
 
   private _runObstacle(command: CommandName): Obstacle | null {
@@ -187,6 +213,11 @@ export class Controls {
   private readonly _pending = new Set<CommandName>();
   private _failure: IFailure | null = null;
   private _answer: IAnswer | null = null;
+  /** Where the run was when the last command was sent, or later. */
+  private _before: { step: number; checkpoint: number | null } = {
+    step: 0,
+    checkpoint: null
+  };
   private _stopAccepted: string | null = null;
   private _pauseAccepted: string | null = null;
 }

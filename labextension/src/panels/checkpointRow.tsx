@@ -5,6 +5,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Checkpoint } from '../model/checkpoints';
 import type { ITraining } from '../model/training';
 import { Control } from './control';
+import { Facts } from './facts';
 import { formatAge, formatBytes, formatCount, formatValue } from './format';
 import { obstacleText } from './texts';
 
@@ -33,7 +34,7 @@ export function CheckpointRow(props: ICheckpointRowProps): React.ReactElement {
     epoch === null ? '' : trans.__('epoch %1', formatValue(epoch)),
     formatBytes(num_bytes),
     trans.__('%1 ago', formatAge(Date.now() / 1000 - time))
-  ].filter(Boolean);
+  ];
   return (
     <li
       className="jp-dtrain-past-run"
@@ -55,7 +56,7 @@ export function CheckpointRow(props: ICheckpointRowProps): React.ReactElement {
           ))}
         </ul>
       </div>
-      <div className="jp-dtrain-checkpoint-facts">{facts.join(' · ')}</div>
+      <Facts className="jp-dtrain-checkpoint-facts" facts={facts} />
       {opened && <Actions {...props} />}
     </li>
   );

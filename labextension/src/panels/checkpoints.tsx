@@ -79,17 +79,7 @@ function CheckpointsSection(props: ISectionProps): React.ReactElement {
           </span>
         )}
       </header>
-      {list?.length === 0 && (
-        <p className="jp-dtrain-hint">
-          {running
-            ? trans.__(
-                'None on disk yet. One is written from time to time, or now with Checkpoint.'
-              )
-            : trans.__(
-                'None on disk. Those of a run are deleted when it has ended, unless they are pinned or the cell has --checkpoint-every.'
-              )}
-        </p>
-      )}
+      {list?.length === 0 && <None running={running} trans={trans} />}
       {list !== null && list.length > 0 && (
         <ul className="jp-dtrain-past-runs">
           {list.map((checkpoint, index) => (
@@ -124,5 +114,35 @@ function CheckpointsSection(props: ISectionProps): React.ReactElement {
         </p>
       )}
     </section>
+  );
+}
+
+interface INoneProps {
+  running: boolean;
+  trans: TranslationBundle;
+}
+
+function None({ running, trans }: INoneProps): React.ReactElement {
+  if (running) {
+    return (
+      <p className="jp-dtrain-hint">
+        {trans.__(
+          'None on disk yet. One is written from time to time, or now with Checkpoint.'
+        )}
+      </p>
+    );
+  }
+  const [before, after] = trans
+    .__(
+      'None on disk. Those of a run are deleted when it has ended, unless they are pinned or the cell has %1.',
+      '%1' // stays, for the code
+    )
+    .split('%1');
+  return (
+    <p className="jp-dtrain-hint">
+      {before}
+      <code>--checkpoint-every</code>
+      {after}
+    </p>
   );
 }

@@ -96,6 +96,7 @@ export class CurvePlots {
       this._folded.remove();
     }
     const { plot } = this._options;
+    this._place(groups);
     const lines = groups.map(group => this._builder.lines(group, runs));
     const full = fullRange(lines.flat());
     this._full = full[1] > full[0] ? full : [full[0], full[0] + 1];
@@ -219,11 +220,19 @@ export class CurvePlots {
   }
 
   private _chart(group: IGroup): LineChart {
+    const [first, second] = group.members;
+    // Alone, a curve has its whole name: `val_accuracy`, and not `accuracy`.
+    const label = this._label(
+      first !== undefined && second === undefined ? first.name : group.stem
+    );
     let chart = this._charts.get(group.stem);
+    if (chart !== undefined && chart.label !== label) {
+      this._forget(group.stem, chart);
+      chart = undefined;
+    }
     if (chart === undefined) {
       const { plot, trans, actions } = this._options;
       const folded = FOLDED.includes(group.stem);
-      const label = this._label(group.stem);
       chart = new LineChart({
         name: group.stem,
         label,
@@ -231,7 +240,8 @@ export class CurvePlots {
         hint: trans.__(
           'Drag: zoom. Shift+drag: move. Ctrl+wheel: zoom. Double-click: show all. Keys: + − ← → 0.'
         ),
-        format: formatValue,
+        format: value =>
+          value === null ? trans.__('not finite') : formatValue(value),
         onHover: x => {
           plot.hover = x;
         },
@@ -245,13 +255,28 @@ export class CurvePlots {
       chart.actions.append(...(actions?.(chart, label) ?? []));
       this._charts.set(group.stem, chart);
       this._views.observe(chart.node);
-      (folded ? this._folded : this.node).append(chart.node);
-      if (folded || this._folded.isConnected) {
-        // Last, whatever appeared before it.
+      if (folded) {
+        this._folded.append(chart.node);
         this.node.append(this._folded);
       }
     }
     return chart;
+  }
+
+  /** Bring the charts into the order of their groups, whichever came first. */
+  private _place(groups: readonly IGroup[]): void {
+    const nodes = groups.flatMap(group => {
+      const { node } = this._chart(group);
+      return FOLDED.includes(group.stem) ? [] : [node];
+    });
+    let next = this.node.firstChild;
+    for (const node of nodes) {
+      if (node === next) {
+        next = node.nextSibling;
+      } else {
+        this.node.insertBefore(node, next); // moved, it would lose the focus
+      }
+    }
   }
 
   private _label(name: string): string {
@@ -278,13 +303,17 @@ export class CurvePlots {
   private _drop(kept: Set<string>): void {
     for (const [stem, chart] of this._charts) {
       if (!kept.has(stem)) {
-        this._views.unobserve(chart.node);
-        this._inView.delete(chart.node);
-        this._waiting.delete(stem);
-        this._charts.delete(stem);
-        chart.dispose();
+        this._forget(stem, chart);
       }
     }
+  }
+
+  private _forget(stem: string, chart: LineChart): void {
+    this._views.unobserve(chart.node);
+    this._inView.delete(chart.node);
+    this._waiting.delete(stem);
+    this._charts.delete(stem);
+    chart.dispose();
   }
 
   private readonly _folded: HTMLDetailsElement;

@@ -1,4 +1,7 @@
-/** The row of controls over the curves: what they are drawn over, and how. */
+/**
+ * The controls over the curves: what they are drawn over, which stands beside
+ * the section's title, and a row of how.
+ */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { PlotOptions } from '../model/plotOptions';
@@ -13,6 +16,7 @@ export class CurveTools {
     this.node.className = 'jp-dtrain-curve-tools';
 
     this._kind = document.createElement('select');
+    this._kind.className = 'jp-dtrain-x-axis';
     this._kind.dataset.testid = 'jp-dtrain-x-axis';
     const names: Record<XKind, string> = {
       step: trans.__('by step'),
@@ -58,10 +62,15 @@ export class CurveTools {
     this._reset.addEventListener('click', () => {
       _options.zoom = null;
     });
-    this.node.append(this._kind, smoothing, log, this._reset);
+    this.node.append(smoothing, log, this._reset);
   }
 
   readonly node: HTMLElement;
+
+  /** The menu of what the curves are drawn over. */
+  get kind(): HTMLElement {
+    return this._kind;
+  }
 
   /** Show the options as they are. */
   update(hasEpochs: boolean): void {

@@ -27,8 +27,8 @@ export class CurvesView extends Widget {
     const title = document.createElement('h2');
     title.id = 'jp-dtrain-curves-title';
     title.textContent = trans.__('Curves');
-    header.append(title);
     this._tools = new CurveTools(_model.plot, trans);
+    header.append(title, this._tools.kind);
     this._plots = new CurvePlots({
       plot: _model.plot,
       trans,

@@ -14,6 +14,14 @@ export function formatValue(value: number | null): string {
   return value === null ? '–' : String(Number(value.toPrecision(4)));
 }
 
+/** A run's last loss: `0.3128`, `nan`; `null`: it is not known. */
+export function formatLoss(run: {
+  loss: number | null;
+  odd_loss: string | null;
+}): string | null {
+  return run.odd_loss ?? (run.loss === null ? null : formatValue(run.loss));
+}
+
 /** A number on an axis, short from ten thousand on: `50K`, `1.25M`. */
 export function formatTick(value: number): string {
   return Math.abs(value) < 10_000 ? formatValue(value) : COMPACT.format(value);

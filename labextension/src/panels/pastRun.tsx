@@ -7,6 +7,7 @@ import { runColor } from '../model/lines';
 import type { NotebookCells } from '../cells';
 import type { Archive, PastRun } from '../model/archive';
 import { durationOf } from '../model/runList';
+import { Facts } from './facts';
 import { formatCount, formatSeconds, formatValue, formatWhen } from './format';
 import { runPhaseText } from './texts';
 
@@ -39,7 +40,7 @@ export function PastRunRow(props: IPastRunProps): React.ReactElement {
     trans._n('%2 step', '%2 steps', run.steps, formatCount(run.steps)),
     duration === null ? '' : formatSeconds(duration),
     formatWhen(run.started)
-  ].filter(Boolean);
+  ];
   return (
     <li
       className="jp-dtrain-past-run"
@@ -76,7 +77,7 @@ export function PastRunRow(props: IPastRunProps): React.ReactElement {
           {runPhaseText(run.phase, trans)}
         </span>
       </div>
-      <div className="jp-dtrain-past-run-facts">{facts.join(' · ')}</div>
+      <Facts className="jp-dtrain-past-run-facts" facts={facts} />
       {run.tags.length > 0 && (
         <ul className="jp-dtrain-tags" aria-label={trans.__('Tags')}>
           {run.tags.map(tag => (

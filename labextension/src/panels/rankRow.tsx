@@ -18,6 +18,8 @@ export interface IRankRowProps {
   engine: Nested<IEngineInfo>;
   use: DeviceUse | undefined;
   history: DeviceHistory | undefined;
+  /** Whether to say which host it is on: there are several. */
+  host: boolean;
   /** Steps that the rank has finished in this run; `null`: not known. */
   step: number | null;
   /** How many times longer than most it takes; `null`: it does not. */
@@ -29,7 +31,7 @@ export interface IRankRowProps {
 }
 
 export function RankRow(props: IRankRowProps): React.ReactElement {
-  const { engine, use, history, step, slower, obstacle, trans } = props;
+  const { engine, use, history, host, step, slower, obstacle, trans } = props;
   const percent = Math.min(100, Math.max(0, use?.utilization ?? 0));
   const rank = String(engine.rank);
   const facts = [
@@ -48,7 +50,7 @@ export function RankRow(props: IRankRowProps): React.ReactElement {
     >
       <span className="jp-dtrain-rank-name">{trans.__('Rank %1', rank)}</span>
       <span className="jp-dtrain-rank-place">
-        {`${engine.device} · ${engine.host}`}
+        {host ? `${engine.device} · ${engine.host}` : engine.device}
       </span>
       <Sparkline history={history} />
       <span className="jp-dtrain-rank-percent">
@@ -85,20 +87,22 @@ export function RankRow(props: IRankRowProps): React.ReactElement {
       >
         <div style={{ width: `${percent}%` }} />
       </div>
-      <span className="jp-dtrain-rank-device" title={engine.device_name}>
-        {slower !== null && (
-          <span
-            className="jp-dtrain-straggler"
-            title={trans.__('Takes so many times as long for a step as most')}
-          >
-            {trans.__('%1× slower', slower.toFixed(1))}
-          </span>
-        )}
-        {step === null
-          ? engine.device_name
-          : `${trans.__('step %1', formatCount(step))} · ${engine.device_name}`}
-      </span>
-      <span className="jp-dtrain-rank-memory">{facts.join(' · ')}</span>
+      <div className="jp-dtrain-rank-facts">
+        <span className="jp-dtrain-rank-device" title={engine.device_name}>
+          {slower !== null && (
+            <span
+              className="jp-dtrain-straggler"
+              title={trans.__('Takes so many times as long for a step as most')}
+            >
+              {trans.__('%1× slower', slower.toFixed(1))}
+            </span>
+          )}
+          {step === null
+            ? engine.device_name
+            : `${trans.__('step %1', formatCount(step))} · ${engine.device_name}`}
+        </span>
+        <span className="jp-dtrain-rank-memory">{facts.join(' · ')}</span>
+      </div>
     </li>
   );
 }

@@ -30,6 +30,7 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
   const late = state.running ? straggler([...state.times.values()]) : null;
   const obstacle = controls.obstacle('restart_engine');
   const reason = obstacle === null ? null : obstacleText(obstacle, trans);
+  const severalHosts = new Set(engines.map(({ host }) => host)).size > 1;
   const row = (index: number): React.ReactElement | null => {
     const engine = engines[index];
     return engine === undefined ? null : (
@@ -38,6 +39,7 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
         engine={engine}
         use={state.devices.get(engine.rank)}
         history={state.histories.get(engine.rank)}
+        host={severalHosts}
         step={state.times.get(engine.rank)?.step ?? null}
         slower={late?.rank === engine.rank ? late.slower : null}
         obstacle={reason}

@@ -20,7 +20,10 @@ export class RunView extends View {
     const run = training?.connection.state.run ?? null;
     if (training === null || run === null) {
       return training?.connection.status === 'connected' ? (
-        <NoRun trans={this.trans} />
+        <NoRun
+          starting={training.connection.state.cluster.phase === 'starting'}
+          trans={this.trans}
+        />
       ) : null;
     }
     return <RunSection training={training} run={run} trans={this.trans} />;
@@ -64,7 +67,13 @@ export class RunView extends View {
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
-function NoRun({ trans }: { trans: TranslationBundle }): React.ReactElement {
+interface INoRunProps {
+  /** Whether engines start, which a cell may wait for that is running. */
+  starting: boolean;
+  trans: TranslationBundle;
+}
+
+function NoRun({ starting, trans }: INoRunProps): React.ReactElement {
   return (
     <section
       className="jp-dtrain-section"
@@ -75,12 +84,23 @@ function NoRun({ trans }: { trans: TranslationBundle }): React.ReactElement {
       <header>
         <h2 id="jp-dtrain-run-title">{trans.__('Run')}</h2>
       </header>
-      <p className="jp-dtrain-hint">
-        {trans.__(
-          'Nothing has been run yet. Make this the first line of a training cell and run it:'
-        )}
-      </p>
-      <pre>%%distribute</pre>
+      {starting ? (
+        <p className="jp-dtrain-hint">
+          {trans.__(
+            'The engines are starting. A %1 cell that waits for them begins when they are up.',
+            '%%distribute'
+          )}
+        </p>
+      ) : (
+        <>
+          <p className="jp-dtrain-hint">
+            {trans.__(
+              'Nothing has been run yet. Make this the first line of a training cell and run it:'
+            )}
+          </p>
+          <pre>%%distribute</pre>
+        </>
+      )}
     </section>
   );
 }

@@ -7,7 +7,7 @@ import type { ITraining } from '../model/training';
 import type { CommandName } from '../protocol';
 import { Control } from './control';
 import { formatCount } from './format';
-import { failureText, obstacleText } from './texts';
+import { answerText, failureText, obstacleText } from './texts';
 
 export interface IRunControlsProps {
   training: ITraining;
@@ -25,7 +25,7 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
     : paused
       ? trans.__('The engines wait after step %1.', formatCount(run.step))
       : answer?.command === 'checkpoint_now' || answer?.command === 'roll_back'
-        ? answer.message
+        ? answerText(answer, trans)
         : trans.__('Stop keeps the weights of the last finished step.');
   const reason = (command: CommandName): string | null => {
     const obstacle = controls.obstacle(command);

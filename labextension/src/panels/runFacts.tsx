@@ -6,6 +6,7 @@ import type { Run } from '../model/state';
 import {
   formatCount,
   formatDuration,
+  formatLoss,
   formatSeconds,
   formatPercent,
   formatValue
@@ -23,7 +24,7 @@ export function RunFacts(props: IRunFactsProps): React.ReactElement {
   const { run, elapsed, running, trans } = props;
   const speed = run.samples_per_second;
   const stats: [name: string, label: string, value: string][] = [
-    ['loss', trans.__('Loss'), formatValue(run.loss)],
+    ['loss', trans.__('Loss'), formatLoss(run) ?? '–'],
     ['step', trans.__('Step'), formatCount(run.step)],
     ['samples', trans.__('Samples/s'), formatCount(speed === 0 ? null : speed)],
     [
@@ -45,7 +46,16 @@ export function RunFacts(props: IRunFactsProps): React.ReactElement {
         {stats.map(([name, label, value]) => (
           <div key={name}>
             <dt>{label}</dt>
-            <dd data-testid={`jp-dtrain-${name}`}>{value}</dd>
+            <dd
+              data-testid={`jp-dtrain-${name}`}
+              className={
+                name === 'loss' && run.odd_loss !== null
+                  ? 'jp-dtrain-error-text'
+                  : undefined
+              }
+            >
+              {value}
+            </dd>
           </div>
         ))}
       </dl>

@@ -1,7 +1,7 @@
 /** The run in the status bar: how far, how well; a click shows the sidebar. */
 
 import * as React from 'react';
-import { formatCount, formatValue } from './format';
+import { formatCount, formatLoss } from './format';
 import { runPhaseText } from './texts';
 import { View } from './view';
 import type { TrainingModel } from '../model/training';
@@ -24,10 +24,11 @@ export class StatusItem extends View {
       return null;
     }
     const phase = training.controls.stopping ? 'stopping' : run.phase;
+    const loss = formatLoss(run);
     const facts = [
       runPhaseText(phase, trans),
       run.step > 0 ? trans.__('step %1', formatCount(run.step)) : '',
-      run.loss === null ? '' : trans.__('loss %1', formatValue(run.loss))
+      loss === null ? '' : trans.__('loss %1', loss)
     ].filter(Boolean);
     return (
       <button
@@ -35,7 +36,7 @@ export class StatusItem extends View {
         className="jp-dtrain-status-item"
         data-testid="jp-dtrain-status-item"
         data-phase={phase}
-        title={trans.__('Show Distributed Training: run %1', run.name)}
+        title={trans.__('Show Distributed Training: %1', run.name)}
         onClick={this._show}
       >
         {facts.join(' · ')}

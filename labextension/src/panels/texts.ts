@@ -2,9 +2,10 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Absence } from '../model/currentKernel';
-import type { IFailure, Obstacle } from '../model/controls';
+import type { IAnswer, IFailure, Obstacle } from '../model/controls';
 import type { ShownPhase } from '../model/state';
 import { PROTOCOL_VERSION, type ClusterPhase } from '../protocol';
+import { formatCount } from './format';
 
 export function runPhaseText(
   phase: ShownPhase,
@@ -82,6 +83,17 @@ export function obstacleText(
     case 'cluster-stopped':
       return trans.__('No engines are running');
   }
+}
+
+/** What is said of a command about the run: what the kernel answered, and what has come of it. */
+export function answerText(answer: IAnswer, trans: TranslationBundle): string {
+  if (answer.done === null) {
+    return answer.message;
+  }
+  const step = formatCount(answer.done);
+  return answer.command === 'roll_back'
+    ? trans.__('The run has gone back to step %1.', step)
+    : trans.__('The checkpoint of step %1 is on disk.', step);
 }
 
 /** What went wrong with a command, and what to try next. */
