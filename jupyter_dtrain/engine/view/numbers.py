@@ -40,7 +40,10 @@ def has_numbers(values: Iterable[Any]) -> bool:
         if type(value) is GlobalTensor:
             if _is_number(value):
                 return True
-        elif type(value) in (tuple, list) and has_numbers(value):
+        elif type(value) in (tuple, list):
+            if has_numbers(value):
+                return True
+        elif type(value) is slice and has_numbers((value.start, value.stop, value.step)):
             return True
     return False
 
@@ -86,4 +89,6 @@ def _read(value: Any, whole: Callable[[Any], Any]) -> Any:
         return number if number.is_floating_point() or number.is_complex() or number.dtype == torch.bool else int(number)
     if type(value) in (tuple, list) and has_numbers(value):
         return type(value)(_read(item, whole) for item in value)
+    if type(value) is slice and has_numbers((value,)):
+        return slice(*(_read(item, whole) for item in (value.start, value.stop, value.step)))
     return value

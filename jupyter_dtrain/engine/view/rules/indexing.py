@@ -20,8 +20,6 @@ def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
             raise NeedsWhole
         return _from_table(rules, args[0], where)
     tensor, placement = the_shard(args[:1], {})
-    if writes and isinstance(args[2], GlobalTensor) and not ndim_of(args[2]):
-        args = (*args[:2], rules.whole(args[2]))  # a number over the batch
     if writes and len(where) == 1 and _is_mask(where[0], tensor) and not (isinstance(args[2], torch.Tensor) and ndim_of(args[2])):
         return rules.local(func, args, kwargs)
     if placement.dim != 0 or not where:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..placements import GlobalTensor, Shard, place
+from ..placements import GlobalTensor, Partial, Shard, place
 from .dispatch import (
     NeedsWhole,
     Rules,
@@ -113,12 +113,15 @@ IN_PLACE = tuple(_ELSEWHERE)
 def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``unsqueeze_`` and its kin: the tensor itself gets another shape, and placement."""
     tensor = args[0]
-    result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
-    if not isinstance(result, GlobalTensor):
-        raise NeedsWhole
-    with torch._C.DisableTorchFunctionSubclass():
-        tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
-    tensor.placement = result.placement
+    if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the shape of the whole
+        rules.local(func, args, kwargs)
+    else:
+        result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
+        if not isinstance(result, GlobalTensor):
+            raise NeedsWhole
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
+        tensor.placement = result.placement
     for kept in ("_whole", "_value", "_later"):  # in the shape that it had
         tensor.__dict__.pop(kept, None)
     return tensor
@@ -150,6 +153,8 @@ def move(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     tensor, placement = the_shard(args, kwargs)
     ndim = ndim_of(tensor)
     given = [kwargs.get(key, args[i] if len(args) > i else None) for i, key in ((1, "source"), (2, "destination"))]
+    if not all(isinstance(dims, int | list | tuple) for dims in given):
+        raise NeedsWhole
     ends = [(dims,) if isinstance(dims, int) else tuple(dims or ()) for dims in given]
     sources, targets = ([dim % ndim for dim in dims] for dims in ends)
     result = rules.local(func, args, kwargs)  # and PyTorch's own errors
