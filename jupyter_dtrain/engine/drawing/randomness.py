@@ -49,6 +49,29 @@ class TorchState:
         return b"".join(state.numpy().tobytes() for state in (self.cpu, self.cuda) if state is not None)
 
 
+@dataclass
+class OtherStreams:
+    """The states of Python's generator and of NumPy's."""
+
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> OtherStreams:
+        """Return the states."""
+        return cls(random.getstate(), np.random.get_state())
+
+    def set(self) -> None:
+        """Go on from here."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+    def are(self, others: OtherStreams) -> bool:
+        """Return whether these are the states of `others`."""
+        (_, key, *rest), (_, other_key, *other_rest) = self.numpy, others.numpy
+        return bool(self.python == others.python and rest == other_rest and np.array_equal(key, other_key))
+
+
 class ModelStream:
     """The rank's own stream. Entering switches to it, leaving switches back to the cell's."""
 
