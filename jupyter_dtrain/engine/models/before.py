@@ -48,7 +48,7 @@ class Before:
         self._stream = stream
         self._random = None if stream is None else stream.other
         self._cell_random = TorchState.now()
-        self._other_random = OtherStreams.now()
+        self._module, self._other_random = module, OtherStreams.now(module)
 
     def drop_hooks(self) -> None:
         """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
@@ -64,8 +64,8 @@ class Before:
         )
 
     def has_drawn_elsewhere(self) -> bool:
-        """Return whether the call has drawn from Python's stream or NumPy's, where nobody sees for what."""
-        return not OtherStreams.now().are(self._other_random)
+        """Return whether the call has drawn from Python's stream, from NumPy's or the model's own, where nobody sees for what."""
+        return not OtherStreams.now(self._module).are(self._other_random)
 
     def restore(self) -> None:
         """Undo what the call has done to the model and to random streams."""

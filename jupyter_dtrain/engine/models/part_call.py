@@ -173,13 +173,13 @@ class PartCall:
         return result, drawing
 
     def _draws_for_samples_elsewhere(self) -> bool:
-        """Return whether the model draws for its samples from Python's stream or NumPy's: what they say is of all samples. A collective."""
+        """Return whether the model draws for its samples from Python's stream, NumPy's or its own. A collective."""
         if uses_names(self.module, lambda names: not _ORDERS.isdisjoint(names)):
             return True
-        then = OtherStreams.now()
+        then = OtherStreams.now(self.module)
         ends: list[OtherStreams] = []
         with suppress(Exception):  # it may take no other number of samples than it was made for
-            self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now())))
+            self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
         differ = not (ends and ends[0].are(then))
         return any(Exchange.objects(differ))
 

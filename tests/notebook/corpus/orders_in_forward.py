@@ -1,4 +1,4 @@
-# Models that mix the samples of their batch in an order which Python or NumPy draws, draw a number for each sample, or one for all.
+# Models that mix the samples of their batch in an order which Python, NumPy or a generator of theirs draws, and that draw numbers so.
 # %% setup
 import random
 
@@ -33,6 +33,24 @@ def by_one_number(h):
     return h * random.random()
 
 
+class InOwnOrder:
+    def __init__(self):
+        self.generator = np.random.default_rng(5)
+
+    def __call__(self, h):
+        return h[self.generator.permutation(len(h))]
+
+
+class Keeping:
+    def __init__(self):
+        self.generator = random.Random(5)
+        self.last = None
+
+    def __call__(self, h):
+        self.last = h.detach()
+        return h * self.generator.random()
+
+
 class Mixing(nn.Module):
     def __init__(self, other):
         super().__init__()
@@ -41,10 +59,11 @@ class Mixing(nn.Module):
     def forward(self, x):
         h = self.first(x).relu()
         share = np.random.beta(0.4, 0.4)
+        self.share = torch.tensor(share) if isinstance(self.other, Keeping) else None  # it is called once more
         return self.last(share * h + (1 - share) * self.other(h))
 
 
-ways = (in_numpys_order, in_pythons_order, with_noise, where_coins_say, by_one_number)
+ways = (in_numpys_order, in_pythons_order, with_noise, where_coins_say, by_one_number, InOwnOrder(), Keeping())
 models = [Mixing(way) for way in ways]
 losses = []
 # %% cell
