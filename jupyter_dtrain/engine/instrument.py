@@ -106,7 +106,6 @@ def instrumented(
     """
     replacements = (
         (torch.Tensor, "data", _Data(models.whole)),
-        (torch.Tensor, "detach_", _detach_()),
         (dist, "is_initialized", _is_initialized(models)),
         *_of_modules(models, timing),
         *_of_loaders(loaders, timing),
@@ -206,17 +205,6 @@ def _of_backward_passes(
             return models.grad(grad, args, kwargs)
 
     return [(torch.autograd, "backward", autograd_backward), (torch.autograd, "grad", autograd_grad)]
-
-
-def _detach_() -> Callable[[torch.Tensor], torch.Tensor]:
-    detach_ = torch.Tensor.detach_
-
-    @wraps(detach_)
-    def tensor_detach_(self: torch.Tensor) -> torch.Tensor:
-        # A gradient is a view of the reducer's bucket, which PyTorch refuses to detach in place even where there is nothing to detach.
-        return detach_(self) if isinstance(self, GlobalTensor) or self.requires_grad else self
-
-    return tensor_detach_
 
 
 def _is_initialized(models: ModelCalls) -> Callable[[], bool]:

@@ -11,7 +11,9 @@ from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
+import random
 from functools import partial
+import numpy as np
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -67,6 +69,10 @@ MIXING = {
     "behind attention with dropout": "h = x[None]\n        return x - F.scaled_dot_product_attention(h, h, h, dropout_p=0.2)[0].mean(0)",
     "samples turned round": "return x - 0.1 * x.flip(0)",
     "samples shuffled": "return x + 0.1 * x[torch.randperm(len(x))]",
+    "samples in an order of NumPy's": "return x + 0.1 * x[torch.from_numpy(np.random.permutation(len(x)))]",
+    "samples in an order of Python's": "return x + 0.1 * x[random.sample(range(len(x)), len(x))]",
+    "noise of NumPy's for each sample": "return x + torch.from_numpy(np.random.rand(len(x), 1)).to(x.dtype)",
+    "a number of Python's for each sample": "return x * torch.tensor([random.random() for _ in x])[:, None]",
     "attention between samples": "return torch.softmax(x @ x.T, 1) @ x",
     "similarities summed up": "return x * torch.einsum('bi,ci->b', x, x)[:, None]",
 }
@@ -80,6 +86,7 @@ APART = {
     "noise on weights": "return x @ torch.randn(6, 6) + x.max(1, keepdim=True).values",
     "columns": "return x.view(x.shape[0], -1) - x[:, :1] + x[..., 0, None]",
     "a part of several": "halves = [x[:, :3], x[:, 3:]]\n        return torch.cat([halves[1], halves[0]], 1)",
+    "one number of NumPy's and of Python's for all": "return F.gelu(x) * np.random.beta(0.5, 0.5) + random.random()",
     "no word of it": "return F.gelu(x)",
 }
 ROWS_MIXING = {
@@ -236,5 +243,5 @@ def test_a_layer_that_takes_the_batch_for_a_sequence_is_told_of(ranks):
     layer, inside = LAYERS_MIXING["an LSTM that is given the batch first"]
     (note,) = ranks.call(2, run_notebook, setup(inside, layer), CELL, "losses", {"global_batchnorm": True})[0]["notes"]
     assert note.startswith(
-        "The `LSTM` (line 31, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
+        "The `LSTM` (line 33, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
     )

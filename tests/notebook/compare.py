@@ -189,7 +189,7 @@ def run(cells: Sequence[str], distributed: Mapping[int, str], options: argparse.
             ran = {}
             for number, cell in enumerate(cells):
                 if number not in options.skip:
-                    ran[number] = notebook.finish(notebook.start(distributed.get(number, "") + cell))
+                    ran[number] = notebook.finish(notebook.start(distributed.get(number, "") + cell, stop_on_error=False))
                     if number in distributed and options.verbose:
                         print(f"[{number}] {ran[number].stderr[-300:]}", flush=True)
             notebook.run(END.format(path=str(Path(folder) / "names")))

@@ -125,10 +125,10 @@ class Notebook:
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
-    def start(self, code: str) -> Cell:
-        """Run a cell, and do not wait for its end."""
+    def start(self, code: str, *, stop_on_error: bool = True) -> Cell:
+        """Run a cell, and do not wait for its end. The kernel drops what comes close behind a cell that fails, unless told not to."""
         cell = Cell(code)
-        self.cells[self.client.execute(code)] = cell
+        self.cells[self.client.execute(code, stop_on_error=stop_on_error)] = cell
         return cell
 
     def finish(self, cell: Cell) -> Cell:

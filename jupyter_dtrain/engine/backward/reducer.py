@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from ..ranks.collectives import reducer_group
 from ..ranks.process_group import near
 from ..view.exchange import Exchange
-from ..view.placements import GlobalTensor
 from .leaf_hooks import hooks_set_aside
 
 
@@ -44,14 +42,15 @@ class Reducer:
         agreed = torch.tensor([0 if complete else 1])
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
         self._slot = slot
-        self._holder: weakref.ref[torch.Tensor] | None = None  # of the value that lies in the slot
         self.may_lack_leaves = bool(agreed.item())
         self._leaves = leaves if slot is None else [*leaves, slot]
         self._ddp = DistributedDataParallel(
             _Leaves(self._leaves, sparse),
             process_group=reducer_group(),
             init_sync=False,
-            gradient_as_bucket_view=True,
+            # A view of a bucket is overwritten by the next pass: a gradient that the cell has kept would change, and one whose `data`
+            # it has set would be taken for the bucket.
+            gradient_as_bucket_view=False,
             find_unused_parameters=self.may_lack_leaves,
         ).eval()  # no model that is in training, when the cell evaluates its own
         if any(id(leaf) in sparse for leaf in leaves):
@@ -60,8 +59,8 @@ class Reducer:
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
         """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
-        if value is not None:
-            self._empty_slot()  # it would keep the memory of a bucket that is built anew
+        if self._slot is not None:
+            self._slot.grad = None
         reducer = self._ddp.reducer
         reducer._rebuild_buckets()
         if self.may_lack_leaves:
@@ -76,15 +75,7 @@ class Reducer:
         """Let `tensor`, whose parts were the slot's, have what has come of them."""
         assert self._slot is not None
         assert self._slot.grad is not None
-        Exchange.know(tensor, self._slot.grad)  # where it lies in the bucket
-        self._holder = weakref.ref(tensor)
-
-    def _empty_slot(self) -> None:
-        assert self._slot is not None
-        holder = None if self._holder is None else self._holder()
-        if isinstance(holder, GlobalTensor) and (value := Exchange.known(holder)) is not None:
-            Exchange.know(holder, value.clone())
-        self._slot.grad = self._holder = None
+        Exchange.know(tensor, self._slot.grad)
 
     def settle_layout(self, backward: Callable[..., None]) -> None:
         """Take the layout of the buckets from a backward pass over nothing, not from the first that comes along.
@@ -105,7 +96,7 @@ class Reducer:
         for leaf, gradient, values in before:
             leaf.grad = gradient
             if gradient is not None and values is not None:
-                gradient.copy_(values)  # the reducer has made it a view of its bucket
+                gradient.copy_(values)  # the reducer has averaged it
 
 
 def _averaged(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:

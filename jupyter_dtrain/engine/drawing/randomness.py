@@ -49,6 +49,42 @@ class TorchState:
         return b"".join(state.numpy().tobytes() for state in (self.cpu, self.cuda) if state is not None)
 
 
+@dataclass
+class OtherStreams:
+    """The states of Python's generator, of NumPy's, and of those that an object holds or its functions use."""
+
+    python: Any
+    numpy: Any
+    own: list[tuple[Any, Any]]
+
+    @classmethod
+    def now(cls, holder: object) -> OtherStreams:
+        """Return the states."""
+        return cls(random.getstate(), np.random.get_state(), [(generator, state_of(generator)) for generator in generators_in(holder)])
+
+    def set(self) -> None:
+        """Go on from here."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        for generator, state in self.own:
+            set_state(generator, state)
+
+    def are(self, others: OtherStreams) -> bool:
+        """Return whether these are the states of `others`."""
+        own, other_own = [state for _, state in self.own], [state for _, state in others.own]
+        return self.python == others.python and _same(self.numpy, others.numpy) and _same(own, other_own)
+
+
+def _same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(np.array_equal(left, right) if isinstance(left, np.ndarray | torch.Tensor) else left == right)
+
+
 class ModelStream:
     """The rank's own stream. Entering switches to it, leaving switches back to the cell's."""
 

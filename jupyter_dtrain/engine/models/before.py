@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
 
-from ..drawing.randomness import ModelStream, TorchState
+from ..drawing.randomness import ModelStream, OtherStreams, TorchState
 from ..view.placements import GlobalTensor
 from ..words import model_uses
 
@@ -50,8 +48,7 @@ class Before:
         self._stream = stream
         self._random = None if stream is None else stream.other
         self._cell_random = TorchState.now()
-        self._python_random = random.getstate()
-        self._numpy_random = np.random.get_state()
+        self._module, self._other_random = module, OtherStreams.now(module)
 
     def drop_hooks(self) -> None:
         """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
@@ -65,6 +62,10 @@ class Before:
             tensor._version != version or (value is not None and not _same(tensor, value))
             for tensor, version, value in (*buffers, *self._parameters)
         )
+
+    def has_drawn_elsewhere(self) -> bool:
+        """Return whether the call has drawn from Python's stream, from NumPy's or the model's own, where nobody sees for what."""
+        return not OtherStreams.now(self._module).are(self._other_random)
 
     def restore(self) -> None:
         """Undo what the call has done to the model and to random streams."""
@@ -94,8 +95,7 @@ class Before:
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
         self._cell_random.set()
-        random.setstate(self._python_random)
-        np.random.set_state(self._numpy_random)
+        self._other_random.set()
 
 
 def may_write(model: nn.Module) -> bool:

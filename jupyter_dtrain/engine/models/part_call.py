@@ -7,8 +7,8 @@ placed where a row per sample comes out; a model of which anything shows that it
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ...capture.unwarned import unwarned
 from ..drawing.drawing import Drawing, ModelDraws
-from ..drawing.randomness import ModelStream
+from ..drawing.randomness import ModelStream, OtherStreams
 from ..view.exchange import Exchange
 from ..view.global_view import GlobalView, NotPerSample
 from ..view.marked import MarkedNow, marked
@@ -32,6 +32,9 @@ from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself
 
 FEWEST = 2
 """Samples of a share that statistics can be taken of."""
+
+_ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "shuffle"))
+"""What Python and NumPy draw orders with, for which they may take as many numbers for one sample more."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -152,12 +155,15 @@ class PartCall:
         shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
         # What a model prints is of the batch.
         refuses = failed or self.keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
-        of_ranks = Exchange.objects((refuses, None if drawing is None else drawing.result, self.view.functions.met))
+        elsewhere = drawing is not None and not failed and before.has_drawn_elsewhere()
+        of_ranks = Exchange.objects((refuses, elsewhere, None if drawing is None else drawing.result, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
+        if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
+            self.refused = self._draws_for_samples_elsewhere()
         if self.refused:
             raise NotPerSample
         if drawing is not None and self.draws is not None:
-            drawn = [of_rank for _, of_rank, _ in of_ranks]
+            drawn = [of_rank for *_, of_rank, _ in of_ranks]
             if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
                 before.restore()
                 self._batch_dims = {}
@@ -165,6 +171,17 @@ class PartCall:
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
         return result, drawing
+
+    def _draws_for_samples_elsewhere(self) -> bool:
+        """Return whether the model draws for its samples from Python's stream, NumPy's or its own. A collective."""
+        if model_uses(self.module, lambda _, names: not _ORDERS.isdisjoint(names)):
+            return True
+        then = OtherStreams.now(self.module)
+        ends: list[OtherStreams] = []
+        with suppress(Exception):  # it may take no other number of samples than it was made for
+            self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
+        differ = not (ends and ends[0].are(then))
+        return any(Exchange.objects(differ))
 
     def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
         """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
@@ -218,3 +235,9 @@ class PartCall:
             dims_of=lambda kinds: self.known.get((self.placement, kinds)),
         )
         return any(Exchange.objects(mixes))
+
+
+@contextmanager
+def _at_the_end(tell: Callable[[], None]) -> Iterator[None]:
+    yield
+    tell()

@@ -98,10 +98,11 @@ def _normalized(
     variance = sums[channels:-1] / total - offset.square()
     mean = origin + offset
     with torch.no_grad():
+        # Without counting, as PyTorch's own does: another pass of the layer, over whole inputs, may have kept these for its gradients.
         if running_mean is not None:
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
         if running_var is not None:
-            running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), momentum)
+            running_var.data.lerp_((variance * (total / (total - 1))).to(running_var.dtype), momentum)
     scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
     result = (x - mean.view(shape)) * scale.view(shape)
     return (result if bias is None else result + bias.view(shape)).to(x.dtype)
