@@ -69,11 +69,18 @@ class Engines:
                 return cluster
             if self._cluster is not None:
                 plan_devices(options)  # what cannot be had must not cost the cluster that there is
-                self.stop()
+                self._stop()
             return self._start(options, on_progress)
 
     def stop(self) -> bool:
-        """Stop the cluster; return whether there was one."""
+        """Stop the cluster, and one that is starting in the background; return whether there was one."""
+        beginning, self._beginning = self._beginning, None
+        is_starting = beginning is not None and not beginning.over
+        if beginning is not None:
+            beginning.give_up()
+        return self._stop() or is_starting
+
+    def _stop(self) -> bool:
         with self._lock:
             cluster, self._cluster, self._group = self._cluster, None, None
             if cluster is None:
@@ -98,7 +105,7 @@ class Engines:
             try:
                 cluster.restart(ranks, limit=RESTART_LIMIT, on_progress=tell)
             except BaseException as error:
-                self.stop()
+                self._stop()
                 self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
                 raise
             self.show()
@@ -207,11 +214,15 @@ class _Beginning:
                 if on_progress is not None:
                     on_progress(sentence)
         except BaseException:
-            self._unwanted = True
-            self._thread.join()
+            self.give_up()
             raise
         if self._error is not None:
             raise self._error
+
+    def give_up(self) -> None:
+        """Start nothing any more, and wait until nothing is left of what was half-started. What has come up stays."""
+        self._unwanted = True
+        self._thread.join()
 
     def _run(self, start: Callable[[Progress], object]) -> None:
         try:

@@ -94,20 +94,22 @@ class Control:
                 self._resumed = max(self._resumed, number)
             self._news.notify()
 
-    def stop(self) -> None:
-        """Stop at the next step that all ranks agree on."""
-        self.command("stop")
-
     def _ask(self, command: str, at: int = 0) -> None:
         if command not in self._targets:
             self._targets[command] = None
             self._store.set(f"{command}/{self._rank}", str(max(self._committed, at)))
 
     def close(self) -> None:
-        """Say that this rank goes no further, so that no other waits for what it is committed to."""
+        """Say that this rank goes no further: no other waits for what it is committed to, or for its word of a snapshot.
+
+        Others may have heard of a snapshot in a pause before they hear of the stop that ends it.
+        """
         with self._lock:
             self._committed = _NEVER
-        self.command("stop")
+            self._ask("stop")
+            asked = [*self._snapshots]
+        for number in asked:
+            self.refuse(number)
 
     def boundary(self, finished: int, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one, and waits through a pause.
@@ -126,7 +128,7 @@ class Control:
             if not is_agreed:
                 self._agree(order)
             elif order == "stop":
-                self._leave()
+                self.close()
                 if not self._ends:
                     self.on_return()
                 raise StopRun
@@ -135,14 +137,6 @@ class Control:
             else:
                 with self._pausing(self._pause):
                     self._wait_through(order, meanwhile)
-
-    def _leave(self) -> None:
-        """Say that this rank goes no further: others may have heard of a snapshot in a pause before they hear of the stop that ends it."""
-        with self._lock:
-            self._committed = _NEVER
-            asked = [*self._snapshots]
-        for number in asked:
-            self.refuse(number)
 
     @property
     def is_ending(self) -> bool:

@@ -20,6 +20,7 @@ OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "roll_bac
 """Commands that act on engines; all others are about the record, and need no session."""
 OF_SHELF = ("list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint")
 """Those about checkpoints."""
+_STOPPED = ClusterUpdate(phase="stopped")
 
 
 class LazySession:
@@ -31,12 +32,13 @@ class LazySession:
         self._archive: RunArchive | None = None
         self._engines: Engines | None = None
         self._shelf: CheckpointShelf | None = None
+        self._told = _STOPPED  # what the sidebar was told last of engines before there was a session
         self.telemetry = Telemetry(self)
 
     @property
     def exists(self) -> bool:
-        """Whether something has needed the session yet."""
-        return self._session is not None
+        """Whether something has needed the session yet, or engines have been started for it: a cell that cannot be sent leaves them."""
+        return self._session is not None or self._engines is not None
 
     def get(self) -> Session:
         """Return the session."""
@@ -56,6 +58,7 @@ class LazySession:
                 from ..engines import Engines
 
                 self._engines = Engines()
+                self._engines.on_update = lambda _update: self.telemetry.notify()
             if self._engines is not None:
                 self._engines.begin(options)
 
@@ -63,6 +66,8 @@ class LazySession:
         """Stop what the session runs, and serve the sidebar no more."""
         if self._session is not None:
             self._session.close()
+        elif self._engines is not None:
+            self._engines.stop()
         if self._archive is not None:
             self._archive.close()
         if self._shelf is not None:
@@ -74,12 +79,19 @@ class LazySession:
     def snapshot(self) -> Snapshot:
         """Return everything that earlier calls of :meth:`drain` returned."""
         if self._session is None:
-            return Snapshot(version=PROTOCOL_VERSION, cluster=ClusterUpdate(phase="stopped"), run=None)
+            return Snapshot(version=PROTOCOL_VERSION, cluster=self._cluster, run=None)
         return self._session.snapshot()
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call."""
-        return [] if self._session is None else self._session.drain()
+        if self._session is not None:
+            return self._session.drain()
+        before, self._told = self._told, self._cluster
+        return [] if self._told is before else [self._told]
+
+    @property
+    def _cluster(self) -> ClusterUpdate:
+        return _STOPPED if self._engines is None else self._engines.update
 
     def command(self, command: Command) -> Reply:
         """Carry out a command."""
@@ -87,7 +99,7 @@ class LazySession:
             return self._checkpoints().answer(command)
         if command.name not in OF_SESSION:
             return self._past_runs().answer(command)
-        if self._session is None and command.name != "start_cluster":
+        if not self.exists and command.name != "start_cluster":
             return Reply(id=command.id, ok=False, message="No engines are running.")
         return self.get().command(command)
 

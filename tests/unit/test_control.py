@@ -144,7 +144,7 @@ def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, retur
 def test_a_step_in_progress_is_finished():
     control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
     control.boundary(0)  # step 1 begins
-    control.stop()
+    control.command("stop")
     with pytest.raises(StopRun):
         control.boundary(1)
 
@@ -157,7 +157,7 @@ def test_the_cells_own_handlers_do_not_catch_a_stop():
 def test_waiting_for_a_rank_that_never_answers_has_a_limit():
     store = HashStore()
     control = Control(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50))
-    control.stop()
+    control.command("stop")
     with pytest.raises(RuntimeError):
         control.boundary(0)
 
@@ -169,9 +169,9 @@ def test_who_has_run_to_the_end_takes_the_others_along():
     for step in range(5):
         through.boundary(step)
     through.close()
-    through.stop()
+    through.command("stop")
     behind.boundary(0)
-    behind.stop()
+    behind.command("stop")
     for step in range(1, 5):
         behind.boundary(step)
 
@@ -210,7 +210,7 @@ def test_runs_of_one_store_do_not_see_each_other():
     for run in ("run-1", "run-2"):
         control = Control(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT)
         control.boundary(0)
-        control.stop()
+        control.command("stop")
         with pytest.raises(StopRun):
             control.boundary(1)
 
@@ -394,6 +394,19 @@ def test_a_rank_that_is_through_makes_nobody_wait():
         control.command("pause", number=1)
     behind.boundary(0)
     behind.boundary(1)
+
+
+def test_who_leaves_in_a_step_is_not_waited_for_with_its_snapshot():
+    """An error of one rank, in the very step behind which all were to take a snapshot."""
+    store = HashStore()
+    leaving, staying = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    for control in (leaving, staying):
+        control.boundary(0)
+        control.command("snapshot", number=1)
+    leaving.close()
+    staying.boundary(1)
+    assert staying.snapshot_due(1) == 1
+    assert not staying.all_take(1, "here")
 
 
 def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():
