@@ -15,11 +15,14 @@ import torch
 
 from .placements import GlobalTensor, Partial
 
-# Of these no ``__torch_function__`` is asked for the sake of such a number.
-_UNANNOUNCED: Mapping[Any, str] = {
-    torch: "arange bincount eye full full_like narrow randint randperm topk",
-    torch.Tensor: "add_ addcdiv_ addcmul_ narrow new_full sub_ topk",
-}
+_PLAIN = frozenset({bool, int, float, str, type(None)})  # a list of a million numbers is not walked through in Python
+_ONLY_KEYWORDS = 99
+# Of these no ``__torch_function__`` is asked for the sake of such a number; it may be any argument from a place on.
+_UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
+    (torch, "arange bincount eye full full_like narrow randint randperm topk", 0),
+    (torch.Tensor, "narrow new_full topk", 1),
+    (torch.Tensor, "add_ addcdiv_ addcmul_ sub_", _ONLY_KEYWORDS),
+)
 
 
 def announced(function: Any) -> Any:
@@ -41,7 +44,7 @@ def has_numbers(values: Iterable[Any]) -> bool:
             if _is_number(value):
                 return True
         elif type(value) in (tuple, list):
-            if has_numbers(value):
+            if not _PLAIN.issuperset(map(type, value)) and has_numbers(value):
                 return True
         elif type(value) is slice and has_numbers((value.start, value.stop, value.step)):
             return True
@@ -69,8 +72,7 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
         return function
 
     with ExitStack() as stack:
-        for owner, names in _UNANNOUNCED.items():
-            first = int(owner is torch.Tensor)  # a method's own tensor is announced
+        for owner, names, first in _UNANNOUNCED:
             for name in names.split():
                 stack.enter_context(mock.patch.object(owner, name, reading(getattr(owner, name), first)))
         yield
