@@ -1,7 +1,7 @@
 """Gradients of the global batch: every backward pass ends with the same ``.grad`` on all ranks.
 
-PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass. It is
-driven from the backward pass and not from a wrapper's ``forward``: whatever computed the loss (a method, two models,
+PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass, or on ranks that share
+memory `near`, behind it. It is driven from the backward pass and not from a wrapper's ``forward``: whatever computed the loss (a method, two models,
 tensors that belong to no module) the leaves of its graph say what has to be reduced.
 
 The reducer averages over ranks. A rank's part of the global batch enters before that, at the root of the graph: a mean
@@ -32,6 +32,7 @@ from ..view.exchange import Exchange
 from ..view.placements import GlobalTensor, Partial, in_graph, is_of_share, part_of, place
 from ..view.starts import start_at
 from .leaf_hooks import hooks_after_reduction, hooks_set_aside
+from .near import reducer_for
 from .nested import NestedPasses
 from .reducer import Reducer
 
@@ -139,7 +140,7 @@ class GradientSync:
         reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
         hooks = hooks_after_reduction(reached, original, create_graph=bool(options.get("create_graph")))
         with _Computed(roots, self._on_computed):
-            self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, **options)
+            self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, finish=reducer.finish, **options)
         for leaf in untouched:
             if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
                 leaf.grad = None  # as on one process: an optimizer passes it over
@@ -189,6 +190,7 @@ class GradientSync:
         leaves: Sequence[torch.Tensor],
         inputs: Sequence[torch.Tensor] | None,
         hooks: AbstractContextManager[None] | None = None,
+        finish: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         """Run a pass that reduces `leaves`, and those that begin within it."""
@@ -197,6 +199,7 @@ class GradientSync:
         try:
             with hooks or nullcontext():
                 original(roots, gradients, inputs=ends, **options)
+                finish()
         finally:
             self._nested = None
         nested.finish(world_size=self._world_size)
@@ -220,7 +223,7 @@ class GradientSync:
         reducer = self._reducers.get(key)
         if reducer is None:
             slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
-            reducer = self._reducers[key] = Reducer(self._ordered(leaves), slot, sparse=self._sparse(), complete=complete)
+            reducer = self._reducers[key] = reducer_for(self._ordered(leaves), slot, sparse=self._sparse(), complete=complete)
             if self._world_size > 2 and not reducer.may_lack_leaves:
                 reducer.settle_layout(backward)
             if len(self._reducers) > MAX_REDUCERS:

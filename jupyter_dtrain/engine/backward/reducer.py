@@ -17,7 +17,7 @@ from .leaf_hooks import hooks_set_aside
 
 
 class Reducer:
-    """PyTorch's reducer for one set of leaves.
+    """Reduces the gradients of one set of leaves, once in each backward pass.
 
     Parameters
     ----------
@@ -25,10 +25,6 @@ class Reducer:
         In an order that all ranks agree on.
     slot : Tensor, optional
         One more, of a single number, in which the value of the loss travels.
-    sparse : container of int
-        Ids of leaves whose gradients are sparse.
-    complete : bool
-        Whether this rank's backward pass reaches all of them.
 
     Attributes
     ----------
@@ -36,14 +32,55 @@ class Reducer:
         Whether it looks for leaves that a backward pass does not reach.
     """
 
-    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None, *, sparse: Container[int], complete: bool) -> None:
-        # A reducer that looks for unused parameters costs a walk of the graph and one more collective per pass: ranks
-        # take the cheaper one where the first pass reaches every leaf on all of them.
-        agreed = torch.tensor([0 if complete else 1])
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+    may_lack_leaves = False
+
+    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None) -> None:
         self._slot = slot
-        self.may_lack_leaves = bool(agreed.item())
         self._leaves = leaves if slot is None else [*leaves, slot]
+
+    def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
+        """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
+        if value is not None and self._slot is not None:
+            self._slot.grad = None
+            # A search for leaves that are not reached begins behind a root: the slot itself would be none.
+            roots.append(self._slot.view(value.shape) if self.may_lack_leaves or value.dim() else self._slot)
+            gradients.append(value)
+
+    def finish(self) -> None:
+        """Reduce what the pass has not, now that it is over."""
+
+    def give(self, tensor: torch.Tensor) -> None:
+        """Let `tensor`, whose parts were the slot's, have what has come of them."""
+        assert self._slot is not None
+        assert self._slot.grad is not None
+        Exchange.know(tensor, self._slot.grad)
+
+    def settle_layout(self, backward: Callable[..., None]) -> None:
+        """Make sure that another reducer of these leaves adds up as this one does. A collective, in which `backward` may run a pass."""
+
+
+def all_reached(complete: bool) -> bool:
+    """Return whether the pass of each rank reaches all leaves; this rank's does if it is `complete`. A collective."""
+    lacking = torch.tensor([0 if complete else 1])
+    dist.all_reduce(lacking, op=dist.ReduceOp.MAX)
+    return not lacking.item()
+
+
+class BucketReducer(Reducer):
+    """PyTorch's own reducer, overlapped with the backward pass.
+
+    Parameters
+    ----------
+    sparse : container of int
+        Ids of leaves whose gradients are sparse.
+    may_lack_leaves : bool
+        A reducer that looks for unused parameters costs a walk of the graph and one more collective per pass: not where the first
+        pass reaches every leaf on all ranks.
+    """
+
+    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None, *, sparse: Container[int], may_lack_leaves: bool) -> None:
+        super().__init__(leaves, slot)
+        self.may_lack_leaves = may_lack_leaves
         self._ddp = DistributedDataParallel(
             _Leaves(self._leaves, sparse),
             process_group=reducer_group(),
@@ -58,24 +95,13 @@ class Reducer:
             self._ddp.register_comm_hook(self._ddp.process_group, lambda group, bucket: _averaged(group, bucket))
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
-        """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
-        if self._slot is not None:
-            self._slot.grad = None
+        """Be ready for a backward pass."""
         reducer = self._ddp.reducer
         reducer._rebuild_buckets()
         if self.may_lack_leaves:
             reducer._reset_state()  # passes of other reducers have marked as reached those of the leaves that they came to
-        if value is not None and self._slot is not None:
-            # A search for leaves that are not reached begins behind a root: the slot itself would be none.
-            roots.append(self._slot.view(value.shape) if self.may_lack_leaves or value.dim() else self._slot)
-            gradients.append(value)
+        super().prepare(roots, gradients, value)
         reducer.prepare_for_backward(roots if self.may_lack_leaves else [])
-
-    def give(self, tensor: torch.Tensor) -> None:
-        """Let `tensor`, whose parts were the slot's, have what has come of them."""
-        assert self._slot is not None
-        assert self._slot.grad is not None
-        Exchange.know(tensor, self._slot.grad)
 
     def settle_layout(self, backward: Callable[..., None]) -> None:
         """Take the layout of the buckets from a backward pass over nothing, not from the first that comes along.

@@ -41,6 +41,11 @@ class SharedMemory:
         self._typed: dict[torch.dtype, list[list[torch.Tensor]]] = {}
 
     @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self._bytes)
+
+    @property
     def number(self) -> int:
         """How many pieces have been exchanged."""
         return self._number
@@ -58,15 +63,17 @@ class SharedMemory:
         self._peers.close()
         self._bytes, self._typed = [], {}
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor, *, factor: float | None = None) -> None:
         """Put the sum of all ranks' `tensor` in its place. It is added up in the order of the ranks, whatever its size.
 
         Parameters
         ----------
         tensor : Tensor
             Contiguous, on the CPU.
+        factor : float, optional
+            Each rank's is multiplied by it before.
         """
-        self._in_parts(tensor, self._sum)
+        self._in_parts(tensor, lambda piece: self._sum(piece, factor))
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Put rank 0's `tensor` in the place of the others'; it is contiguous, on the CPU."""
@@ -97,8 +104,8 @@ class SharedMemory:
             self._peers.close()
             raise
 
-    def _sum(self, piece: torch.Tensor) -> None:
-        slots = self._share(piece)
+    def _sum(self, piece: torch.Tensor, factor: float | None) -> None:
+        slots = self._share(piece, factor=factor)
         if len(slots) == 2 or piece.nbytes <= TOGETHER:
             _add_up(slots, piece)
             return
@@ -113,11 +120,13 @@ class SharedMemory:
             if other != rank:
                 piece[span].copy_(slots[other][span])
 
-    def _share(self, piece: torch.Tensor, *, shows: bool = True) -> list[torch.Tensor]:
-        """Show `piece` to all ranks, if this one `shows` its own, and return that of each."""
+    def _share(self, piece: torch.Tensor, *, shows: bool = True, factor: float | None = None) -> list[torch.Tensor]:
+        """Show `piece`, multiplied by `factor`, to all ranks, if this one `shows` its own, and return that of each."""
         place, size = self._number % SLOTS, piece.numel()
         slots = [typed[place][:size] for typed in self._of_type(piece.dtype)]
-        if shows:
+        if shows and factor is not None:
+            torch.mul(piece, factor, out=slots[self._peers.rank])
+        elif shows:
             slots[self._peers.rank].copy_(piece)
         self._number += 1
         self._meet(piece.nbytes)
