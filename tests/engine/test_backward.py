@@ -446,6 +446,15 @@ CASES = {
         """,
         LOOP,
     ),
+    "gradients of few rows by function": Case(
+        """
+        class Model(nn.Module):
+            def __init__(self): super().__init__(); self.rows, self.a = nn.Parameter(torch.randn(20, 3)), nn.Linear(3, 2)
+            def forward(self, x): return self.a(F.embedding(x, self.rows, sparse=True))
+        model = Model(); loader = DataLoader(TensorDataset(torch.arange(11), y_all), batch_size=4)
+        """,
+        LOOP,
+    ),
     "evaluation in between": Case("", LOOP + "    with torch.no_grad(): seen.append(F.mse_loss(model(x_all), y_all).item())"),
     "a model after the other": Case("models = [nn.Linear(3, 2) for _ in range(11)]", "for _ in range(2):\n    for model in models:\n        F.mse_loss(model(x_all), y_all).backward()\n        for x, y in loader: F.mse_loss(model(x), y).backward()\nseen = grads(*models)"),
     "the loss by a method": Case(

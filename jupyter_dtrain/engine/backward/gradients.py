@@ -1,8 +1,9 @@
 """Gradients of the global batch: every backward pass ends with the same ``.grad`` on all ranks.
 
-PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass, or on ranks that share
-memory `near`, behind it. It is driven from the backward pass and not from a wrapper's ``forward``: whatever computed the loss (a method, two models,
-tensors that belong to no module) the leaves of its graph say what has to be reduced.
+PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass, or on
+ranks that share memory `near`, behind it. It is driven from the backward pass and not from a wrapper's ``forward``:
+whatever computed the loss (a method, two models, tensors that belong to no module) the leaves of its graph say what has
+to be reduced.
 
 The reducer averages over ranks. A rank's part of the global batch enters before that, at the root of the graph: a mean
 over a share of weight *w* of the global batch is scaled by *w · world_size*. Averaging is linear and leaves what all

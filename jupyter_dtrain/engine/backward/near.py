@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 
 from ..ranks.process_group import near
 from ..ranks.shared_memory import SLOT, SharedMemory
@@ -29,7 +30,13 @@ class NearReducer(Reducer):
     def finish(self) -> None:
         """Average the gradients over the ranks."""
         with torch.no_grad():
-            for gradients in _together([leaf.grad for leaf in self._leaves if leaf.grad is not None]):
+            reached = [leaf for leaf in self._leaves if leaf.grad is not None]
+            for leaf in reached:
+                if leaf.grad is not None and leaf.grad.layout != torch.strided:  # of `F.embedding(…, sparse=True)`
+                    mean = leaf.grad / self._memory.num_ranks
+                    dist.all_reduce(mean)
+                    leaf.grad = mean
+            for gradients in _together([leaf.grad for leaf in reached if leaf.grad is not None and leaf.grad.layout == torch.strided]):
                 self._average(gradients)
 
     def _average(self, gradients: Sequence[torch.Tensor]) -> None:
