@@ -281,7 +281,7 @@ def told_steps(run):
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
-    slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.03)")  # its checkpoint is seen before its end, and the way back is told
+    slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.06)")  # its checkpoint is seen before its end, and the way back is told
     run = start("--checkpoint-every 40 --keep 9 --name back", cell=slowly)
     run.wait_for_steps()
     run.wait(lambda: 40 in steps_on_disk(run), "a checkpoint")
@@ -308,7 +308,7 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
 
 
 def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, expected):
-    run = start("--checkpoint-every 120 --keep 9 --name shelf")
+    run = start("--checkpoint-every 120 --keep 9 --name shelf", cell=TRAIN.replace("0.01", "0.04"))  # each is on disk before the next
     run.finish()
     run.notebook.wait(lambda: (updates := run.messages("run_update")) and updates[-1]["phase"] == "finished", "the end")
     found = ask(run, "list_checkpoints")
