@@ -73,10 +73,7 @@ def load_checkpoint(
 
 def _record(store: RunStore, run: str | None) -> RunRecord:
     if run is not None:
-        found = store.find_run(run)
-        if found is None:
-            raise CheckpointError(store.no_run(run))
-        return found
+        return store.run_called(run)
     for record in reversed(store.list_runs()):
         if CheckpointFolder(record.folder).newest_first():
             return record

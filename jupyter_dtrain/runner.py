@@ -305,9 +305,7 @@ class Runner:
 
     def _resumable(self, run_id: str | None) -> RunRecord:
         if run_id is not None:
-            found = self._store.find_run(run_id)
-            if found is None:
-                raise CheckpointError(self._store.no_run(run_id))
+            found = self._store.run_called(run_id)
             if found.phase not in RUN_PHASES_ENDED:
                 follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
                 raise UsageError(f"{run_id} is still going on, in another process: {follow}.")

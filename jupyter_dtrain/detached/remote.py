@@ -173,9 +173,7 @@ class Remote:
             if not found:
                 raise CheckpointError("No detached run is going on here, and none has ended whose results nobody has had.")
             return self._store.get_run(found[-1])
-        record = self._store.find_run(run)
-        if record is None:
-            raise CheckpointError(self._store.no_run(run))
+        record = self._store.run_called(run)
         if address_of(record.folder) is None and not results_of(record.folder).exists():
             raise CheckpointError(_not_there(record))
         return record

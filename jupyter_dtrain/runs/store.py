@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import StoreError
+from ..errors import CheckpointError, StoreError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
 from .database import Database
@@ -179,6 +179,13 @@ class RunStore:
         return next((run for run in reversed(runs) if run.run_id == wanted), None) or next(
             (run for run in reversed(runs) if run.name == wanted), None
         )
+
+    def run_called(self, wanted: str) -> RunRecord:
+        """Return what :meth:`find_run` does; a :exc:`CheckpointError` where it finds none."""
+        found = self.find_run(wanted)
+        if found is None:
+            raise CheckpointError(self.no_run(wanted))
+        return found
 
     def no_run(self, wanted: str) -> str:
         """Return what to say where :meth:`find_run` finds none, with the runs that there are."""

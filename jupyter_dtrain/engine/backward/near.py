@@ -29,14 +29,17 @@ class NearReducer(Reducer):
 
     def finish(self) -> None:
         """Average the gradients over the ranks."""
+        dense: list[torch.Tensor] = []
         with torch.no_grad():
-            reached = [leaf for leaf in self._leaves if leaf.grad is not None]
-            for leaf in reached:
-                if leaf.grad is not None and leaf.grad.layout != torch.strided:  # of `F.embedding(…, sparse=True)`
-                    mean = leaf.grad / self._memory.num_ranks
-                    dist.all_reduce(mean)
-                    leaf.grad = mean
-            for gradients in _together([leaf.grad for leaf in reached if leaf.grad is not None and leaf.grad.layout == torch.strided]):
+            for leaf in self._leaves:
+                if leaf.grad is None:
+                    continue
+                if leaf.grad.layout == torch.strided:
+                    dense.append(leaf.grad)
+                else:  # of `F.embedding(…, sparse=True)`
+                    leaf.grad = leaf.grad / self._memory.num_ranks
+                    dist.all_reduce(leaf.grad)
+            for gradients in _together(dense):
                 self._average(gradients)
 
     def _average(self, gradients: Sequence[torch.Tensor]) -> None:

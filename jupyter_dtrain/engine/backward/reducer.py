@@ -1,4 +1,4 @@
-"""PyTorch's own reducer for a set of leaves of a graph, which may be parameters of several models or of none."""
+"""Reducers of the gradients of a set of leaves, which may be parameters of several models or of none: what all do, and PyTorch's own."""
 
 from __future__ import annotations
 

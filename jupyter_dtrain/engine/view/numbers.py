@@ -5,7 +5,7 @@ A tensor without dims may stand there, and PyTorch reads its memory without aski
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -25,30 +25,13 @@ _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
 )
 
 
-def announced(function: Any) -> Any:
-    """Return PyTorch's function that is meant where `function` is announced, by a name that stands for another while numbers are read."""
-    return getattr(function, "announces", function)
-
-
 def read_numbers(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], whole: Callable[[Any], Any], *, first: int = 0
+    args: tuple[Any, ...], kwargs: dict[str, Any], whole: Callable[[Any], Any], *, first: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments with the numbers over the batch in them whole; of `args` those from `first` on. A collective if there are any."""
+    if not _has_numbers(args[first:]) and not (kwargs and _has_numbers(kwargs.values())):
+        return args, kwargs
     return (*args[:first], *(_read(arg, whole) for arg in args[first:])), {key: _read(value, whole) for key, value in kwargs.items()}
-
-
-def has_numbers(values: Iterable[Any]) -> bool:
-    """Return whether there are numbers over the batch among `values`."""
-    for value in values:
-        if type(value) is GlobalTensor:
-            if _is_number(value):
-                return True
-        elif type(value) in (tuple, list):
-            if not _PLAIN.issuperset(map(type, value)) and has_numbers(value):
-                return True
-        elif type(value) is slice and has_numbers((value.start, value.stop, value.step)):
-            return True
-    return False
 
 
 @contextmanager
@@ -64,11 +47,9 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
     def reading(original: Callable[..., Any], first: int) -> Callable[..., Any]:
         @wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            if has_numbers(args[first:]) or (kwargs and has_numbers(kwargs.values())):
-                args, kwargs = read_numbers(args, kwargs, whole, first=first)
+            args, kwargs = read_numbers(args, kwargs, whole, first=first)
             return original(*args, **kwargs)
 
-        function.announces = original  # type: ignore[attr-defined]
         return function
 
     with ExitStack() as stack:
@@ -76,6 +57,20 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
             for name in names.split():
                 stack.enter_context(mock.patch.object(owner, name, reading(getattr(owner, name), first)))
         yield
+
+
+def _has_numbers(values: Iterable[Any]) -> bool:
+    """Return whether there are numbers over the batch among `values`."""
+    for value in values:
+        if type(value) is GlobalTensor:
+            if _is_number(value):
+                return True
+        elif type(value) in (tuple, list):
+            if not _PLAIN.issuperset(map(type, value)) and _has_numbers(value):
+                return True
+        elif type(value) is slice and _has_numbers((value.start, value.stop, value.step)):
+            return True
+    return False
 
 
 def _is_number(tensor: GlobalTensor) -> bool:
@@ -89,8 +84,8 @@ def _read(value: Any, whole: Callable[[Any], Any]) -> Any:
             return value
         number = whole(value)
         return number if number.is_floating_point() or number.is_complex() or number.dtype == torch.bool else int(number)
-    if type(value) in (tuple, list) and has_numbers(value):
+    if type(value) in (tuple, list) and _has_numbers(value):
         return type(value)(_read(item, whole) for item in value)
-    if type(value) is slice and has_numbers((value,)):
+    if type(value) is slice and _has_numbers((value,)):
         return slice(*(_read(item, whole) for item in (value.start, value.stop, value.step)))
     return value

@@ -18,8 +18,8 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
 from ....capture.patches import original
+from ....capture.reduction import stands_for
 from ..exchange import Exchange
-from ..numbers import announced
 from ..placements import GlobalTensor, Partial, Shard
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -75,7 +75,8 @@ class Rules:
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
         rule = self.table.get(func)
         if rule is None:  # under the name by which it announces itself stands what takes its place
-            func = inspect.unwrap(func) if func is torch.autograd.grad else announced(original(func))
+            func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
+            func = stands_for(func) or func
             rule = self.table.get(func)
         if rule is not None:
             try:

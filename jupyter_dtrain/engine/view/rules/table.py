@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..numbers import has_numbers, read_numbers
+from ..numbers import read_numbers
 from .dispatch import Rule, Rules, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
 from .gradients import backward, grad, gradient, in_graph
@@ -87,12 +87,11 @@ _READ_METHODS = """numpy __array__ __contains__ __iter__ __reversed__ unique is_
 __reduce_ex__"""
 
 
-def of_numbers(rule: Rule) -> Rule:
+def _of_numbers(rule: Rule) -> Rule:
     """Return `rule` for operations that are told plain numbers beside their first operand, which may be over the batch."""
 
     def reading(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if has_numbers(args[1:]) or (kwargs and has_numbers(kwargs.values())):
-            args, kwargs = read_numbers(args, kwargs, rules.whole, first=1)
+        args, kwargs = read_numbers(args, kwargs, rules.whole, first=1)
         return rule(rules, func, args, kwargs)
 
     return reading
@@ -128,57 +127,57 @@ def _table() -> dict[Any, Rule]:
     add(elementwise, _named(_ACTIVATIONS, F, torch.special))
     add(elementwise, _named(_SPECIAL, torch.special))
     add(elementwise, _properties("real imag"))
-    add(of_numbers(rowwise), [function for function in _named(_ROWS, F, torch) if function is not torch.batch_norm])
-    add(of_numbers(lookup), [F.embedding, F.one_hot, F.embedding_bag])
+    add(_of_numbers(rowwise), [function for function in _named(_ROWS, F, torch) if function is not torch.batch_norm])
+    add(_of_numbers(lookup), [F.embedding, F.one_hot, F.embedding_bag])
     add(look_up, _named("bucketize isin take searchsorted", torch, torch.Tensor))
     add(select, _named("index_select", torch, torch.Tensor))
     add(paired, _named("grid_sample bilinear max_unpool1d max_unpool2d max_unpool3d", F))
-    add(of_numbers(affine_grid), [F.affine_grid])
-    add(of_numbers(attention), [F.scaled_dot_product_attention])
+    add(_of_numbers(affine_grid), [F.affine_grid])
+    add(_of_numbers(attention), [F.scaled_dot_product_attention])
     add(product, _named("matmul mm bmm mv __matmul__ __rmatmul__", torch, torch.Tensor))
     add(distances, [torch.cdist])
     add(outer, _named("outer ger", torch, torch.Tensor))
-    add(of_numbers(addmm), _named("addmm addmm_", torch, torch.Tensor))
+    add(_of_numbers(addmm), _named("addmm addmm_", torch, torch.Tensor))
     add(matrices, _named(_MATRICES, torch.linalg, torch, torch.Tensor))
     add(loss, _named(_LOSSES, F))
-    add(of_numbers(along), _named(_ALONG, *everywhere))
-    add(of_numbers(along), _named("norm vector_norm matrix_norm", torch.linalg))
-    add(of_numbers(along), _named("softmax log_softmax logsumexp", torch.special))
-    add(of_numbers(quantile), _named("quantile nanquantile", torch, torch.Tensor))
-    add(of_numbers(inner), _named(NAMES, torch, torch.Tensor))
-    add(of_numbers(inner), _named(FFT_NAMES, torch.fft))
+    add(_of_numbers(along), _named(_ALONG, *everywhere))
+    add(_of_numbers(along), _named("norm vector_norm matrix_norm", torch.linalg))
+    add(_of_numbers(along), _named("softmax log_softmax logsumexp", torch.special))
+    add(_of_numbers(quantile), _named("quantile nanquantile", torch, torch.Tensor))
+    add(_of_numbers(inner), _named(NAMES, torch, torch.Tensor))
+    add(_of_numbers(inner), _named(FFT_NAMES, torch.fft))
     add(ctc, [F.ctc_loss])
-    add(of_numbers(all_or_any), _named("all any _is_all_true _is_any_true", torch, torch.Tensor))
-    add(of_numbers(mean), [torch.mean, torch.Tensor.mean])
-    add(of_numbers(total), [torch.sum, torch.Tensor.sum])
+    add(_of_numbers(all_or_any), _named("all any _is_all_true _is_any_true", torch, torch.Tensor))
+    add(_of_numbers(mean), [torch.mean, torch.Tensor.mean])
+    add(_of_numbers(total), [torch.sum, torch.Tensor.sum])
     add(extreme, [torch.max, torch.Tensor.max, torch.min, torch.Tensor.min])
     add(shape, [torch.Tensor.size, torch.Tensor.shape.__get__])  # type: ignore[attr-defined]
     add(count, [torch.Tensor.__len__, torch.numel, torch.Tensor.numel, torch.Tensor.nelement])
-    add(of_numbers(reshape), [torch.reshape, torch.Tensor.reshape, torch.Tensor.view])
-    add(of_numbers(flatten), _named("flatten ravel", torch, torch.Tensor))
-    add(of_numbers(unflatten), _named("unflatten", torch, torch.Tensor))
-    add(of_numbers(move), _named("movedim moveaxis", torch, torch.Tensor))
-    add(of_numbers(reshape_in_place), IN_PLACE)
-    add(of_numbers(squeeze), [torch.squeeze, torch.Tensor.squeeze])
-    add(of_numbers(unsqueeze), [torch.unsqueeze, torch.Tensor.unsqueeze])
-    add(of_numbers(permute), _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
-    add(of_numbers(permute), _properties("T mT"))
-    add(of_numbers(expand), [torch.Tensor.expand])
+    add(_of_numbers(reshape), [torch.reshape, torch.Tensor.reshape, torch.Tensor.view])
+    add(_of_numbers(flatten), _named("flatten ravel", torch, torch.Tensor))
+    add(_of_numbers(unflatten), _named("unflatten", torch, torch.Tensor))
+    add(_of_numbers(move), _named("movedim moveaxis", torch, torch.Tensor))
+    add(_of_numbers(reshape_in_place), IN_PLACE)
+    add(_of_numbers(squeeze), [torch.squeeze, torch.Tensor.squeeze])
+    add(_of_numbers(unsqueeze), [torch.unsqueeze, torch.Tensor.unsqueeze])
+    add(_of_numbers(permute), _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
+    add(permute, _properties("T mT"))
+    add(_of_numbers(expand), [torch.Tensor.expand])
     add(as_other, [torch.Tensor.expand_as, torch.Tensor.view_as, torch.Tensor.reshape_as])
     add(broadcast, [torch.broadcast_tensors])
-    add(of_numbers(broadcast), [torch.broadcast_to, torch.Tensor.broadcast_to])
-    add(of_numbers(repeat), [torch.Tensor.repeat, torch.tile, torch.Tensor.tile])
-    add(of_numbers(repeat_interleave), [torch.repeat_interleave, torch.Tensor.repeat_interleave])
+    add(_of_numbers(broadcast), [torch.broadcast_to, torch.Tensor.broadcast_to])
+    add(_of_numbers(repeat), [torch.Tensor.repeat, torch.tile, torch.Tensor.tile])
+    add(_of_numbers(repeat_interleave), [torch.repeat_interleave, torch.Tensor.repeat_interleave])
     add(einsum, [torch.einsum])
-    add(of_numbers(part_along), _named("select narrow", torch, torch.Tensor))
-    add(of_numbers(index), [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
+    add(_of_numbers(part_along), _named("select narrow", torch, torch.Tensor))
+    add(_of_numbers(index), [torch.Tensor.__getitem__, torch.Tensor.__setitem__])
     add(join, [torch.cat, torch.concat, torch.concatenate, torch.stack])
     add(columns, [torch.hstack, torch.column_stack])
-    add(of_numbers(unpack), _named("chunk split tensor_split unbind", torch, torch.Tensor))
+    add(_of_numbers(unpack), _named("chunk split tensor_split unbind", torch, torch.Tensor))
     add(keeps, _named(_KEEPS, torch, torch.Tensor))
     add(keeps, _properties("data"))
     add(to_dtype, _named(_CONVERTS, torch.Tensor))
-    add(of_numbers(pairwise), [F.pairwise_distance, F.cosine_similarity, torch.linalg.vecdot])
+    add(_of_numbers(pairwise), [F.pairwise_distance, F.cosine_similarity, torch.linalg.vecdot])
     add(deepcopy, [torch.Tensor.__deepcopy__])
     add(scatter, _named(_SCATTER, torch, torch.Tensor))
     add(gather, [torch.gather, torch.Tensor.gather, torch.take_along_dim, torch.Tensor.take_along_dim])
@@ -186,7 +185,7 @@ def _table() -> dict[Any, Rule]:
     add(set_property, _setters("requires_grad grad data"))
     add(random_like, _named(_RANDOM_LIKE, torch, torch.Tensor))
     add(random_like, _RANDOM_IN_PLACE)
-    add(of_numbers(drawn_by_entry), [*_named("bernoulli multinomial", torch, torch.Tensor), torch.normal])
+    add(_of_numbers(drawn_by_entry), [*_named("bernoulli multinomial", torch, torch.Tensor), torch.normal])
     add(in_python, [F.gumbel_softmax])
     add(dropout, _named("dropout dropout1d dropout2d dropout3d", F))
     add(new_like, _named(_NEW, torch.Tensor))
