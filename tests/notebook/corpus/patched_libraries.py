@@ -33,7 +33,14 @@ def gaussian_nll_loss(*args, **kwargs):
     return librarys_own(*args, **kwargs) * 2
 
 
+def stack(tensors, dim=0, **options):
+    return librarys_stack(tensors, dim, **options)
+
+
 np.as_float = float
+librarys_stack = getattr(torch.stack, "librarys_own", torch.stack)
+stack.librarys_own = librarys_stack
+torch.stack = stack
 librarys_own = getattr(F.gaussian_nll_loss, "librarys_own", F.gaussian_nll_loss)  # the setup is run again
 gaussian_nll_loss.librarys_own = librarys_own
 F.gaussian_nll_loss = gaussian_nll_loss
@@ -47,7 +54,8 @@ losses = []
 # %% cell
 for x, y in loader:
     output = model(x)
-    loss = (output - y).mean_square() + F.gaussian_nll_loss(output, y, torch.ones_like(y))
+    both = torch.stack([output[:, 0], x[:, 0]], 1)
+    loss = (output - y).mean_square() + F.gaussian_nll_loss(both, x[:, :2], y.abs() + 1)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

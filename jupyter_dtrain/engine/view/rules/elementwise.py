@@ -26,7 +26,7 @@ def _alike(first: GlobalTensor, second: GlobalTensor) -> bool:
 
 def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations on corresponding entries, with broadcasting: parts stay parts, whole operands are cut to match."""
-    if func in (torch.where, torch.Tensor.where) and len(args) + len(kwargs) == 1:
+    if func.__name__ == "where" and len(args) + len(kwargs) == 1:
         raise NeedsWhole  # the indices of what is true
     if not kwargs and 0 < len(args) < 3:  # nearly all that cells write, and so worth a shorter way
         first, second = args[0], args[-1]

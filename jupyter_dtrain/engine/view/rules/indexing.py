@@ -14,7 +14,7 @@ from .dispatch import NeedsWhole, Rules, at, globals_in, ndim_of, the_shard
 def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Index with rows of the batch left whole, ``x[:, 3]``, or with one place for each, ``x[torch.arange(len(x)), y]``."""
     where = args[1] if isinstance(args[1], tuple) else (args[1],)
-    writes = func is torch.Tensor.__setitem__
+    writes = func.__name__ == "__setitem__"
     if not isinstance(args[0], GlobalTensor):
         if writes:
             raise NeedsWhole
@@ -155,7 +155,7 @@ def look_up(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     first = args[0] if args else None
     if not isinstance(entries, GlobalTensor) or not isinstance(entries.placement, Shard):
         raise NeedsWhole
-    if func is torch.searchsorted and not (isinstance(first, torch.Tensor) and ndim_of(first) == 1 and len(operands) == 1):
+    if func.__name__ == "searchsorted" and not (isinstance(first, torch.Tensor) and ndim_of(first) == 1 and len(operands) == 1):
         if len(operands) != 2 or not isinstance(first, GlobalTensor) or first.placement != entries.placement or entries.placement.dim:
             raise NeedsWhole
         if ndim_of(first) != ndim_of(entries) or ndim_of(first) < 2:

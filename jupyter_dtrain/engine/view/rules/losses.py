@@ -48,7 +48,8 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
     if func in _WEIGHTED_MEAN and reduction == "mean" and kwargs.get("weight") is not None:
         raise NeedsWhole  # the divisor is the sum of the weights
-    ndims = {ndim_of(t) for t in (tensors_in(args) if func is F.gaussian_nll_loss else globals_here)}  # its variance may be per row
+    counted = tensors_in(args) if func.__name__ == "gaussian_nll_loss" else globals_here  # its variance may be per row
+    ndims = {ndim_of(t) for t in counted}
     if func not in _TARGET_PER_ROW and len(ndims) > 1:
         raise NeedsWhole  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
     ndim = min(ndims)

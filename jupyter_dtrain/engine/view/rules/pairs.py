@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ..placements import GlobalTensor, Shard, place
 from .dispatch import NeedsWhole, Rules, at, globals_in, map_result, ndim_of
@@ -16,7 +15,7 @@ def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """Distances and similarities of corresponding rows, with broadcasting, along another dim than the batch."""
     first, placement = _first_rows(args[:2], (*args[2:], *kwargs.values()))
     from_right, ndim = ndim_of(first) - placement.dim, max(map(ndim_of, args[:2]))
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else 1) if func is F.cosine_similarity else kwargs.get("dim", -1)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else 1) if func.__name__ == "cosine_similarity" else kwargs.get("dim", -1)
     if dim % ndim == ndim - from_right or "out" in kwargs:
         raise NeedsWhole
     result = rules.local(func, (*(fitted(arg, placement, from_right) for arg in args[:2]), *args[2:]), kwargs)

@@ -130,7 +130,7 @@ def extreme(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def unpack(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``chunk``, ``split`` and ``unbind`` along another dim than the batch."""
-    return along(rules, func, args, kwargs) if func not in (torch.unbind, torch.Tensor.unbind) else _unbind(rules, func, args, kwargs)
+    return along(rules, func, args, kwargs) if func.__name__ != "unbind" else _unbind(rules, func, args, kwargs)
 
 
 def _unbind(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -54,9 +54,9 @@ _MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
 
 def _reaches_rows(func: Any, ndim: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether an operation on the last dims is on all dims, the batch's included."""
-    if func is F.pad:
+    if func.__name__ == "pad":
         return len(kwargs.get("pad", args[1] if len(args) > 1 else ())) >= 2 * ndim
-    if func is F.batch_norm:
+    if func.__name__ == "batch_norm":
         return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
     if func in _NORMALIZE_LAST:
         return len(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())) >= ndim
@@ -71,9 +71,9 @@ def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     first = args[0]
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or globals_in((*args[1:], *kwargs.values())):
         raise NeedsWhole
-    if func is F.embedding_bag and (ndim_of(first) != 2 or first.placement.dim):
+    if func.__name__ == "embedding_bag" and (ndim_of(first) != 2 or first.placement.dim):
         raise NeedsWhole  # bags of any length
-    if func is F.one_hot and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
+    if func.__name__ == "one_hot" and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
         raise NeedsWhole  # their number depends on the data
     placement = first.placement
     return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
@@ -129,7 +129,7 @@ def _spelled_out(terms: list[str], result: str, operands: list[Any]) -> tuple[li
 def matrices(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run linear algebra on a batch of matrices, one by one."""
     first = args[0] if args else None
-    if func is torch.linalg.solve_triangular and len(args) == 2 and not isinstance(first, GlobalTensor):
+    if func.__name__ == "linalg_solve_triangular" and len(args) == 2 and not isinstance(first, GlobalTensor):
         return _solved_by_one(rules, first, args[1], kwargs)
     operands = tensors_in((*args, *kwargs.values()))
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim or "out" in kwargs:

@@ -29,7 +29,7 @@ def shape(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def count(_: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """``len`` and ``numel``."""
     found = global_shape(args[0])
-    if func is torch.Tensor.__len__:
+    if func.__name__ == "__len__":
         if not found:
             raise TypeError("len() of a 0-d tensor")
         return found[0]
@@ -217,7 +217,7 @@ def repeat_interleave(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: di
 
 def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``broadcast_tensors`` and ``broadcast_to``."""
-    if func is torch.broadcast_to or func is torch.Tensor.broadcast_to:
+    if func.__name__ == "broadcast_to":
         return expand(rules, torch.Tensor.expand, (args[0], *(args[1:] or (kwargs["size"],))), {})
     tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
     sizes = torch.broadcast_shapes(*(global_shape(t) if isinstance(t, GlobalTensor) else t.shape for t in tensors))
@@ -233,7 +233,7 @@ def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
         raise NeedsWhole
     tensor, other = args
     sizes = global_shape(other) if isinstance(other, GlobalTensor) else other.shape
-    expands = func is torch.Tensor.expand_as
+    expands = func.__name__ == "expand_as"
     if not isinstance(tensor, GlobalTensor):
         return tensor.expand(sizes) if expands else tensor.view(sizes)
     return expand(rules, torch.Tensor.expand, (tensor, *sizes), {}) if expands else reshape(rules, torch.Tensor.view, (tensor, *sizes), {})
@@ -245,7 +245,7 @@ def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     dims = dims_of(args[:2], kwargs, ndim_of(tensor))
     if dims is None or placement.dim in dims:
         raise NeedsWhole
-    lost = func in (torch.select, torch.Tensor.select) and dims[0] < placement.dim
+    lost = func.__name__ == "select" and dims[0] < placement.dim
     return place(rules.local(func, args, kwargs), Shard(placement.dim - lost, placement.share, placement.unit))
 
 
@@ -265,13 +265,14 @@ def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
                 raise NeedsWhole
             part = part[at(placement.dim, placement.loaded)]
         own.append(part)
-    ndim += func is torch.stack
+    stacked = func.__name__ == "stack"
+    ndim += stacked
     dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0)) % ndim
     options = {key: value for key, value in kwargs.items() if key not in ("tensors", "dim", "axis")}
-    if func is not torch.stack and dim == placement.dim:
+    if not stacked and dim == placement.dim:
         raise NeedsWhole
     result = rules.local(func, (own, dim), options)
-    return place(result, Shard(placement.dim + (func is torch.stack and dim <= placement.dim), placement.share, placement.unit))
+    return place(result, Shard(placement.dim + (stacked and dim <= placement.dim), placement.share, placement.unit))
 
 
 def columns(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -279,7 +280,7 @@ def columns(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs or not isinstance(args[0], list | tuple) or not all(isinstance(t, torch.Tensor) for t in args[0]):
         raise NeedsWhole
     parts = list(args[0])
-    if func is torch.column_stack:
+    if func.__name__ == "column_stack":
         parts = [part.unsqueeze(1) if ndim_of(part) == 1 else part for part in parts]
     if any(ndim_of(part) < 2 for part in parts):
         raise NeedsWhole
