@@ -36,11 +36,6 @@ def host_store(generation: str, address: str, timeout: timedelta) -> Rendezvous:
     return _group.host_store(generation, address=address, timeout=timeout)
 
 
-def leave() -> None:
-    """Leave the process group."""
-    _group.leave()
-
-
 def run(encoded: bytes, rank: int) -> bytes:
     """Run one task as `rank`. `encoded` is a pickled :class:`Task`, the same for all ranks, and the result a pickled :class:`Outcome`."""
     _idle.ends()

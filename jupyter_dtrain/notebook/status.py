@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..protocol import ClusterUpdate, RunUpdate
 
-_GIB = 1 << 30
-
 
 def describe(cluster: ClusterUpdate, run: RunUpdate | None) -> str:
     """Return what ``%distribute status`` prints."""

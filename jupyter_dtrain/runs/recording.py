@@ -19,7 +19,6 @@ from ..errors import StoreError
 from ..protocol import RunPhase
 from .record import CellOrigin, RunRecord, new_run_id
 from .recorder import RunRecorder
-from .run_curves import Rows
 from .store import RunStore
 
 INTERVAL = 1.0
@@ -142,7 +141,7 @@ class Recording:
             return
         rows = self.recorder.take_rows()
         if rows:  # in one transaction: hundreds of ranks have hundreds of curves
-            self._waiting.append(lambda store: store.add_curves(self.run_id, map(_columns, rows)))
+            self._waiting.append(lambda store: store.add_points(self.run_id, rows))
         self._waiting += more
         pause = INTERVAL
         try:
@@ -159,10 +158,6 @@ class Recording:
                 self._refused = False
                 self._say("This run is recorded again, with what was missing.")
         self._next = time.monotonic() + pause
-
-
-def _columns(rows: Rows) -> tuple[str, list[int], list[float], list[float]]:
-    return rows.name, list(rows.points.step), list(rows.points.time), list(rows.points.value)
 
 
 @functools.cache

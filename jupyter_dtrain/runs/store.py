@@ -105,23 +105,19 @@ class RunStore:
                 raise
             return folder.name
 
-    def add_points(self, run_id: str, name: str, step: list[int], time: list[float], value: list[float]) -> None:
-        """Append points to the curve `name` of a run: columns of equal length, `time` in seconds since the epoch."""
-        self.add_curves(run_id, [(name, step, time, value)])
-
-    def add_curves(self, run_id: str, curves: Iterable[tuple[str, list[int], list[float], list[float]]]) -> None:
-        """Append points to many curves at once, each with its name: all of them or, if there is an error, none."""
+    def add_points(self, run_id: str, curves: Iterable[tuple[str, Curve]]) -> None:
+        """Append points to curves, each with its name: all of them or, if there is an error, none."""
         with self._database.transaction() as connection:
             number = self._number(connection, run_id)
-            for name, step, time, value in curves:
+            for name, points in curves:
                 connection.execute("INSERT OR IGNORE INTO curves (number, name) VALUES (?, ?)", (number, name))
                 (curve,) = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
                 connection.executemany(
                     "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
-                    ((curve, *point) for point in zip(step, time, value, strict=True)),  # SQLite makes NULL of nan
+                    ((curve, *point) for point in zip(points.step, points.time, points.value, strict=True)),  # SQLite makes NULL of nan
                 )
-                if time:
-                    connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (time[-1], number))
+                if points.time:
+                    connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (points.time[-1], number))
 
     def cut_curves(self, run_id: str, step: int) -> dict[str, int]:
         """Take back the points after `step`, but those of devices, which are about time; return how many each curve has lost."""

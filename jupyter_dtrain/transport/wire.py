@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 
 from ..capture.pickling import Leaf, Packed
@@ -34,10 +33,6 @@ class Parcel:
     def num_bytes(self) -> int:
         """Bytes that travel inside the message."""
         return len(self.stream) + sum(len(part) for part in self.parts if isinstance(part, bytes))
-
-    def encode(self) -> bytes:
-        """Return the parcel as bytes."""
-        return pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def to_parcel(packed: Packed, blobs: BlobFolder, on_progress: OnProgress | None = None) -> Parcel:

@@ -9,6 +9,7 @@ import pytest
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.protocol import Command, RunCell
 from jupyter_dtrain.runs.archive import RunArchive
+from jupyter_dtrain.runs.curve import Curve
 from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import CellOrigin
 from jupyter_dtrain.runs.store import RunStore
@@ -32,6 +33,10 @@ PRAGMA user_version = 1;
 """
 
 
+def add(store, run_id, name, step, time, value):
+    store.add_points(run_id, [(name, Curve(step=step, time=time, value=value))])
+
+
 @pytest.fixture
 def store(tmp_path):
     with closing(RunStore(tmp_path / "dtrain-runs")) as store:
@@ -51,7 +56,7 @@ def ask(archive, name, **options):
 def record(store, name, cell="train()\n", losses=(0.5, 0.25), **arguments):
     run_id = store.create_run(name, cell, 2, arguments, {"python": "3.11", "packages": {"torch": "2.13.0"}})
     steps = list(range(1, len(losses) + 1))
-    store.add_points(run_id, "loss", steps, [1000.0 + step for step in steps], list(losses))
+    add(store, run_id, "loss", steps, [1000.0 + step for step in steps], list(losses))
     store.finish_run(run_id, "finished")
     return run_id
 
@@ -85,8 +90,8 @@ def test_a_run_is_renamed_tagged_and_deleted(store, archive):
 
 def test_curves_come_whole_or_one_by_one_and_those_of_devices_do_not(store, archive):
     run_id = record(store, "digits")
-    store.add_points(run_id, "accuracy", [2], [1002.0], [0.9])
-    store.add_points(run_id, "device/0/utilization", [2], [1002.0], [87.0])
+    add(store, run_id, "accuracy", [2], [1002.0], [0.9])
+    add(store, run_id, "device/0/utilization", [2], [1002.0], [87.0])
     assert [points.name for points in ask(archive, "get_curves", run_id=run_id).points] == ["loss", "accuracy"]
     (loss,) = ask(archive, "get_curves", run_id=run_id, curve="loss", first=2).points
     assert (loss.run_id, loss.step, loss.time, loss.value, loss.thinned) == (run_id, [2], [1002.0], [0.25], False)

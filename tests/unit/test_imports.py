@@ -32,7 +32,6 @@ LEVELS = {
     "runs": 2,
     "cluster": 2,
     "engine": 2,
-    "data": 2,
     "group": 3,
     "rank_end": 3,
     "lost": 4,

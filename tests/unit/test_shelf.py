@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from jupyter_dtrain.protocol import Command
+from jupyter_dtrain.runs.curve import Curve
 from jupyter_dtrain.runs.store import RunStore
 from jupyter_dtrain.supervision import shelf as module
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
@@ -14,7 +15,8 @@ def test_a_checkpoint_that_the_run_has_gone_back_behind_tells_no_loss_of_another
     store = RunStore(tmp_path / "runs")
     run_id = store.create_run("digits", "cell", 1, {}, {})
     steps = list(range(1, 31))
-    store.add_points(run_id, "loss", steps, [float(step) for step in steps], [1 / step for step in steps])
+    loss = Curve(step=steps, time=[float(step) for step in steps], value=[1 / step for step in steps])
+    store.add_points(run_id, [("loss", loss)])
     memory = BlobFolder(tmp_path / "memory")
     part = tmp_path / "part"
     part.write_bytes(b"rank 0")

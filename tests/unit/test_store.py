@@ -23,6 +23,10 @@ from jupyter_dtrain.runs.schema import SCHEMA_VERSION
 from jupyter_dtrain.runs.store import RunStore
 
 
+def add(store, run_id, name, step, time, value):
+    store.add_points(run_id, [(name, Curve(step=step, time=time, value=value))])
+
+
 @pytest.fixture
 def store(tmp_path):
     store = RunStore(tmp_path / "dtrain-runs")
@@ -48,9 +52,9 @@ def run_python(code, *arguments):
 
 def test_a_run_is_listed_with_its_curves_by_another_store_on_the_same_folder(store):
     run_id = start(store, engines=2)
-    store.add_points(run_id, "loss", [1, 2], [10.0, 11.0], [0.5, 0.25])
-    store.add_points(run_id, "loss", [3], [12.0], [0.125])
-    store.add_points(run_id, "learning_rate", [1], [10.0], [0.1])
+    add(store, run_id, "loss", [1, 2], [10.0, 11.0], [0.5, 0.25])
+    add(store, run_id, "loss", [3], [12.0], [0.125])
+    add(store, run_id, "learning_rate", [1], [10.0], [0.1])
     store.finish_run(run_id, "finished")
 
     other = RunStore(store.folder)
@@ -136,17 +140,23 @@ def test_runs_that_start_in_the_same_second_have_different_ids(store):
 
 
 def test_points_of_many_curves_are_there_all_or_none(store):
+    def curves(*columns):
+        return [
+            (name, Curve(step=step, time=time, value=value))
+            for name, (step, time, value) in zip(("loss", "accuracy"), columns, strict=True)
+        ]
+
     run_id = start(store)
-    store.add_curves(run_id, [("loss", [1, 2], [1.0, 2.0], [0.5, 0.25]), ("accuracy", [2], [2.0], [0.9])])
+    store.add_points(run_id, curves(([1, 2], [1.0, 2.0], [0.5, 0.25]), ([2], [2.0], [0.9])))
     with pytest.raises(ValueError, match="zip"):
-        store.add_curves(run_id, [("loss", [3], [3.0], [0.125]), ("accuracy", [3, 4], [3.0], [0.9])])
+        store.add_points(run_id, curves(([3], [3.0], [0.125]), ([3, 4], [3.0], [0.9])))
     assert list(store.points(run_id, "loss").step) == [1, 2]
     assert list(store.points(run_id, "accuracy").value) == [0.9]
 
 
 def test_losses_that_are_not_finite_come_back_as_they_were(store):
     run_id = start(store)
-    store.add_points(run_id, "loss", [1, 2, 3], [1.0, 2.0, 3.0], [math.nan, math.inf, -math.inf])
+    add(store, run_id, "loss", [1, 2, 3], [1.0, 2.0, 3.0], [math.nan, math.inf, -math.inf])
     first, *rest = store.points(run_id, "loss").value
     assert math.isnan(first)
     assert rest == [math.inf, -math.inf]
@@ -155,7 +165,7 @@ def test_losses_that_are_not_finite_come_back_as_they_were(store):
 def test_points_after_a_step_are_taken_back_but_those_of_devices(store):
     run_id, other = start(store), start(store)
     for owner, name in ((run_id, "loss"), (run_id, "device/0/utilization"), (other, "loss")):
-        store.add_points(owner, name, [1, 2, 3], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
+        add(store, owner, name, [1, 2, 3], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
     assert store.cut_curves(run_id, 1) == {"loss": 2}
     assert store.points(run_id, "loss").step == [1]
     assert store.points(run_id, "device/0/utilization").step == store.points(other, "loss").step == [1, 2, 3]
@@ -164,7 +174,7 @@ def test_points_after_a_step_are_taken_back_but_those_of_devices(store):
 def test_deleting_a_run_leaves_nothing_of_it_and_does_not_touch_another(store):
     doomed, kept = start(store), start(store)
     for run_id in (doomed, kept):
-        store.add_points(run_id, "loss", [1], [1.0], [0.5])
+        add(store, run_id, "loss", [1], [1.0], [0.5])
     with pytest.raises(StoreError, match="stop it first"):
         store.delete_run(doomed)
     store.finish_run(doomed, "stopped")
@@ -190,12 +200,14 @@ def test_a_run_ends_as_an_ended_phase_with_its_error(store):
 CREATE = """
 import sys
 from pathlib import Path
+from jupyter_dtrain.runs.curve import Curve
 from jupyter_dtrain.runs.store import RunStore
 store = RunStore(Path(sys.argv[1]))
 for i in range(int(sys.argv[2])):
     run_id = store.create_run("digits", "train()", 2, {}, {})
     for step in range(10):
-        store.add_points(run_id, "loss", [step], [float(step)], [1 / (step + 1)])
+        curve = Curve(step=[step], time=[float(step)], value=[1 / (step + 1)])
+        store.add_points(run_id, [("loss", curve)])
     print(run_id)
 """
 
@@ -239,7 +251,7 @@ def test_a_run_of_another_host_is_believed_while_it_was_seen_of_late(store):
     assert store.get_run(run_id).phase == "running"
     sql(store, "UPDATE runs SET seen = seen - 100000")
     assert store.get_run(run_id).phase == "failed"
-    store.add_points(run_id, "loss", [1], [time.time()], [0.5])
+    add(store, run_id, "loss", [1], [time.time()], [0.5])
     assert store.get_run(run_id).phase == "running"
 
 
@@ -257,11 +269,11 @@ def test_several_kernels_write_to_one_new_folder_at_once(store):
 def test_several_threads_write_at_once(store):
     run_id = start(store)
 
-    def add(thread):
+    def write(thread):
         for step in range(50):
-            store.add_points(run_id, f"curve {thread}", [step], [0.0], [float(thread)])
+            add(store, run_id, f"curve {thread}", [step], [0.0], [float(thread)])
 
-    threads = [threading.Thread(target=add, args=(i,)) for i in range(4)]
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -311,15 +323,15 @@ def test_a_folder_that_cannot_be_written_can_be_read(store):
 
 def test_a_full_disk_is_an_error_that_loses_nothing_written_before(store):
     run_id = start(store)
-    store.add_points(run_id, "loss", [1], [1.0], [0.5])
+    add(store, run_id, "loss", [1], [1.0], [0.5])
     with store._database.reading() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     many = list(range(100_000))
     with pytest.raises(StoreError, match="full"):
-        store.add_points(run_id, "loss", many, [1.0] * len(many), [0.5] * len(many))
+        add(store, run_id, "loss", many, [1.0] * len(many), [0.5] * len(many))
     assert store.points(run_id, "loss").step == [1]
-    store.add_points(run_id, "loss", [2], [2.0], [0.25])  # there is room again
+    add(store, run_id, "loss", [2], [2.0], [0.25])  # there is room again
     assert store.points(run_id, "loss").step == [1, 2]
 
 
@@ -344,7 +356,7 @@ def test_a_folder_that_was_deleted_while_the_kernel_ran_is_noticed_and_made_agai
         path.rmdir() if path.is_dir() else path.unlink()
     store.folder.rmdir()
     with pytest.raises(StoreError, match="no runs in"):
-        store.add_points(run_id, "loss", [1], [1.0], [0.5])
+        add(store, run_id, "loss", [1], [1.0], [0.5])
     assert store.list_runs() == []
     assert store.get_run(start(store)).number == 1
 
