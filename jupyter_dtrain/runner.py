@@ -113,7 +113,7 @@ class Runner:
 
     def _run(self, group: Group, work: Work, blobs: BlobFolder, output: Output) -> RunResult:
         options = work.options
-        recording = Recording(
+        recording = Recording.begin(
             self._store,
             name=options.name,
             cell=work.cell,

@@ -32,22 +32,7 @@ PACKAGES = ("torch", "numpy", "ipyparallel", "jupyter_dtrain")
 class Recording:
     """Keeps a run's recorder and its place in the store together.
 
-    Parameters
-    ----------
-    store : RunStore
-    name : str, optional
-        What the run is called; by default its id.
-    cell : str
-        The cell's text.
-    world_size : int
-    arguments : dict
-        The options of the run, as JSON values.
-    origin : CellOrigin, optional
-        Where the cell is.
-    detached : bool
-        Whether it goes on without the kernel.
-    say : callable
-        Shows a line to the user.
+    Made by :meth:`begin` and :meth:`again`.
 
     Attributes
     ----------
@@ -58,7 +43,17 @@ class Recording:
     """
 
     def __init__(
-        self,
+        self, store: RunStore | None, run_id: str, folder: Path | None, recorder: RunRecorder, *, say: Callable[[str], None]
+    ) -> None:
+        self._store, self._say = store, say
+        self.run_id, self.folder, self.recorder = run_id, folder, recorder
+        self._waiting: list[Callable[[RunStore], object]] = []  # writes to make, in this order
+        self._refused = False  # the first of them
+        self._next = 0.0  # when it is time for them
+
+    @classmethod
+    def begin(
+        cls,
         store: RunStore,
         *,
         name: str | None,
@@ -68,37 +63,49 @@ class Recording:
         origin: CellOrigin | None = None,
         detached: bool = False,
         say: Callable[[str], None],
-    ) -> None:
-        self._store: RunStore | None = store
-        self._say = say
-        self._waiting: list[Callable[[RunStore], object]] = []  # writes to make, in this order
-        self._refused = False  # the first of them
-        self._next = 0.0  # when it is time for them
-        self.run_id = new_run_id(name or "run", time.time())
-        self.folder: Path | None = None
-        shown = name or self.run_id
+    ) -> Recording:
+        """Begin the record of a run.
+
+        Parameters
+        ----------
+        store : RunStore
+        name : str, optional
+            What the run is called; by default the record numbers it.
+        cell : str
+            The cell's text.
+        world_size : int
+        arguments : dict
+            The options of the run, as JSON values.
+        origin : CellOrigin, optional
+            Where the cell is.
+        detached : bool
+            Whether it goes on without the kernel.
+        say : callable
+            Shows a line to the user.
+        """
+        used: RunStore | None = store
+        folder: Path | None = None
+        run_id = new_run_id(name or "run", time.time())
+        shown = name or run_id
         try:
-            self.run_id = store.create_run(name, cell, world_size, arguments, environment(), origin)
-            self.folder = store.folder / self.run_id
-            shown = store.get_run(self.run_id).name  # one name wherever it is shown: the record numbers those that have none
+            run_id = store.create_run(name, cell, world_size, arguments, environment(), origin)
+            folder = store.folder / run_id
+            shown = store.get_run(run_id).name  # one name wherever it is shown: the record numbers those that have none
         except StoreError as error:  # without a beginning, nothing of it can be recorded later
-            self._store = None
+            used = None
             say(f"This run is not recorded: {error}")
-        self.recorder = RunRecorder(run_id=self.run_id, name=shown, world_size=world_size, detached=detached)
+        recorder = RunRecorder(run_id=run_id, name=shown, world_size=world_size, detached=detached)
+        return cls(used, run_id, folder, recorder, say=say)
 
     @classmethod
     def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
         """Go on with the record of a run that was broken off."""
-        self = cls.__new__(cls)
-        self._store = store
-        self._say = say
-        self._waiting, self._refused, self._next = [], False, 0.0
-        self.run_id, self.folder = record.run_id, record.folder
-        self.recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
+        recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
         with suppress(StoreError):  # what follows says so
-            self.recorder.know({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
-        self._write(lambda store: store.reopen_run(record.run_id, world_size))
-        return self
+            recorder.know({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
+        recording = cls(store, record.run_id, record.folder, recorder, say=say)
+        recording._write(lambda store: store.reopen_run(record.run_id, world_size))
+        return recording
 
     @contextmanager
     def failing(self, error: str) -> Iterator[None]:

@@ -16,7 +16,7 @@ class Run:
         self.said: list[str] = []
         self.step = 0
         self.store = RunStore(folder)
-        self.recording = Recording(self.store, name="digits", cell="train()", world_size=1, arguments={}, say=self.said.append)
+        self.recording = Recording.begin(self.store, name="digits", cell="train()", world_size=1, arguments={}, say=self.said.append)
 
     def train(self, num_steps):
         steps = list(range(self.step + 1, self.step + num_steps + 1))
@@ -89,7 +89,7 @@ def test_an_end_that_cannot_be_written_is_known_here_and_written_with_the_next(r
 def test_a_run_whose_beginning_cannot_be_written_is_not_recorded(tmp_path):
     (tmp_path / "file").touch()
     said: list[str] = []
-    recording = Recording(RunStore(tmp_path / "file"), name=None, cell="", world_size=1, arguments={}, say=said.append)
+    recording = Recording.begin(RunStore(tmp_path / "file"), name=None, cell="", world_size=1, arguments={}, say=said.append)
     recording.tick()
     recording.finish("finished", None)
     assert recording.folder is None
