@@ -21,12 +21,10 @@ the run began with lies beside them: a new kernel needs nothing else to go on.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from ..errors import CheckpointError
 from ..options import Metric
 from ..room import check_disk
 from ..transport.blobs import BlobFolder, bytes_of
-from ..transport.whole import UNFINISHED, folder_made_whole, write_whole
+from ..transport.whole import UNFINISHED, alone_in, folder_made_whole, write_whole
 from .checkpoint import Checkpoint, Measured, best_of
 from .keeper import Whole
 from .manifest import check_signature, checksum_of, read_manifest, write_manifest
@@ -69,7 +67,7 @@ class CheckpointFolder:
     def write_task(self, data: bytes, blobs: BlobFolder, keys: Sequence[str]) -> None:
         """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
-        with self._alone():
+        with alone_in(self._run_folder):
             write_manifest(self._run_folder / TASK, {"blobs": self._copy_blobs(blobs, keys), "data": checksum_of(data)})
             write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
@@ -93,7 +91,7 @@ class CheckpointFolder:
         """
         keys = sorted(set(keys))
         try:
-            with self._alone():
+            with alone_in(self._run_folder):
                 missing = BlobFolder(self._blobs).missing(keys)
                 self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
                 sums = self._copy_blobs(blobs, keys)
@@ -106,19 +104,6 @@ class CheckpointFolder:
         except OSError as error:
             raise CheckpointError(f"A checkpoint cannot be written to {self._folder}: {error}.") from error
         return self._checkpoint(target, found)
-
-    @contextlib.contextmanager
-    def _alone(self, *, wait: bool = True) -> Iterator[bool]:
-        """Keep others from removing buffers, of this process or another; whether that is so, where it is not waited for."""
-        handle = os.open(self._run_folder, os.O_RDONLY)
-        try:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                yield True
-                return
-            yield False
-        finally:
-            os.close(handle)
 
     def _at(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"
@@ -163,7 +148,7 @@ class CheckpointFolder:
         for checkpoint in checkpoints:
             if checkpoint not in kept:
                 shutil.rmtree(checkpoint.folder, ignore_errors=True)
-        with self._alone():
+        with alone_in(self._run_folder):
             self._trim()
 
     def pin(self, step: int, pinned: bool) -> None:
@@ -177,7 +162,7 @@ class CheckpointFolder:
     def delete(self, step: int) -> None:
         """Delete the checkpoint of `step`. What it alone needs goes too, with the next one if one is being written."""
         shutil.rmtree(self.at(step).folder)
-        with self._alone(wait=False) as alone:
+        with alone_in(self._run_folder, wait=False) as alone:
             if alone:
                 self._trim()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -37,6 +38,21 @@ def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def alone_in(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Let nobody else be in `folder` who asks in this way, of this process or another; says whether that is so where it does not `wait`."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            is_alone = True
+        except BlockingIOError:
+            is_alone = False
+        yield is_alone
     finally:
         os.close(handle)
 

@@ -17,7 +17,7 @@ from jupyter_dtrain.supervision import manifest as manifests
 from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
 from jupyter_dtrain.supervision.manifest import checksum_of
 from jupyter_dtrain.transport.blobs import BlobFolder
-from jupyter_dtrain.transport.whole import write_whole
+from jupyter_dtrain.transport.whole import alone_in, write_whole
 
 
 class Run:
@@ -288,7 +288,7 @@ def test_pinned_ones_stay_and_deleted_ones_go_with_what_they_alone_need(run):
 
 def test_what_is_deleted_while_another_is_being_written_takes_nothing_from_it(run):
     run.write(10)
-    with run.checkpoints._alone():
+    with alone_in(run.folder):
         run.checkpoints.delete(10)
         assert len(list((run.folder / "blobs").iterdir())) == 2
     run.write(20)

@@ -25,6 +25,9 @@ from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Notice, RunUpdate, Snapshot, Steps
 from jupyter_dtrain.runs.hosts import HostFile, address_of, going, waiting
 from jupyter_dtrain.runs.recorder import RunRecorder
+from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
+from jupyter_dtrain.supervision.manifest import write_manifest
+from jupyter_dtrain.transport.blobs import BlobFolder
 
 
 def steps(*numbers, loss=0.5):
@@ -228,6 +231,26 @@ def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, mon
     line.send(Taken())
     delivery.join()
     assert waiting(tmp_path) == []
+
+
+def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_written(host, tmp_path, monkeypatch):
+    run_folder = tmp_path / "r"
+    checkpoints, blobs = CheckpointFolder(run_folder), BlobFolder(tmp_path / "memory")
+    part = tmp_path / "part"
+    part.write_bytes(b"rank 0")
+    checkpoints.write([part], blobs, [], step=120, place="line 7")
+
+    def when_half_written(*args):
+        if checkpoints.newest_first():
+            checkpoints.delete(120)
+        return write_manifest(*args)
+
+    monkeypatch.setattr("jupyter_dtrain.detached.server.RETRY", timedelta(seconds=0.01))
+    monkeypatch.setattr("jupyter_dtrain.detached.ending.write_manifest", when_half_written)
+    host._deliver(Ending(snapshot(), error=ClusterError("lost")))
+    assert checkpoints.newest_first() == []
+    assert str(read_ending(results_of(run_folder), "r", trusted=False).error) == "lost"
+    assert read_calls(host._journal.path, 0)[0] == [], "nothing went wrong"
 
 
 def full_but_in_memory(host):
