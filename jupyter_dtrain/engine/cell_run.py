@@ -27,6 +27,7 @@ from .cell import Failure, describe, forget_frames, keep_text, run_cell
 from .control import Control, StopRun
 from .observing.extent import ExtentMeter
 from .program import Program
+from .rank_state import RankState
 from .ranks.process_group import near
 from .reports import Reports
 from .rescue import Rescue
@@ -134,21 +135,26 @@ class CellRun:
     def _new_snapshots(self, training: Training) -> Snapshots:
         """Return what takes snapshots, after the cell goes on from the one that the task names, if it does."""
         task, reports = self._task, self._reports
-        snapshots = Snapshots(
-            task.snapshot_folder,
+        state = RankState(
             rank=task.rank,
-            generation=task.generation,
             home=self._home,
             loops=self._loops,
             training=training,
-            control=self._control,
             observer=reports.observer,
             shown=self._shown,
             skip=self._skip,
             from_cpu=self._devices.from_cpu,
+            file_log=self._file_log,
+        )
+        snapshots = Snapshots(
+            task.snapshot_folder,
+            state,
+            rank=task.rank,
+            generation=task.generation,
+            control=self._control,
+            observer=reports.observer,
             emitter=reports.emitter,
             notes=reports.notes,
-            file_log=self._file_log,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size

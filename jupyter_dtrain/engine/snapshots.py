@@ -7,9 +7,8 @@ written; those that have not changed since the one before are linked from there.
 The cell waits while the state is copied, and no longer: a thread of low priority hashes and writes the copy. A rank that dies before that
 is through has not taken the snapshot. The copy's memory is the price.
 
-It holds what the cell has made of the notebook's values (:mod:`.results`), the variables of the functions that it is in, the
-position in its loops (:mod:`.loops`), random states and counts. A snapshot is of use once every rank has written its own,
-at one position: the notebook kernel sees to that.
+What it holds, :mod:`.rank_state` says. A snapshot is of use once every rank has written its own, at one position: the notebook kernel
+sees to that.
 """
 
 from __future__ import annotations
@@ -20,35 +19,27 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ..capture.bundle import RandomState
-from ..capture.open_files import kept_open, opened_by
 from ..capture.pickling import Packed
-from ..capture.surroundings import Surroundings
 from ..protocol import SnapshotTaken, StateSize
 from ..transport.blobs import BlobFolder
 from ..transport.whole import write_whole
-from ..transport.wire import Parcel, from_parcel, to_parcel
+from ..transport.wire import from_parcel, to_parcel
 from .control import Control
 from .observing.best import Best
 from .observing.notes import Notes
 from .observing.observe import Observer
-from .results import Home
-from .resuming.loops import Loops
+from .rank_state import RankState, Snapshot
 from .resuming.positions import Position
-from .staging import Staging, bytes_of_state
+from .staging import Staging
 from .telling.emit import Emitter
-from .telling.shown import Count, Shown
-from .training import Training
-from .written.file_log import FileLog
 
 UNASKED = 1 << 32
 """From here on, numbers are of snapshots that nobody has asked for."""
@@ -62,34 +53,6 @@ SPEED = 5e8
 TOLD = 0.02  # seconds that a snapshot takes, from which on that is told before the first one
 LARGE = 1 << 22  # bytes of a state for which memory is got beforehand
 NICENESS = 5  # of the thread that writes; the cell's has none, and so three times its time where there is not enough
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """The state of one rank.
-
-    Attributes
-    ----------
-    parcel : Parcel
-        What :meth:`Home.save` packed; of its extra values the last two are the observer's and the training's, the others the loops'.
-    names, extra : frozenset of str, list of frozenset of str
-        Names without a saved value, of the cell and of each of the extra values.
-    streams : object
-        Random streams of the rank.
-    from_cpu : bool
-        As in an :class:`~.task.Outcome`.
-    """
-
-    step: int
-    position: Position
-    parcel: Parcel
-    names: frozenset[str]
-    extra: list[frozenset[str]]
-    random_state: RandomState
-    streams: Any
-    surroundings: Surroundings
-    shown: Count
-    from_cpu: bool = False
 
 
 def snapshot_file(folder: Path, number: int, rank: int) -> Path:
@@ -114,40 +77,32 @@ class Snapshots:
     ----------
     folder : Path
         Where they are written.
+    state : RankState
     rank : int
     generation : int
         Of the ranks, from 0.
-    skip : dict
-        Names that need no saving while they have these values.
-    from_cpu : bool
-        What the notebook has on the CPU is on the rank's GPU.
+    control : Control
+    observer : Observer
+        Knows the step, and whether a metric is better than ever.
     emitter : Emitter
         Tells of each, after all that happened before it.
+    notes : Notes
     """
 
     def __init__(
         self,
         folder: Path,
+        state: RankState,
         *,
         rank: int,
         generation: int,
-        home: Home,
-        loops: Loops,
-        training: Training,
         control: Control,
         observer: Observer,
-        shown: Shown,
-        skip: Mapping[str, object],
-        from_cpu: bool,
         emitter: Emitter,
         notes: Notes,
-        file_log: FileLog | None = None,
     ) -> None:
-        self._folder, self._rank, self._generation = folder, rank, generation
-        self._home, self._loops, self._training = home, loops, training
-        self._control, self._observer, self._shown = control, observer, shown
-        self._skip, self._from_cpu = skip, from_cpu
-        self._emitter, self._notes, self._file_log = emitter, notes, file_log
+        self._folder, self._state, self._rank, self._generation = folder, state, rank, generation
+        self._control, self._observer, self._emitter, self._notes = control, observer, emitter, notes
         self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
         self._staging = Staging()
@@ -181,13 +136,13 @@ class Snapshots:
         """Tell what a snapshot will take, now that the optimizer has made what it keeps, and get memory before the first one is due."""
         now = time.monotonic()
         if self._ready_at is None:
-            seconds = bytes_of_state(self._home.objects()) / SPEED
+            seconds = self._state.num_bytes() / SPEED
             self._ready_at = now + seconds / SHARE / 2
             if seconds > TOLD:
                 self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
         if now >= self._ready_at or self._control.snapshot_asked:
             self._ready_at = math.inf
-            num_bytes = bytes_of_state(self._home.objects())
+            num_bytes = self._state.num_bytes()
             if num_bytes >= LARGE:
                 self._begin(self._get_memory, num_bytes)
 
@@ -201,11 +156,11 @@ class Snapshots:
         if self._observer.step and self._ready_at != math.inf:
             self._make_ready()
         number, best = self._control.snapshot_due(self._observer.step), self._observer.best
-        if (number is None and best is None) or self._training.in_step:
+        if number is None and best is None:
             return
-        position = self._loops.position()
+        position = self._state.position()
         if position is None:
-            return  # it can at an outer loop
+            return
         if number is not None:
             self._control.snapshot_done(number)
             self._take_here(number, position)
@@ -215,7 +170,7 @@ class Snapshots:
     def _look_at(self, best: Best, position: Position) -> None:
         """Take a snapshot if the metric is better than ever: unasked, so all ranks have to find that here."""
         if position.is_outermost:  # elsewhere the cell may be adding it up
-            best.look(self._home.namespace)
+            best.look(self._state.namespace)
         if not best.is_new:
             return
         best.is_new = False
@@ -258,34 +213,13 @@ class Snapshots:
 
         ``None`` where the ranks are not at one place or do not hold the same.
         """
-
-        def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
-            kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
-            same = self._control.all_take(number, repr((self._observer.step, position.describe(), kinds)))
-            return self._training.wholes(tensors) if same else None
-
-        random_state = RandomState.now()
         self._emitter.flush()  # what is told after this is told again
-        with kept_open():
-            saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
+        saved = self._state.save(number, position, agree=lambda text: self._control.all_take(number, text))
         if saved is None:
             return None
-        if self._file_log is not None:
-            self._file_log.snapshot(number, step=self._observer.step, place=position.describe())
-        packed = replace(saved.packed, buffers=self._staging.copied(saved.packed.buffers))
-        snapshot = Snapshot(
-            step=self._observer.step,
-            position=position,
-            parcel=Parcel(b"", [], []),
-            names=saved.names,
-            extra=saved.extra,
-            random_state=random_state,
-            streams=self._training.streams(),
-            surroundings=Surroundings.now(),
-            shown=self._shown.count,
-            from_cpu=self._from_cpu,
-        )
-        return packed, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+        packed, snapshot = saved
+        copied = replace(packed, buffers=self._staging.copied(packed.buffers))
+        return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
 
     def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes) -> None:
         """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
@@ -317,32 +251,8 @@ class Snapshots:
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
         self._before = snapshot_blobs(self._folder, number)
-        # First, as values may stand for something of them, like an open run. The cell's `with torch.no_grad()` is entered again.
-        replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).of_rank(self._rank).set()
         packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
-        with opened_by(self._file_log.reopen if self._file_log is not None else None):
-            values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
-        *values, observed, trained = values
-        self._training.set_state(trained)
-        self._shown.count = snapshot.shown
-        self._observer.set_state(observed)
-        if of_rank == self._rank:
-            self._training.set_streams(snapshot.streams)
-        self._loops.adopt(objects, {})
-        self._loops.jump(
-            snapshot.position,
-            values,
-            namespace_unsaved=snapshot.names,
-            unsaved=snapshot.extra[:-2],
-            on_resumed=lambda: self._on_resumed(snapshot, again),
-        )
-        return objects
-
-    @staticmethod
-    def _on_resumed(snapshot: Snapshot, again: Callable[[], None]) -> None:
-        again()
-        snapshot.random_state.set()
-        torch.set_grad_enabled(snapshot.surroundings.gradients)
+        return self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
 
 
 def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:

@@ -81,6 +81,7 @@ ENGINE_ORDER = [
     "training",
     "task",
     "same_end",
+    "rank_state",
     "snapshots",
     "reports",
     "rescue",

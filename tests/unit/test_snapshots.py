@@ -19,6 +19,7 @@ from jupyter_dtrain.engine import snapshots
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.observing.notes import Notes
 from jupyter_dtrain.engine.observing.observe import Observer
+from jupyter_dtrain.engine.rank_state import RankState
 from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.resuming.positions import FramePosition, Position
 from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs
@@ -78,18 +79,23 @@ class Rank:
         self.namespace |= {"large": self.large, "small": self.small, "items": self.items}
         self.control = Control(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
         self.emitter, self.observer = Emitter(), Observer(0)
-        self.snapshots = Snapshots(
-            folder,
+        state = RankState(
             rank=0,
-            generation=0,
             home=self.home,
             loops=Loops(),  # type: ignore[arg-type]
             training=Training(),  # type: ignore[arg-type]
-            control=self.control,
             observer=self.observer,
             shown=Shown(),
             skip={},
             from_cpu=False,
+        )
+        self.snapshots = Snapshots(
+            folder,
+            state,
+            rank=0,
+            generation=0,
+            control=self.control,
+            observer=self.observer,
             emitter=self.emitter,  # type: ignore[arg-type]
             notes=Notes(self.emitter.emit, rank=0),
         )

@@ -1,0 +1,184 @@
+"""The state of a rank at the top of a loop's iteration: what a snapshot holds of it, and how another process goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..capture.bundle import RandomState
+from ..capture.open_files import kept_open, opened_by
+from ..capture.pickling import Packed
+from ..capture.surroundings import Surroundings
+from ..transport.wire import Parcel
+from .observing.observe import Observer
+from .results import Home
+from .resuming.loops import Loops
+from .resuming.positions import Position
+from .staging import bytes_of_state
+from .telling.shown import Count, Shown
+from .training import Training
+from .written.file_log import FileLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The state of one rank.
+
+    Attributes
+    ----------
+    parcel : Parcel
+        What :meth:`Home.save` packed; of its extra values the last two are the observer's and the training's, the others the loops'.
+    names, extra : frozenset of str, list of frozenset of str
+        Names without a saved value, of the cell and of each of the extra values.
+    streams : object
+        Random streams of the rank.
+    from_cpu : bool
+        As in an :class:`~.task.Outcome`.
+    """
+
+    step: int
+    position: Position
+    parcel: Parcel
+    names: frozenset[str]
+    extra: list[frozenset[str]]
+    random_state: RandomState
+    streams: Any
+    surroundings: Surroundings
+    shown: Count
+    from_cpu: bool = False
+
+
+class RankState:
+    """What a rank is in the midst of: its parts, each of which knows its own state.
+
+    Parameters
+    ----------
+    rank : int
+    home : Home
+        What the cell has made of the notebook's values.
+    loops : Loops
+        Where the cell is, and the variables of its functions.
+    training : Training
+    observer : Observer
+    shown : Shown
+    skip : dict
+        Names that need no saving while they have these values.
+    from_cpu : bool
+        What the notebook has on the CPU is on the rank's GPU.
+    file_log : FileLog, optional
+        Of rank 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        home: Home,
+        loops: Loops,
+        training: Training,
+        observer: Observer,
+        shown: Shown,
+        skip: Mapping[str, object],
+        from_cpu: bool,
+        file_log: FileLog | None = None,
+    ) -> None:
+        self._rank, self._home, self._loops, self._training, self._observer = rank, home, loops, training, observer
+        self._shown, self._skip, self._from_cpu, self._file_log = shown, skip, from_cpu, file_log
+
+    @property
+    def namespace(self) -> Mapping[str, Any]:
+        """The cell's names."""
+        return self._home.namespace
+
+    def num_bytes(self) -> int:
+        """Return about how many bytes change in training."""
+        return bytes_of_state(self._home.objects())
+
+    def position(self) -> Position | None:
+        """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
+        return None if self._training.in_step else self._loops.position()
+
+    def save(self, number: int, position: Position, *, agree: Callable[[str], bool]) -> tuple[Packed, Snapshot] | None:
+        """Return the state as that of snapshot `number`: the cell's values, and all else.
+
+        Parameters
+        ----------
+        agree : callable
+            Given what is to be the same on all ranks, says whether it is.
+
+        Returns
+        -------
+        tuple of Packed and Snapshot, optional
+            The snapshot without its parcel. ``None`` where the ranks are not at one place or do not hold the same.
+        """
+
+        def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+            kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+            same = agree(repr((self._observer.step, position.describe(), kinds)))
+            return self._training.wholes(tensors) if same else None
+
+        random_state = RandomState.now()
+        with kept_open():
+            saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
+        if saved is None:
+            return None
+        if self._file_log is not None:
+            self._file_log.snapshot(number, step=self._observer.step, place=position.describe())
+        return saved.packed, Snapshot(
+            step=self._observer.step,
+            position=position,
+            parcel=Parcel(b"", [], []),
+            names=saved.names,
+            extra=saved.extra,
+            random_state=random_state,
+            streams=self._training.streams(),
+            surroundings=Surroundings.now(),
+            shown=self._shown.count,
+            from_cpu=self._from_cpu,
+        )
+
+    def put_in_place(self, snapshot: Snapshot, packed: Packed, *, is_own: bool, device: torch.device) -> list[object]:
+        """Be as at a snapshot, and let the loops jump to where it was taken, once the cell is started.
+
+        Parameters
+        ----------
+        packed : Packed
+            What is in its parcel.
+        is_own : bool
+            Whether it is this rank's own; of another's, all but the random streams is taken over.
+        device : torch.device
+            The rank's.
+
+        Returns
+        -------
+        list of object
+            Objects that came with it.
+        """
+        # First, as values may stand for something of them, like an open run. The cell's `with torch.no_grad()` is entered again.
+        replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).of_rank(self._rank).set()
+        with opened_by(self._file_log.reopen if self._file_log is not None else None):
+            values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
+        *values, observed, trained = values
+        self._training.set_state(trained)
+        self._shown.count = snapshot.shown
+        self._observer.set_state(observed)
+        if is_own:
+            self._training.set_streams(snapshot.streams)
+        self._loops.adopt(objects, {})
+        self._loops.jump(
+            snapshot.position,
+            values,
+            namespace_unsaved=snapshot.names,
+            unsaved=snapshot.extra[:-2],
+            on_resumed=lambda: _on_resumed(snapshot, again),
+        )
+        return objects
+
+
+def _on_resumed(snapshot: Snapshot, again: Callable[[], None]) -> None:
+    again()
+    snapshot.random_state.set()
+    torch.set_grad_enabled(snapshot.surroundings.gradients)
