@@ -41,3 +41,12 @@ def test_a_page_links_to_files_that_exist():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}, which is not there"
+
+
+def test_a_page_names_files_of_the_package_that_exist():
+    package = ROOT / "jupyter_dtrain"
+    names = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for name in re.findall(r"`([\w/]+\.py)", page.read_text(encoding="utf-8")):
+            there = any(known == name or known.endswith(f"/{name}") for known in names) or (ROOT / name).exists()
+            assert there, f"{page.relative_to(ROOT)} names {name}, which is not there"
