@@ -1,4 +1,4 @@
-"""The texts that functions were made from, and what is mentioned in them."""
+"""The texts of cells and of the functions that were made from them, and what is mentioned in these."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Iterable
 from types import FunctionType
 
 from .installed import installed_folders
+
+
+def keep_text(filename: str, text: str) -> None:
+    """Keep the `text` of a cell where tracebacks and ``inspect.getsource`` find it."""
+    # mtime None keeps it from being checked against a file
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
 def sources_of(objects: Iterable[object]) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import traceback
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from ..capture.texts import keep_text
 from ..room import ON_DEVICE, advice_for, gibibytes
 from .event_loop import CellLoop
 from .resuming.loops import Loops
@@ -49,12 +49,6 @@ class Failure:
     frames: list[Frame]
     secondary: bool
     memory: str = ""
-
-
-def keep_text(filename: str, text: str) -> None:
-    """Keep the `text` of a cell where tracebacks and ``inspect.getsource`` find it."""
-    # mtime None keeps it from being checked against a file
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
 def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops | None = None) -> Any:

@@ -14,6 +14,7 @@ from ..capture.bundle import RandomState, unpack
 from ..capture.patches import in_place
 from ..capture.pickling import Unpacker
 from ..capture.surroundings import Surroundings
+from ..capture.texts import keep_text
 from ..capture.wandb_run import followed
 from ..transport.blobs import HASHED, BlobFolder
 from ..transport.wire import from_parcel, to_parcel
@@ -23,7 +24,7 @@ from .arriving.optimizers import connect_schedulers
 from .arriving.sent_modules import found_by_name
 from .arriving.stand_ins import known_by_names, namespaces_of
 from .arriving.warned import warnings_of_callers
-from .cell import Failure, describe, forget_frames, keep_text, run_cell
+from .cell import Failure, describe, forget_frames, run_cell
 from .control import Control, StopRun
 from .observing.extent import ExtentMeter
 from .program import Program

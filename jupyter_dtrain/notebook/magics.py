@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 from traitlets import Enum
 
+from ..capture.texts import keep_text, sources_of
 from ..errors import CellInterrupted, UsageError
 from ..options import View
 from .arguments import HelpAsked, parse_cell_line, parse_line
@@ -113,7 +113,7 @@ class DistributeMagics(Magics):
         task = result.task
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)
-        linecache.cache[task.filename] = (len(task.source), None, task.source.splitlines(keepends=True), task.filename)
+        keep_text(task.filename, task.source)
         self._bring_home(result, tracked, {}, task.filename, output)
 
     def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
@@ -150,8 +150,6 @@ class DistributeMagics(Magics):
 
 def _seems_to_train(cell: str, tracked: Iterable[object]) -> bool:
     """Return whether a cell, or a function that goes with it, has a backward pass in its text: it will then have a curve to show."""
-    from ..capture.texts import sources_of
-
     return any(".backward(" in text for text in (cell, *sources_of(tracked).values()))
 
 
@@ -189,7 +187,7 @@ def _compiled(cell: str, number: int, shell: InteractiveShell) -> tuple[str, str
     """Return the text of a cell as Python with the line of the magic left empty, the file that it counts as, and its tree."""
     source = "\n" + shell.transform_cell(cell)
     filename = shell.compile.cache(source, number)
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    keep_text(filename, source)
     return source, filename, _parsed(source, filename, shell)
 
 
