@@ -89,7 +89,8 @@ class CheckpointWriter:
         if snapshot is None:
             return
         self._has_best |= snapshot is keeper.best
-        wanted = self._wanted and snapshot is not self._wanted_after
+        # The best may be from before somebody wanted one: it is written for itself, and the newest is after it.
+        wanted = self._wanted and snapshot is keeper.newest and snapshot is not self._wanted_after
         if not wanted and snapshot is not keeper.best and (snapshot is self._last or not self._is_time(keeper, snapshot)):
             return
         if wanted:

@@ -220,6 +220,18 @@ def test_the_best_that_comes_last_is_written_at_the_end_and_all_that_stays(tmp_p
     assert run.writer.news() == []
 
 
+def test_one_that_is_wanted_is_not_the_best_of_before(tmp_path):
+    """The best was still to be written when somebody wanted one."""
+    run = Run(tmp_path, best=Metric("accuracy", "max"))
+    run.snapshot(1, 10, metric=0.9)
+    run.snapshot(2, 20)
+    run.writer.want(run.keeper)
+    run.snapshot(3, 30)
+    assert run.offer() == [10]
+    assert run.offer() == [30, 10]
+    assert [(found.step, found.pinned) for found in run.checkpoints.newest_first()] == [(30, True), (10, False)]
+
+
 def test_a_metric_that_never_came_is_said(tmp_path):
     run = Run(tmp_path, best=Metric("val_loss"))
     run.snapshot(1, 10)
