@@ -12,13 +12,11 @@ from ..protocol import Command, PastRun, Points, Reply, RunCell
 from .compare import compare
 from .record import DEFAULT_FOLDER, RunRecord
 from .recorder import LOSS
-from .run_curves import MAX_VIEW_POINTS
+from .run_curves import MAX_VIEW_POINTS, OF_DEVICES
 from .store import RunStore
 
 MAX_RUNS = 1000
 """Runs that are listed at most, the newest."""
-HIDDEN = "device/"
-"""What the names of curves begin with that are recorded and not drawn."""
 
 
 class RunArchive:
@@ -92,7 +90,7 @@ class RunArchive:
 
     def _curves(self, command: Command) -> list[Points]:
         run_id = _named(command.run_id)
-        names = [name for name in self._store.names(run_id) if not name.startswith(HIDDEN)]
+        names = [name for name in self._store.names(run_id) if not name.startswith(OF_DEVICES)]
         if command.curve is not None:
             names = [name for name in names if name == command.curve]
         limit = MAX_VIEW_POINTS if command.limit is None else max(2, command.limit)

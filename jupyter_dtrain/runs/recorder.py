@@ -31,7 +31,7 @@ from ..protocol import (
 from .curve import Curve
 from .notices import Notices
 from .pace import Pace
-from .run_curves import Rows, RunCurves
+from .run_curves import OF_DEVICES, Rows, RunCurves
 from .scalars import LoggedScalars
 from .steps import GlobalStep, GlobalSteps
 from .throughput import Throughput
@@ -134,8 +134,8 @@ class RunRecorder:
                 case DeviceUse():
                     self._devices[event.rank] = event
                     self._fresh_devices.add(event.rank)
-                    self._curves.keep(f"device/{event.rank}/utilization", self._last.step, event.time, event.utilization)
-                    self._curves.keep(f"device/{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
+                    self._curves.keep(f"{OF_DEVICES}{event.rank}/utilization", self._last.step, event.time, event.utilization)
+                    self._curves.keep(f"{OF_DEVICES}{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
                 case TimeSplit():
                     self._times.add(event)
                 case Scalars():
@@ -149,7 +149,7 @@ class RunRecorder:
         """Begin with what is recorded of the run already; steps in it that are told again count once."""
         with self._lock:
             for name, curve in curves.items():
-                if name.startswith("device/"):
+                if name.startswith(OF_DEVICES):
                     continue
                 self._curves.know(name, curve)
                 self._scalars.know(name, len(curve))

@@ -14,6 +14,8 @@ from .curve import Curve
 
 MAX_VIEW_POINTS = 10_000
 """Points of one curve that a view gets at most."""
+OF_DEVICES = "device/"
+"""What the names of curves begin with that are about devices: they are recorded and not drawn, and go on in time when a run goes back."""
 
 
 class Rows(NamedTuple):

@@ -25,6 +25,7 @@ from .curve import Curve
 from .database import Database
 from .owner import Owner
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
+from .run_curves import OF_DEVICES
 
 _ends: dict[Path, tuple[RunPhase, str | None, float]] = {}
 """How and when runs of this process have ended, by their folder, that could not be written yet."""
@@ -122,7 +123,7 @@ class RunStore:
     def cut_curves(self, run_id: str, step: int) -> dict[str, int]:
         """Take back the points after `step`, but those of devices, which are about time; return how many each curve has lost."""
         with self._database.transaction() as connection:
-            wanted = "number = ? AND name NOT LIKE 'device/%'"
+            wanted = f"number = ? AND name NOT LIKE '{OF_DEVICES}%'"
             curves = connection.execute(f"SELECT curve, name FROM curves WHERE {wanted}", (self._number(connection, run_id),)).fetchall()
             delete = "DELETE FROM points WHERE curve = ? AND step > ?"
             return {name: connection.execute(delete, (curve, step)).rowcount for curve, name in curves}
