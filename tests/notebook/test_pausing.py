@@ -26,6 +26,8 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 losses = []
 places = pathlib.Path(f"{pathlib.Path.cwd()}-made")  # not the notebook's folder, where rank 0 alone writes
 places.unlink(missing_ok=True)
+seen = places.with_name(f"{places.name}-seen")  # there when the test has seen what it wants to
+seen.unlink(missing_ok=True)
 """
 TRAIN = """
 for epoch in range(60):
@@ -38,6 +40,10 @@ for epoch in range(60):
         with open(places, "ab") as file:
             file.write(b".")
         time.sleep(0.01)
+"""
+EACH_ON_DISK = """
+        while len(losses) in (125, 245) and not any(pathlib.Path("dtrain-runs").glob(f"*shelf/checkpoints/step-{len(losses) - 5:06d}")):
+            time.sleep(0.01)
 """
 TOLD = f"""
 try:{textwrap.indent(TRAIN, "    ")}
@@ -124,7 +130,7 @@ class Run:
 @pytest.fixture(scope="module")
 def expected(shared_notebook):
     shared_notebook.run(SETUP)
-    shared_notebook.run(TRAIN)
+    shared_notebook.run(TRAIN.replace("time.sleep(0.01)", "pass"))
     return shared_notebook.value(STATE)
 
 
@@ -281,7 +287,8 @@ def told_steps(run):
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
-    slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.06)")  # its checkpoint is seen before its end, and the way back is told
+    # Its checkpoint is seen before its end, and the way back is told.
+    slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.0 if seen.exists() else 0.06)")
     run = start("--checkpoint-every 40 --keep 9 --name back", cell=slowly)
     run.wait_for_steps()
     run.wait(lambda: 40 in steps_on_disk(run), "a checkpoint")
@@ -294,11 +301,12 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
     if paused:
         run.wait(lambda: told_steps(run)[-1] == 40, "the step that it is back at")
         run.go_on()
+    run.wait(lambda: any(40 <= after < before for before, after in itertools.pairwise(told_steps(run))), "a step that goes down")
+    run.steps.with_name(f"{run.steps.name}-seen").touch()
     run.finish()
     assert difference(run.notebook.value(STATE), expected) is None
     assert run.num_steps > 2 * (60 * 6 + 10), "some steps were made twice"
     assert run.cell.stdout == "".join(f"epoch {epoch}\n" for epoch in range(60)) + "through\n", "each line once, and none lost"
-    assert any(40 <= after < before for before, after in itertools.pairwise(told_steps(run))), "the step goes down"
     store = RunStore(run.notebook.folder / "dtrain-runs")
     assert store.points(run_id(run), "loss").step == list(range(1, 361))
     store.close()
@@ -308,7 +316,7 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
 
 
 def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, expected):
-    run = start("--checkpoint-every 120 --keep 9 --name shelf", cell=TRAIN.replace("0.01", "0.04"))  # each is on disk before the next
+    run = start("--checkpoint-every 120 --keep 9 --name shelf", cell=TRAIN.replace("0.01", "0.02") + EACH_ON_DISK)
     run.finish()
     run.notebook.wait(lambda: (updates := run.messages("run_update")) and updates[-1]["phase"] == "finished", "the end")
     found = ask(run, "list_checkpoints")
