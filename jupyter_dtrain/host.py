@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from .runs.hosts import HostFile
 from .runs.viewed import ViewedRun
 from .session import Session
 from .transport.blobs import BlobFolder
-from .transport.whole import alone_in
 from .transport.wire import from_parcel
 from .work import Work
 
@@ -128,12 +126,8 @@ class Host:
             attempts.append((in_memory, ending))
         error: CheckpointError | None = None
         for folder, content in attempts:
-            in_run_folder = folder != in_memory
-            # Whoever removes what is half-written there (of a kernel that was killed) is not to find this.
-            alone = alone_in(folder.parent) if in_run_folder else nullcontext()
             try:
-                with alone:
-                    write_ending(folder, content, shown=self._journal.path if in_run_folder else None, run_id=run_id)
+                write_ending(folder, content, shown=None if folder == in_memory else self._journal.path, run_id=run_id)
             except CheckpointError as raised:
                 error = error or raised
             else:

@@ -28,7 +28,7 @@ from ..runner import RunResult
 from ..runs.hosts import MANIFEST, RESULTS, TAKEN
 from ..supervision.manifest import check_signature, checksum_of, read_manifest, write_manifest
 from ..transport.blobs import BlobFolder
-from ..transport.whole import folder_made_whole, write_whole
+from ..transport.whole import alone_in, folder_made_whole, write_whole
 from ..transport.wire import Parcel, from_parcel, to_parcel
 
 ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"
@@ -76,7 +76,8 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
     """
     _check_room(folder.parent, ending, shown)
     try:
-        with folder_made_whole(folder) as aside:
+        # Whoever removes what is half-written there (of a kernel that was killed) is not to find this.
+        with alone_in(folder.parent), folder_made_whole(folder) as aside:
             blobs = BlobFolder(aside / BLOBS)
             result, stored = ending.result, None
             if result is not None:

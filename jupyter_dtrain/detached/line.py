@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,24 @@ class Line:
     @classmethod
     def to(cls, address: Path) -> Line:
         """Connect to the process that listens at `address`; an `OSError` or `EOFError`: it is not there (any more)."""
-        return cls(Client(str(address), "AF_UNIX", authkey=_key()))
+        return cls(Client(str(address), "AF_UNIX", authkey=secret()))
+
+    @classmethod
+    def answering(cls, connection: Connection[Any, Any], key: bytes) -> Line:
+        """Take what a listener has accepted, once the other side has shown that it has the same `key`: it may be silent instead.
+
+        Raises
+        ------
+        OSError, EOFError, AuthenticationError
+            It is gone, or it has not.
+        """
+        try:
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection)
 
     def send(self, message: object) -> None:
         """Send a message; nothing happens if the other side is gone."""
@@ -109,9 +126,10 @@ class Line:
 
 
 def listen(folder: Path) -> Listener:
-    """Return what accepts the lines of kernels, with its socket in `folder`."""
-    return Listener(str(folder / SOCKET), "AF_UNIX", authkey=_key())
+    """Return what accepts connections for :meth:`Line.answering`, with its socket in `folder`."""
+    return Listener(str(folder / SOCKET), "AF_UNIX")  # with a key, it would wait for each in turn to show that it has it
 
 
-def _key() -> bytes:
+def secret() -> bytes:
+    """Return what both ends of a line show each other that they have."""
     return key_for("the line to a detached run")

@@ -9,13 +9,14 @@ import signal
 import threading
 from datetime import timedelta
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import DtrainError
 from ..protocol import Command, Message, Reply, Snapshot
 from .journal import Journal, read_calls
-from .line import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen
+from .line import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen, secret
 
 INTERVAL = timedelta(seconds=0.1)
 """Between two batches of what is new at least."""
@@ -65,7 +66,7 @@ class Server:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._listener = listen(folder)
+        self._listener, self._secret = listen(folder), secret()
         self._condition = threading.Condition()
         self._has_news = False
         self._closed = False
@@ -146,26 +147,34 @@ class Server:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                line = Line(self._listener.accept())
-            except (OSError, EOFError, AuthenticationError):  # closed, or somebody who has changed their mind
+                connection = self._listener.accept()
+            except OSError:  # closed
                 continue
-            hello = line.receive()
-            if not isinstance(hello, Hello):
-                line.close()
-                continue
-            with self._condition:
-                other = self.kernel
-                if other is None:
-                    self.kernel = kernel = Kernel(line, hello)
-                    self._has_news = True
-                    self._condition.notify_all()
-            if other is not None:
-                line.send(Refused(other.pid))
-                line.close()
-                continue
-            if kernel.begins:
-                self._received.put(hello)
-            threading.Thread(target=self._listen, args=(kernel,), name="dtrain-kernel", daemon=True).start()
+            # Beside: a kernel that is stopped before its first word holds up no other.
+            threading.Thread(target=self._greet, args=(connection,), name="dtrain-kernel", daemon=True).start()
+
+    def _greet(self, connection: Connection[Any, Any]) -> None:
+        try:
+            line = Line.answering(connection, self._secret)
+        except (OSError, EOFError, AuthenticationError):  # somebody who has changed their mind, or may not
+            return
+        hello = line.receive()
+        if not isinstance(hello, Hello):
+            line.close()
+            return
+        with self._condition:
+            other = self.kernel
+            if other is None:
+                self.kernel = kernel = Kernel(line, hello)
+                self._has_news = True
+                self._condition.notify_all()
+        if other is not None:
+            line.send(Refused(other.pid))
+            line.close()
+            return
+        if kernel.begins:
+            self._received.put(hello)
+        self._listen(kernel)
 
     def _listen(self, kernel: Kernel) -> None:
         try:

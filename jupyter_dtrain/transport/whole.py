@@ -63,10 +63,14 @@ def folder_made_whole(folder: Path) -> Iterator[Path]:
     aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
     try:
         yield aside
+        replaced = None
         if folder.exists():
-            shutil.rmtree(folder)
+            replaced = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
+            folder.rename(replaced)  # takes no time, as removing it may: a process that dies meanwhile would leave neither
         aside.rename(folder)
         sync_folder(folder.parent)
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

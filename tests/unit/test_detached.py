@@ -296,6 +296,20 @@ def test_one_kernel_at_a_time(tmp_path):
         server.close()
 
 
+def test_a_kernel_that_is_stopped_before_its_first_word_holds_up_no_other(tmp_path):
+    server = Server(tmp_path)
+    try:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(str(tmp_path / "line"))
+            wordless = Line.to(tmp_path / "line")
+            line = Line.to(tmp_path / "line")
+            line.send(Hello(11, begins=True))
+            assert server.receive() == Hello(11, begins=True)
+            wordless.close()
+    finally:
+        server.close()
+
+
 def test_who_waits_for_a_message_hears_that_the_line_is_closed(tmp_path):
     server = Server(tmp_path)
     try:
