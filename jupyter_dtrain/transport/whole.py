@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BLOCK = 1 << 25  # bytes that are written at a time
@@ -60,17 +60,17 @@ def alone_in(folder: Path, *, wait: bool = True) -> Iterator[bool]:
 @contextmanager
 def folder_made_whole(folder: Path) -> Iterator[Path]:
     """Give a folder to write into, which takes the place of `folder` at the end of the ``with`` block; after an error all is as it was."""
-    aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
+    aside, before = (Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent)) for _ in range(2))
     try:
         yield aside
-        replaced = None
-        if folder.exists():
-            replaced = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent))
-            folder.rename(replaced)  # takes no time, as removing it may: a process that dies meanwhile would leave neither
+        with suppress(FileNotFoundError):  # there is none yet
+            folder.rename(before)  # removing it takes time, and a process that dies meanwhile would leave neither
         aside.rename(folder)
         sync_folder(folder.parent)
-        if replaced is not None:
-            shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
+        if not folder.exists() and any(before.iterdir()):
+            before.rename(folder)
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    finally:
+        shutil.rmtree(before, ignore_errors=True)
