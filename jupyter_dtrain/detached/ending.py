@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,17 +68,19 @@ class Ending:
 
 
 def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: str) -> None:
-    """Write it into `folder`, which is made, and with it what the cell has `shown`.
+    """Write it into `folder`, which is made, and, where that lies in the folder of a run, with it what the cell has `shown`.
 
     Raises
     ------
     CheckpointError
         There is no room, or the folder cannot be written; it is not there then.
     """
-    _check_room(folder.parent, ending, shown)
+    # Whoever removes what is half-written in a run's folder (of a kernel that was killed) is not to find this.
+    # Elsewhere nobody does, and the lock of a cluster's folder is its guard's.
+    alone = nullcontext() if shown is None else alone_in(folder.parent)
     try:
-        # Whoever removes what is half-written there (of a kernel that was killed) is not to find this.
-        with alone_in(folder.parent), folder_made_whole(folder) as aside:
+        _check_room(folder.parent, ending, shown)
+        with alone, folder_made_whole(folder) as aside:
             blobs = BlobFolder(aside / BLOBS)
             result, stored = ending.result, None
             if result is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import socket
 import threading
@@ -188,12 +189,15 @@ def test_no_room_for_the_results_leaves_nothing_behind(tmp_path, monkeypatch):
 def host(tmp_path):
     """A host whose run has ended, with the folder of the run."""
     folders = Folders()
+    held = folders.hold()  # as its guard does
     server = Server(folders.private)
     host = Host(server, tmp_path, Engines(), ClusterOptions(), folders)
     host._run_folder = tmp_path / "r"
     host._run_folder.mkdir()
     yield host
     server.close()
+    for handle in held:
+        os.close(handle)
     folders.remove()
 
 
@@ -231,6 +235,21 @@ def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, mon
     line.send(Taken())
     delivery.join()
     assert waiting(tmp_path) == []
+
+
+def test_a_kernel_gets_results_whose_run_has_lost_its_folder(host, tmp_path):
+    host._run_folder.rmdir()
+    line = Line.to(host._folders.private / "line")
+    line.send(Hello(11))
+    while host._server.kernel is None:
+        time.sleep(0.001)
+    delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
+    delivery.start()
+    while not isinstance(message := line.receive(), Ended):
+        assert message is not None
+    assert str(read_ending(message.folder, "r", trusted=False).error) == "lost"
+    line.send(Taken())
+    delivery.join()
 
 
 def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_written(host, tmp_path, monkeypatch):
