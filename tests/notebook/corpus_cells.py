@@ -62,7 +62,8 @@ def apart(left: Any, right: Any, tolerance: float = TOLERANCE, path: str = "") -
         if (left.shape, left.dtype, left.requires_grad) != (right.shape, right.dtype, right.requires_grad):
             kinds = [f"{t.dtype} {tuple(t.shape)} {t.requires_grad}" for t in (left, right)]
             return f"{path}: {' and '.join(kinds)}"
-        a, b = left.detach().double(), right.detach().double()
+        wide = torch.complex128 if left.is_complex() else torch.float64
+        a, b = left.detach().to(wide), right.detach().to(wide)
         if left.dtype == torch.float32:  # of `.float()` in a cell of float64
             tolerance = max(tolerance, 1e-6)
         largest = float(a.abs().nan_to_num().max()) if a.numel() else 0.0

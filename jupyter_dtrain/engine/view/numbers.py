@@ -6,22 +6,38 @@ A tensor without dims may stand there, and PyTorch reads its memory without aski
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
+import torch.nn.functional as F
 
 from .placements import GlobalTensor, Partial
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})  # a list of a million numbers is not walked through in Python
 _ONLY_KEYWORDS = 99
-# Of these no ``__torch_function__`` is asked for the sake of such a number; it may be any argument from a place on.
+_LATER = (
+    "narrow narrow_copy select select_scatter slice_scatter topk kthvalue roll tril triu multinomial histc renorm as_strided unsafe_split"
+)
+_FACTORS = "add sub subtract addbmm addcdiv addcmul addmm addmv addr baddbmm index_add"
+_IN_PLACE = "add_ sub_ subtract_ addbmm_ addcdiv_ addcmul_ addmm_ addmv_ addr_ baddbmm_ index_add_"
+_SPREADS = "std var bincount repeat_interleave nonzero_static"
+# Of these no ``__torch_function__`` is asked for the sake of such a number; it may be any argument from a place on. PyTorch's parser has
+# arguments of type `Scalar` and `SymInt` there, and no variant with a tensor. Dims, and what shapes a convolution or a pool, are left out.
 _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
-    (torch, "arange bincount eye full full_like narrow randint randperm topk", 0),
-    (torch.Tensor, "narrow new_full topk", 1),
-    (torch.Tensor, "add_ addcdiv_ addcmul_ sub_", _ONLY_KEYWORDS),
+    (torch, "arange range eye full full_like normal randint randperm scalar_tensor", 0),
+    (torch, f"{_LATER} hardshrink threshold threshold_ rrelu rrelu_ celu celu_ constant_pad_nd randint_like gradient", 1),
+    (torch, "dist trapezoid cumulative_trapezoid", 2),
+    (torch, f"{_FACTORS} {_SPREADS} std_mean var_mean rsub addmv_", _ONLY_KEYWORDS),
+    (torch, "_foreach_add _foreach_add_ _foreach_sub _foreach_sub_", _ONLY_KEYWORDS),
+    (torch.Tensor, f"{_LATER} hardshrink new_full renorm_ tril_ triu_ fill_diagonal_", 1),
+    (torch.Tensor, "dist", 2),
+    (torch.Tensor, f"{_FACTORS} {_SPREADS} {_IN_PLACE}", _ONLY_KEYWORDS),
+    (torch._C._nn, "elu elu_ hardtanh hardtanh_ leaky_relu leaky_relu_ multi_margin_loss", 1),
+    (F, "softplus softshrink hardshrink threshold_ celu_ rrelu_", 1),
+    (torch._VF, "threshold threshold_", 1),  # by which `F.threshold` finds it
+    (torch.linalg, "vector_norm matrix_norm norm", 1),
 )
 
 
@@ -52,11 +68,20 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
 
         return function
 
-    with ExitStack() as stack:
+    replaced = []
+    try:
         for owner, names, first in _UNANNOUNCED:
             for name in names.split():
-                stack.enter_context(mock.patch.object(owner, name, reading(getattr(owner, name), first)))
+                original = getattr(owner, name)
+                replaced.append((owner, name, vars(owner).get(name)))
+                setattr(owner, name, reading(original, first))
         yield
+    finally:
+        for owner, name, original in replaced:
+            if original is None:  # it is one of a base class
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
 
 def _has_numbers(values: Iterable[Any]) -> bool:

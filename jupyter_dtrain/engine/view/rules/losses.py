@@ -65,7 +65,9 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         elif isinstance(value, torch.Tensor) and value.dim():
             if value.shape[0] == placement.total and (value.dim() == ndim or func in _TARGET_PER_ROW):
                 return value[placement.loaded]
-            if (value.dim() >= ndim or func in _TARGET_PER_ROW) and value.shape[0] != 1:
+            if value.dim() > ndim and func not in _TARGET_PER_ROW:
+                raise NeedsWhole  # the rows of the result are further right
+            if (value.dim() == ndim or func in _TARGET_PER_ROW) and value.shape[0] != 1:
                 raise NeedsWhole
         return value
 
