@@ -1,7 +1,8 @@
-"""What an engine does once a cell is over and no other has come: it gives back the memory that the cell has left.
+"""What an engine does once a cell is over and no other has come: it frees what the cell has left, and gives the memory back later.
 
 While a cell runs, memory that it frees stays with the process and is used again, which saves the system from clearing each page for
-each large tensor of each step (see `environment`'s ``MALLOC_`` variables). A GPU's memory PyTorch keeps in the same way.
+each large tensor of each step (see `environment`'s ``MALLOC_`` variables). So does the next cell with that of the last. A GPU's memory
+PyTorch keeps in the same way.
 """
 
 from __future__ import annotations
@@ -9,33 +10,37 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 
 import torch
 
-DELAY = 2.0  # seconds: whoever runs a cell again at once finds the memory there
+SOON = 0.02
+"""Seconds in which a task's answer is on its way."""
+KEPT = float(os.environ.get("JUPYTER_DTRAIN_KEEP_MEMORY", "60"))
+"""Seconds after which the memory of a cell goes back: new memory is ten times as dear, and somebody at work runs the next one soon."""
 
 
 class Idle:
-    """Gives memory back a while after a task, unless another begins before."""
+    """Frees what a task has left in circles when it is over, and gives the memory back later, unless another begins before."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.TimerHandle | None = None
+        self._waiting: list[asyncio.TimerHandle] = []
 
     def ends(self) -> None:
         """Give nothing back: a task begins."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        for waiting in self._waiting:
+            waiting.cancel()
+        self._waiting.clear()
 
     def begins(self) -> None:
         """Give memory back in a while: a task has ended, in the thread of the event loop that will run the next."""
         self.ends()
-        self._waiting = asyncio.get_running_loop().call_later(DELAY, give_back)
+        loop = asyncio.get_running_loop()
+        self._waiting += [loop.call_later(SOON, gc.collect), loop.call_later(KEPT, give_back)]
 
 
 def give_back() -> None:
-    """Give memory back to the system that nothing uses: what only hangs together in circles, and what was freed."""
-    gc.collect()
+    """Give memory back to the system that nothing uses."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
