@@ -93,9 +93,9 @@ class RankState:
         """The cell's names."""
         return self._home.namespace
 
-    def num_bytes(self) -> int:
-        """Return about how many bytes change in training."""
-        return bytes_of_state(self._home.objects())
+    def num_bytes(self, *, to_stage: bool = False) -> int:
+        """Return about how many bytes change in training; `to_stage`: for how many a copy of them needs memory."""
+        return bytes_of_state(self._home.objects(), to_stage=to_stage)
 
     def position(self) -> Position | None:
         """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""

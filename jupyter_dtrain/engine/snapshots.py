@@ -142,7 +142,7 @@ class Snapshots:
                 self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
         if now >= self._ready_at or self._control.snapshot_asked:
             self._ready_at = math.inf
-            num_bytes = self._state.num_bytes()
+            num_bytes = self._state.num_bytes(to_stage=True)
             if num_bytes >= LARGE:
                 self._begin(self._get_memory, num_bytes)
 
@@ -218,7 +218,7 @@ class Snapshots:
         if saved is None:
             return None
         packed, snapshot = saved
-        copied = replace(packed, buffers=self._staging.copied(packed.buffers))
+        copied = replace(packed, buffers=self._staging.copied(packed))
         return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
 
     def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes) -> None:

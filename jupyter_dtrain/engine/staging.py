@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
+
+from ..capture.pickling import Packed
 
 ALIGNED = 64  # bytes: where a copy begins, for which the processor is fastest
 
@@ -23,28 +25,35 @@ class Staging:
             self._memory = np.empty(num_bytes, np.uint8)
             self._memory.fill(0)
 
-    def copied(self, buffers: Sequence[memoryview]) -> list[memoryview]:
-        """Return copies of `buffers`, which are good until the next call."""
-        starts = np.cumsum([0, *(_aligned(buffer.nbytes) for buffer in buffers)]).tolist()
+    def copied(self, packed: Packed) -> list[memoryview]:
+        """Return the buffers of `packed` as they are now, good until the next call: what was on a GPU is a copy of its own already."""
+        to_copy = [leaf.device == "cpu" for leaf in packed.leaves]
+        sizes = [_aligned(buffer.nbytes) if copies else 0 for buffer, copies in zip(packed.buffers, to_copy, strict=True)]
+        starts = np.cumsum([0, *sizes]).tolist()
         if len(self._memory) < starts[-1]:
             self._memory = np.empty(0, np.uint8)
             self._memory = np.empty(starts[-1], np.uint8)
-        copies = []
-        for start, buffer in zip(starts, buffers, strict=False):
-            copy = self._memory[start : start + buffer.nbytes]
-            copy[...] = np.frombuffer(buffer, np.uint8)
-            copies.append(copy.data)
-        return copies
+        found = list(packed.buffers)
+        for index, (start, buffer) in enumerate(zip(starts, packed.buffers, strict=False)):
+            if to_copy[index]:
+                copy = self._memory[start : start + buffer.nbytes]
+                copy[...] = np.frombuffer(buffer, np.uint8)
+                found[index] = copy.data
+        return found
 
 
-def bytes_of_state(objects: Iterable[object]) -> int:
-    """Return about how many bytes copies of what changes in training take: of models and optimizers among `objects`, and of gradients."""
+def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
+    """Return about how many bytes change in training: of models and optimizers among `objects`, and of gradients.
+
+    `to_stage`: only those that :meth:`Staging.copied` copies.
+    """
     storages: dict[int, int] = {}
 
     def count(tensor: object) -> None:
         if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = _aligned(storage.nbytes())
+            if not to_stage or storage.device.type == "cpu":
+                storages[storage._cdata] = _aligned(storage.nbytes())
             if tensor.is_leaf:
                 count(tensor.grad)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from jupyter_dtrain.capture.pickling import Unpacker
+from jupyter_dtrain.capture.pickling import Leaf, Packed, Unpacker
 from jupyter_dtrain.engine import snapshots
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.observing.notes import Notes
@@ -195,15 +195,33 @@ def test_the_time_beside_the_cell_counts(rank, monkeypatch):
     assert rank.emitter.taken()[0].seconds >= 0.05
 
 
+def packed_of(buffers, device="cpu"):
+    return Packed(b"", [Leaf("storage", "uint8", (len(buffer),), device) for buffer in buffers], buffers)
+
+
 def test_copies_of_all_sizes():
     staging = Staging()
     for sizes in ([5, 0, 64, 65], [1000, 1], [3], []):
         buffers = [memoryview(bytearray(range(7)) * (size // 7 + 1))[:size] for size in sizes]
-        copies = staging.copied(buffers)
+        copies = staging.copied(packed_of(buffers))
         expected = [bytes(buffer) for buffer in buffers]
         for buffer in buffers:
             buffer[:] = bytes(len(buffer))
         assert [bytes(copy) for copy in copies] == expected
+
+
+def test_what_came_from_a_gpu_is_not_copied_again():
+    mine, from_gpu = memoryview(bytearray(b"mine")), memoryview(bytearray(b"from a GPU"))
+    both = packed_of([mine])
+    both.leaves += packed_of([from_gpu], "cuda").leaves
+    both.buffers.append(from_gpu)
+    first, second = Staging().copied(both)
+    assert first is not mine
+    assert bytes(first) == b"mine"
+    assert second is from_gpu
+    on_device = torch.nn.Linear(8, 8, bias=False, device="meta")
+    assert bytes_of_state([on_device]) == 8 * 8 * 4
+    assert bytes_of_state([on_device], to_stage=True) == 0
 
 
 def test_memory_for_a_model_and_what_its_optimizer_keeps():
