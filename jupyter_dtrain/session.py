@@ -7,6 +7,7 @@ while it starts or stops.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from .cluster.devices import plan_devices
 from .detached.mirror import RunMirror
 from .detached.remote import Remote
 from .engines import Engines
-from .errors import UsageError
+from .errors import DtrainError, UsageError
 from .execution import Output
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
@@ -34,6 +35,8 @@ from .transport.sending import Sending
 from .work import Work
 
 NOT_RUNNING = "No cell is running."
+
+_log = logging.getLogger(__name__)
 
 
 class Session:
@@ -273,12 +276,14 @@ class Session:
 
 
 def _in_background(action: Callable[[], object]) -> None:
-    """Run `action` on a thread; its errors are part of the cluster's state, which views are told of."""
+    """Run `action` on a thread; a `DtrainError` is part of the cluster's state, which views are told of."""
 
     def run() -> None:
         try:
             action()
-        except Exception:
+        except DtrainError:
             return
+        except Exception:
+            _log.exception("An order to the engines could not be carried out")
 
     threading.Thread(target=run, name="dtrain-cluster", daemon=True).start()

@@ -72,9 +72,9 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
     try:
         for owner, names, first in _UNANNOUNCED:
             for name in names.split():
-                original = getattr(owner, name)
-                replaced.append((owner, name, vars(owner).get(name)))
-                setattr(owner, name, reading(original, first))
+                if (original := getattr(owner, name, None)) is not None:  # PyTorch has it still
+                    replaced.append((owner, name, vars(owner).get(name)))
+                    setattr(owner, name, reading(original, first))
         yield
     finally:
         for owner, name, original in replaced:
