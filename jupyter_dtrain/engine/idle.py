@@ -2,7 +2,7 @@
 
 While a cell runs, memory that it frees stays with the process and is used again, which saves the system from clearing each page for
 each large tensor of each step (see `environment`'s ``MALLOC_`` variables). So does the next cell with that of the last. A GPU's memory
-PyTorch keeps in the same way.
+PyTorch keeps in the same way, but others want that sooner: the notebook may go on with the model on the same GPU.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import asyncio
 import ctypes
 import gc
 import os
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import torch
 
 SOON = 0.02
 """Seconds in which a task's answer is on its way."""
+SCARCE = 2.0
+"""Seconds after which what others may want goes back: a GPU's memory, and the host's where less than `SPARE` of it is left."""
+SPARE = 0.25
 KEPT = float(os.environ.get("JUPYTER_DTRAIN_KEEP_MEMORY", "60"))
-"""Seconds after which the memory of a cell goes back: new memory is ten times as dear, and somebody at work runs the next one soon."""
+"""Seconds after which the rest goes back: new memory is ten times as dear, and somebody at work runs the next cell soon."""
 
 
 class Idle:
@@ -36,13 +42,30 @@ class Idle:
         """Give memory back in a while: a task has ended, in the thread of the event loop that will run the next."""
         self.ends()
         loop = asyncio.get_running_loop()
-        self._waiting += [loop.call_later(SOON, gc.collect), loop.call_later(KEPT, give_back)]
+        actions = ((SOON, gc.collect), (SCARCE, give_back_what_is_scarce), (KEPT, give_back))
+        self._waiting += [loop.call_later(seconds, action) for seconds, action in actions]
+
+
+def give_back_what_is_scarce() -> None:
+    """Give memory back of a GPU, and of the host where little is left."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if part_left() < SPARE:
+        give_back()
+
+
+def part_left(group: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return which part of the memory is left, of the host or, if less is, of the control group, which is a container's limit."""
+    memory = psutil.virtual_memory()
+    left = memory.available / memory.total
+    with suppress(OSError, ValueError):  # there is none, or it is "max"
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        left = min(left, 1 - used / limit)
+    return left
 
 
 def give_back() -> None:
-    """Give memory back to the system that nothing uses."""
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    """Give memory of the host back that nothing uses."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc's
         trim(0)
