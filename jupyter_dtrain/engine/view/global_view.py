@@ -7,7 +7,7 @@ model is placed again. Between them `rules` keep account. At the end everything 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -183,8 +183,11 @@ class GlobalView:
         return convert
 
     def one_more(self, placement: Shard) -> Callable[[Any], Any]:
-        """Return what makes of an argument of a model what :meth:`enter` does, with one sample more."""
-        return self._changed(placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, 0, unit)], dim))
+        """Return what makes of an argument of a model what :meth:`enter` does, with one sample more.
+
+        It is the last one again: a batch that is sorted, by lengths for ``pack_padded_sequence``, is so still.
+        """
+        return self._changed(placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, own.shape[dim] - unit, unit)], dim))
 
     def some(self, placement: Shard, samples: slice) -> Callable[[Any], Any]:
         """Return what makes of an argument of a model what :meth:`enter` does, with some of the rank's samples alone."""
@@ -267,10 +270,11 @@ class GlobalView:
             for dims, tensor in zip(found, tensors, strict=True)
         ]
         if any(doubted):
-            more = [
-                leaf for leaf in pytree.tree_leaves(one_more()) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
-            ]
-            shapes = Exchange.objects([tuple(tensor.shape) for tensor in more])
+            more: list[Any] = []
+            with suppress(Exception):  # it takes no other number of samples than it was made for
+                more = pytree.tree_leaves(one_more())
+            more = [leaf for leaf in more if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)]
+            shapes = Exchange.objects([tuple(leaf.shape) for leaf in more])
             rows = [size + 1 for size in rows]
             for index, dims in enumerate(found):
                 if doubted[index]:
