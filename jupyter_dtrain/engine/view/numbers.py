@@ -18,11 +18,12 @@ from .placements import GlobalTensor, Partial
 _PLAIN = frozenset({bool, int, float, str, type(None)})  # a list of a million numbers is not walked through in Python
 _ONLY_KEYWORDS = 99
 _LATER = (
-    "narrow narrow_copy select select_scatter slice_scatter topk kthvalue roll tril triu multinomial histc renorm as_strided unsafe_split"
+    "narrow narrow_copy select select_scatter slice_scatter topk kthvalue roll tril triu multinomial histc renorm as_strided unsafe_split "
+    "bincount"
 )
 _FACTORS = "add sub subtract addbmm addcdiv addcmul addmm addmv addr baddbmm index_add"
 _IN_PLACE = "add_ sub_ subtract_ addbmm_ addcdiv_ addcmul_ addmm_ addmv_ addr_ baddbmm_ index_add_"
-_SPREADS = "std var bincount repeat_interleave nonzero_static"
+_SPREADS = "std var repeat_interleave nonzero_static"
 # Of these no ``__torch_function__`` is asked for the sake of such a number; it may be any argument from a place on. PyTorch's parser has
 # arguments of type `Scalar` and `SymInt` there, and no variant with a tensor. Dims, and what shapes a convolution or a pool, are left out.
 _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
