@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -260,8 +260,7 @@ class ModelDraws:
             dims = dims_of(sites, None, sizes)
             if dims is None:
                 watching = Watching(drew[0])
-                with suppress(Exception):  # it takes no other number of samples than it was made for
-                    one_more(watching)
+                one_more(watching)
                 dims = dims_of(sites, Exchange.objects(watching.drawn), sizes)
             if dims is None:  # it came by other draws
                 dims = guesses(sites, sizes)

@@ -178,8 +178,7 @@ class PartCall:
             return True
         then = OtherStreams.now(self.module)
         ends: list[OtherStreams] = []
-        with suppress(Exception):  # it may take no other number of samples than it was made for
-            self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
+        self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
         differ = not (ends and ends[0].are(then))
         return any(Exchange.objects(differ))
 
@@ -201,8 +200,10 @@ class PartCall:
             again.restore()
 
     def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
-        """Run the model on one sample more than the rank's."""
-        return self._call_to_learn(self.view.one_more(self.placement), mode)
+        """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
+        with suppress(Exception):
+            return self._call_to_learn(self.view.one_more(self.placement), mode)
+        return None
 
     def _mixes(self, result: Any, drawing: Drawing | None) -> bool:
         """Return whether samples depend on each other in the model, on any rank. A collective where its code has a word of that.

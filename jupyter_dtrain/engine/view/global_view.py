@@ -7,7 +7,7 @@ model is placed again. Between them `rules` keep account. At the end everything 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -270,11 +270,10 @@ class GlobalView:
             for dims, tensor in zip(found, tensors, strict=True)
         ]
         if any(doubted):
-            more: list[Any] = []
-            with suppress(Exception):  # it takes no other number of samples than it was made for
-                more = pytree.tree_leaves(one_more())
-            more = [leaf for leaf in more if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)]
-            shapes = Exchange.objects([tuple(leaf.shape) for leaf in more])
+            more = [
+                leaf for leaf in pytree.tree_leaves(one_more()) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
+            ]
+            shapes = Exchange.objects([tuple(tensor.shape) for tensor in more])
             rows = [size + 1 for size in rows]
             for index, dims in enumerate(found):
                 if doubted[index]:
