@@ -6,9 +6,10 @@ A tensor without dims may stand there, and PyTorch reads its memory without aski
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -69,20 +70,12 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
 
         return function
 
-    replaced = []
-    try:
+    with ExitStack() as stack:
         for owner, names, first in _UNANNOUNCED:
             for name in names.split():
                 if (original := getattr(owner, name, None)) is not None:  # PyTorch has it still
-                    replaced.append((owner, name, vars(owner).get(name)))
-                    setattr(owner, name, reading(original, first))
+                    stack.enter_context(mock.patch.object(owner, name, reading(original, first)))
         yield
-    finally:
-        for owner, name, original in replaced:
-            if original is None:  # it is one of a base class
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
 
 
 def _has_numbers(values: Iterable[Any]) -> bool:
