@@ -28,7 +28,7 @@ _SPREADS = "std var repeat_interleave nonzero_static"
 # Of these no ``__torch_function__`` is asked for the sake of such a number; it may be any argument from a place on. PyTorch's parser has
 # arguments of type `Scalar` and `SymInt` there, and no variant with a tensor. Dims, and what shapes a convolution or a pool, are left out.
 _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
-    (torch, "arange range eye full full_like normal randint randperm scalar_tensor", 0),
+    (torch, "arange range eye full full_like randint randperm scalar_tensor", 0),
     (torch, f"{_LATER} hardshrink threshold threshold_ rrelu rrelu_ celu celu_ constant_pad_nd randint_like gradient", 1),
     (torch, "dist trapezoid cumulative_trapezoid", 2),
     (torch, f"{_FACTORS} {_SPREADS} std_mean var_mean rsub addmv_", _ONLY_KEYWORDS),

@@ -44,8 +44,6 @@ def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[
     Each takes as many numbers of the stream whatever its distribution, so those of other ranks' entries need not be known.
     """
     operands = globals_in((*args, *kwargs.values()))
-    if not operands:
-        return func(*args, **kwargs)  # they were numbers, which have been read
     placement, ndim = operands[0].placement, ndim_of(operands[0])
     plain = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor)]
     if plain or not isinstance(placement, Shard) or any(t.placement != placement or ndim_of(t) != ndim for t in operands):

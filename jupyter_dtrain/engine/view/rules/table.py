@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..numbers import read_numbers
-from .dispatch import Rule, Rules, read, read_number, read_text
+from .dispatch import Rule, Rules, globals_in, read, read_number, read_text
 from .elementwise import elementwise, keeps, to_dtype
 from .gradients import backward, grad, gradient, in_graph
 from .indexing import gather, index, look_up, select
@@ -91,7 +91,10 @@ def _of_numbers(rule: Rule) -> Rule:
     """Return `rule` for operations that are told plain numbers beside their first operand, which may be over the batch."""
 
     def reading(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = kwargs
         args, kwargs = read_numbers(args, kwargs, rules.whole, first=1)
+        if kwargs is not given and not globals_in((*args, *kwargs.values())):
+            return func(*args, **kwargs)  # that was all that spans the ranks
         return rule(rules, func, args, kwargs)
 
     return reading
