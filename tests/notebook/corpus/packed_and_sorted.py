@@ -1,19 +1,10 @@
 # Sequence to sequence as tutorials have it: batches sorted by length, a packed encoder, attention, teacher forcing at random.
 # %% setup
-import math, copy, random
-import numpy as np
+import math, random
 import torch
 from torch import nn
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset, Dataset
-g = torch.Generator().manual_seed(3)
-X = torch.randn(75, 6, generator=g)
-Y = (X[:, 0] + X[:, 1] ** 2 > 0.6).long() + (X[:, 2] > 1).long()
-T = X @ torch.randn(6, 1, generator=g) + 0.1 * torch.randn(75, 1, generator=g)
-loader = DataLoader(TensorDataset(X, Y), batch_size=10, shuffle=True)
-reg = DataLoader(TensorDataset(X, T), batch_size=10, shuffle=True)
-model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-optimizer = torch.optim.Adam(model.parameters(), 0.01)
+from torch.utils.data import DataLoader
 # %% cell
 from torch.nn.utils.rnn import pad_sequence, pack_padded_sequence, pad_packed_sequence
 rng = random.Random(1)
