@@ -223,9 +223,9 @@ class Execution:
         """Ask all ranks which of the user's lines they are at."""
         self._tell_all({"name": "stand"})
 
-    def take_snapshot(self, number: int, *, at: int) -> None:
-        """Ask all ranks for a snapshot at the top of a loop, after step `at` or as soon as possible."""
-        self._tell_all({"name": "snapshot", "number": number, "at": at})
+    def take_snapshot(self, number: int) -> None:
+        """Ask all ranks for a snapshot at the top of a loop, as soon as possible."""
+        self._tell_all({"name": "snapshot", "number": number})
 
     def share_by(self, number: int, speeds: Sequence[float]) -> None:
         """Ask all ranks to share out batches in proportion to `speeds`. `number` counts such orders."""

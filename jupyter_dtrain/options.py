@@ -89,7 +89,8 @@ class RunOptions:
     preview : bool
         Only tell what would be sent.
     checkpoint_every : timedelta or int, optional
-        Time or steps between two checkpoints on disk; by default from time to time, and none stays of a run that has finished.
+        Time or steps between two checkpoints on disk, which are then at the multiples of so many, or at the first place behind them where
+        the cell can go on; by default from time to time, and none stays of a run that has finished.
     keep : int
         Checkpoints that stay.
     best : Metric, optional

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from .capture.pickling import Packed
 from .engine.task import Outcome, Resume, Task
@@ -131,7 +130,7 @@ class Runner:
         with recording.failing("broken off"):
             task = work.task(group, blobs, run_id=recording.run_id)
             task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
-            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, every=_steps(options.checkpoint_every))
+            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep)
             writer = None if options.strategy == "none" else self._writer(recording, task, output)
         return self._carry_out(group, task, keeper, writer, recording, output)
 
@@ -197,7 +196,7 @@ class Runner:
                 elastic=(min(kept.elastic[0], group.num_ranks), group.num_ranks) if kept.elastic is not None else None,
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
-            keeper = SnapshotKeeper(snapshot_folder, task.world_size, every=_steps(kept.checkpoints[0]), newest=newest)
+            keeper = SnapshotKeeper(snapshot_folder, task.world_size, keep=kept.checkpoints[1], newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
         go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)
@@ -332,7 +331,3 @@ def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
 def _engines_of(ranks: list[int]) -> str:
     told = ", ".join(map(str, ranks))
     return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"
-
-
-def _steps(every: timedelta | int | None) -> int | None:
-    return every if isinstance(every, int) else None

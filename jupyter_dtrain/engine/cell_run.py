@@ -156,6 +156,7 @@ class CellRun:
             observer=reports.observer,
             emitter=reports.emitter,
             notes=reports.notes,
+            every=every if isinstance(every := task.checkpoints[0], int) else None,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size

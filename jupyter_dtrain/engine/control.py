@@ -74,7 +74,7 @@ class Control:
         self._pause = 0  # the number of the last one that was asked for
         self._resumed = 0  # the number of the last one that is over
 
-    def command(self, name: str, number: int = 0, at: int = 0, speeds: Sequence[float] = ()) -> None:
+    def command(self, name: str, number: int = 0, speeds: Sequence[float] = ()) -> None:
         """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
         # An order is known here before it is posted: the cell is not to pass the step that is posted without having seen it.
         with self._news:
@@ -83,7 +83,7 @@ class Control:
                 self._ask("stop")
             elif name == "snapshot":
                 self._snapshots.append(number)
-                self._ask(f"snapshot/{number}", at)
+                self._ask(f"snapshot/{number}")
             elif name == "share":
                 self._speeds[f"share/{number}"] = speeds
                 self._ask(f"share/{number}")
@@ -94,10 +94,10 @@ class Control:
                 self._resumed = max(self._resumed, number)
             self._news.notify()
 
-    def _ask(self, command: str, at: int = 0) -> None:
+    def _ask(self, command: str) -> None:
         if command not in self._targets:
             self._targets[command] = None
-            self._store.set(f"{command}/{self._rank}", str(max(self._committed, at)))
+            self._store.set(f"{command}/{self._rank}", str(self._committed))
 
     def close(self) -> None:
         """Say that this rank goes no further: no other waits for what it is committed to, or for its word of a snapshot.

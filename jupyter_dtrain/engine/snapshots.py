@@ -87,6 +87,8 @@ class Snapshots:
     emitter : Emitter
         Tells of each, after all that happened before it.
     notes : Notes
+    every : int, optional
+        Steps at whose multiples one is taken in any case.
     """
 
     def __init__(
@@ -100,10 +102,13 @@ class Snapshots:
         observer: Observer,
         emitter: Emitter,
         notes: Notes,
+        every: int | None = None,
     ) -> None:
         self._folder, self._state, self._rank, self._generation = folder, state, rank, generation
         self._control, self._observer, self._emitter, self._notes = control, observer, emitter, notes
-        self._num_best = 0  # snapshots because of the metric
+        self._every = every
+        self._multiples = 0  # of these steps that are behind the run
+        self._num_best = self._num_regular = 0  # snapshots because of the metric, and of the steps
         self._before: Path | None = None  # the buffers of the rank's last snapshot
         self._staging = Staging()
         self._beside: threading.Thread | None = None  # writes, or makes memory ready
@@ -140,7 +145,8 @@ class Snapshots:
             self._ready_at = now + seconds / SHARE / 2
             if seconds > TOLD:
                 self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
-        if now >= self._ready_at or self._control.snapshot_asked:
+        soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
+        if now >= self._ready_at or soon:
             self._ready_at = math.inf
             num_bytes = self._state.num_bytes(to_stage=True)
             if num_bytes >= LARGE:
@@ -156,16 +162,26 @@ class Snapshots:
         if self._observer.step and self._ready_at != math.inf:
             self._make_ready()
         number, best = self._control.snapshot_due(self._observer.step), self._observer.best
-        if number is None and best is None:
+        at_multiple = self._every is not None and self._observer.step // self._every > self._multiples
+        if number is None and best is None and not at_multiple:
             return
         position = self._state.position()
         if position is None:
             return
         if number is not None:
             self._control.snapshot_done(number)
-            self._take_here(number, position)
+        if at_multiple:
+            self._note_multiples()
+            self._num_regular += 1
+        if number is not None or at_multiple:
+            number = unasked_number(self._generation, 2 * self._num_regular) if number is None else number
+            self._take_here(number, position, at_multiple=at_multiple)
         if best is not None:
             self._look_at(best, position)
+
+    def _note_multiples(self) -> None:
+        if self._every is not None:
+            self._multiples = self._observer.step // self._every
 
     def _look_at(self, best: Best, position: Position) -> None:
         """Take a snapshot if the metric is better than ever: unasked, so all ranks have to find that here."""
@@ -175,18 +191,27 @@ class Snapshots:
             return
         best.is_new = False
         self._num_best += 1
-        number = unasked_number(self._generation, self._num_best)
+        number = unasked_number(self._generation, 2 * self._num_best - 1)
         if self._control.all_here(f"best/{self._num_best}", MEETING):
-            self._take_here(number, position, best.value)
+            self._take_here(number, position, best=best.value)
         else:
             best.give_up()
             self._notes.say(f"No checkpoint is kept as the best: not all ranks have the same {best.name} at the same place.")
 
-    def _take_here(self, number: int, position: Position, best: float | None = None) -> None:
+    def _take_here(self, number: int, position: Position, *, best: float | None = None, at_multiple: bool = False) -> None:
         began = time.perf_counter()
         self._wait()  # the memory is that of the one before
         self._ready_at = math.inf
-        taken = SnapshotTaken(rank=self._rank, number=number, step=self._observer.step, place="", seconds=0.0, keys=[], best=best)
+        taken = SnapshotTaken(
+            rank=self._rank,
+            number=number,
+            step=self._observer.step,
+            place="",
+            seconds=0.0,
+            keys=[],
+            best=best,
+            at_multiple=at_multiple,
+        )
         try:
             copied = self._take(number, position)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
@@ -252,7 +277,9 @@ class Snapshots:
         snapshot = read_snapshot(self._folder, number, of_rank)
         self._before = snapshot_blobs(self._folder, number)
         packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
-        return self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
+        objects = self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
+        self._note_multiples()
+        return objects
 
 
 def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:

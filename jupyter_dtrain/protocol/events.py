@@ -122,7 +122,8 @@ class SnapshotTaken(Message):
 
     It took `seconds` of the rank's time, in its step and of the processor beside it; `keys` are the buffers that it refers to. The
     snapshot counts when all ranks have written theirs at one step and place; an empty `place` says that it could not be written.
-    `best` is the metric of ``--best`` where it has never been better: then nobody had to ask for the snapshot.
+    Nobody has to ask for it where `best` is the metric of ``--best``, which has never been better, or `at_multiple` says that it is the
+    first after a multiple of the steps of ``--checkpoint-every``.
     """
 
     rank: int
@@ -132,6 +133,7 @@ class SnapshotTaken(Message):
     seconds: float
     keys: list[str]
     best: float | None = None
+    at_multiple: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,14 +19,6 @@ SHORTEST = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A snapshot to ask the ranks for: the first after step `at`, or the next one if that is over."""
-
-    number: int
-    at: int = 0
-
-
-@dataclass(frozen=True)
 class Whole:
     """A snapshot that every rank has written. `keys` are the buffers that it refers to, `metric` its value where it is the best so far."""
 
@@ -48,8 +40,8 @@ class SnapshotKeeper:
     folder : Path
         Where the ranks write them.
     world_size : int
-    every : int, optional
-        Steps at whose multiples there is to be a snapshot in any case.
+    keep : int, optional
+        How many wait for the disk at most: as many as stay there.
     newest : Whole, optional
         One that is there.
     clock : callable
@@ -61,6 +53,8 @@ class SnapshotKeeper:
         The last that is whole.
     held, best : Whole, optional
         Others that are not removed: one that is being written, and the best by a metric, which is to be.
+    waiting : list of Whole
+        Those at multiples of steps that are to be written as well, the oldest first.
     training_since : float, optional
         When the first step was reported.
     """
@@ -70,7 +64,7 @@ class SnapshotKeeper:
         folder: Path,
         world_size: int,
         *,
-        every: int | None = None,
+        keep: int = 2,
         newest: Whole | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,13 +72,12 @@ class SnapshotKeeper:
         self.newest = newest
         self.held: Whole | None = None
         self.best: Whole | None = None
+        self.waiting: list[Whole] = []
         self.training_since: float | None = None
         self._numbers = itertools.count(newest.number + 1 if newest is not None else 1)
-        self._every = every
-        self._step = 0  # that was reported
+        self._keep = keep
         self._hastened = False
-        self._at: Asked | None = None  # a multiple of `every`
-        self._asked: Asked | None = None
+        self._asked: int | None = None
         self._next: float | None = None
         self._seconds = 0.0  # that the first one is likely to take
         self._parts: dict[int, dict[int, SnapshotTaken]] = {}
@@ -94,18 +87,16 @@ class SnapshotKeeper:
         self._world_size = world_size
         for number in list(self._parts):  # which are not whole
             self._remove(number)
-        for asked in (self._asked, self._at):
-            if asked is not None:
-                self._remove(asked.number)
+        if self._asked is not None:
+            self._remove(self._asked)
         self._parts = {}
-        self._asked, self._at, self._next = None, None, self._clock() if self._hastened else None
+        self._asked, self._next = None, self._clock() if self._hastened else None
 
     def note(self, event: Message) -> None:
         """Take what a rank reports."""
         if isinstance(event, SnapshotTaken):
             self._parts.setdefault(event.number, {})[event.rank] = event
         elif isinstance(event, Steps) and event.step:
-            self._step = max(self._step, event.step[-1])
             now = self._clock()
             if self._next is None:
                 self._next = now + self._pause(self._seconds)
@@ -121,20 +112,13 @@ class SnapshotKeeper:
         self._hastened = True
         self._next = self._clock()
 
-    def due(self, *, idle: bool = False) -> list[Asked]:
-        """Return the snapshots to ask for now. `idle`: the ranks wait and come no further."""
+    def due(self, *, idle: bool = False) -> int | None:
+        """Return the number of a snapshot to ask for now, if it is time for one. `idle`: the ranks wait and come no further."""
         self.settle()
-        asked = []
-        if self._next is not None and self._asked is None and self._clock() >= self._next and (self._hastened or not idle):
-            self._asked = self._new(0)
-            asked.append(self._asked)
-        if self._next is not None and self._at is None and self._every is not None:
-            self._at = self._new((self._step // self._every + 1) * self._every)
-            asked.append(self._at)
-        return asked
-
-    def _new(self, at: int) -> Asked:
-        return Asked(self.new_number(), at)
+        if self._next is None or self._asked is not None or self._clock() < self._next or (idle and not self._hastened):
+            return None
+        self._asked = self.new_number()
+        return self._asked
 
     def new_number(self) -> int:
         """Return a number that no snapshot has. Any thread may call this."""
@@ -142,12 +126,11 @@ class SnapshotKeeper:
 
     def settle(self) -> None:
         """Look whether what was asked for is whole, and remove the one before."""
-        for asked in (self._asked, self._at):
-            if asked is not None and len(self._parts.get(asked.number, ())) >= self._world_size:
-                self._asked = None if asked is self._asked else self._asked
-                self._at = None if asked is self._at else self._at
-                self._take(asked.number, self._parts.pop(asked.number))
-        for number in sorted(number for number, parts in list(self._parts.items()) if number > UNASKED and len(parts) >= self._world_size):
+        for number in sorted(number for number, parts in list(self._parts.items()) if len(parts) >= self._world_size):
+            if number == self._asked:
+                self._asked = None
+            elif number < UNASKED:
+                continue
             self._take(number, self._parts.pop(number))
 
     def _take(self, number: int, parts: dict[int, SnapshotTaken]) -> None:
@@ -160,12 +143,16 @@ class SnapshotKeeper:
         self._hastened = False
         keys = frozenset(key for part in parts.values() for key in part.keys)
         whole = Whole(number, self._world_size, first.step, first.place, keys, first.best)
-        before = [self.newest]
+        before = [self.newest, whole]
         if self.newest is None or whole.step >= self.newest.step:
             self.newest = whole
         if whole.metric is not None:
             before.append(self.best)
             self.best = whole
+        if first.at_multiple:
+            self.waiting.append(whole)
+            before += self.waiting[: -self._keep]
+            self.waiting = self.waiting[-self._keep :]
         self._drop(*before)
 
     @staticmethod
@@ -174,13 +161,13 @@ class SnapshotKeeper:
 
     def go_back(self, snapshot: Whole) -> None:
         """Let `snapshot`, whose files are there, be the newest."""
-        before, self.newest = self.newest, snapshot
-        self._step = snapshot.step
-        self._drop(before)
+        before, self.newest, self.waiting = [self.newest, *self.waiting], snapshot, []
+        self._drop(*before)
 
     def hold(self, snapshot: Whole) -> None:
         """Keep a snapshot until :meth:`release`."""
         self.held = snapshot
+        self.waiting = [waiting for waiting in self.waiting if waiting is not snapshot]
         if snapshot is self.best:
             self.best = None
 
@@ -192,7 +179,7 @@ class SnapshotKeeper:
     def _drop(self, *snapshots: Whole | None) -> None:
         """Remove those that are nothing any more."""
         for snapshot in snapshots:
-            if snapshot is not None and snapshot not in (self.newest, self.held, self.best):
+            if snapshot is not None and snapshot not in (self.newest, self.held, self.best, *self.waiting):
                 self._remove(snapshot.number)
 
     def files(self, snapshot: Whole) -> list[Path]:

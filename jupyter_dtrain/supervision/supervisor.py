@@ -278,8 +278,8 @@ class Supervisor:
         if self._balance is not None and (speeds := self._balance.due()) is not None:
             self._share_by(self._balance.number, speeds, execution)
         keeper = self._keeper
-        for asked in keeper.due(idle=self._pauses.reached):
-            execution.take_snapshot(asked.number, at=asked.at)
+        if (number := keeper.due(idle=self._pauses.reached)) is not None:
+            execution.take_snapshot(number)
         if self._writer is not None:
             self._writer.offer(keeper, self.cluster.blob_dir)
             self._tell_all(self._writer.news())

@@ -85,13 +85,14 @@ class CheckpointWriter:
                 return
             self._thread = None
             keeper.release()
-        snapshot = keeper.best or keeper.newest
+        due = keeper.best or next(iter(keeper.waiting), None)
+        snapshot = due or keeper.newest
         if snapshot is None:
             return
         self._has_best |= snapshot is keeper.best
-        # The best may be from before somebody wanted one: it is written for itself, and the newest is after it.
+        # What is due may be from before somebody wanted one: it is written for itself, and the newest is after it.
         wanted = self._wanted and snapshot is keeper.newest and snapshot is not self._wanted_after
-        if not wanted and snapshot is not keeper.best and (snapshot is self._last or not self._is_time(keeper, snapshot)):
+        if not wanted and due is None and (snapshot is self._last or not self._is_time(keeper)):
             return
         if wanted:
             self._wanted = False
@@ -104,12 +105,12 @@ class CheckpointWriter:
     def finish(self, keeper: SnapshotKeeper, blob_dir: Path, *, through: bool) -> None:
         """Wait until all is written. `through`: the run has ended, and only checkpoints that were asked for stay.
 
-        The last that was the best is written as well; `blob_dir` has what the task refers to. Nothing that the disk refuses is an error
+        What waits for the disk is written as well; `blob_dir` has what the task refers to. Nothing that the disk refuses is an error
         here: the results are still to come home.
         """
         self._wait(keeper)
         keeper.settle()
-        if keeper.best is not None and blob_dir.exists():
+        while (keeper.best is not None or keeper.waiting) and blob_dir.exists():
             self.offer(keeper, blob_dir)
             self._wait(keeper)
         if self._wanted:
@@ -139,9 +140,9 @@ class CheckpointWriter:
                 "if the kernel dies, this run is lost. `--checkpoint-every 10min` keeps them all the same."
             )
 
-    def _is_time(self, keeper: SnapshotKeeper, snapshot: Whole) -> bool:
-        if isinstance(self._every, int):
-            return snapshot.step % self._every == 0
+    def _is_time(self, keeper: SnapshotKeeper) -> bool:
+        if isinstance(self._every, int):  # those are due of themselves
+            return False
         if self._next is None and keeper.training_since is not None:
             self._next = keeper.training_since + (self._every or FIRST).total_seconds()
         return self._next is not None and time.monotonic() >= self._next

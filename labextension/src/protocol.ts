@@ -197,8 +197,9 @@ export interface IScalars {
  * It took `seconds` of the rank's time, in its step and of the processor beside
  * it; `keys` are the buffers that it refers to. The snapshot counts when all
  * ranks have written theirs at one step and place; an empty `place` says that
- * it could not be written. `best` is the metric of `--best` where it has never
- * been better: then nobody had to ask for the snapshot.
+ * it could not be written. Nobody has to ask for it where `best` is the metric
+ * of `--best`, which has never been better, or `at_multiple` says that it is
+ * the first after a multiple of the steps of `--checkpoint-every`.
  */
 export interface ISnapshotTaken {
   type: 'snapshot_taken';
@@ -209,6 +210,7 @@ export interface ISnapshotTaken {
   seconds: number;
   keys: string[];
   best: number | null;
+  at_multiple: boolean;
 }
 
 /**

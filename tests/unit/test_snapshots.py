@@ -22,7 +22,7 @@ from jupyter_dtrain.engine.observing.observe import Observer
 from jupyter_dtrain.engine.rank_state import RankState
 from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.resuming.positions import FramePosition, Position
-from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs
+from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs, unasked_number
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
 from jupyter_dtrain.engine.telling.shown import Shown
 from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
@@ -70,15 +70,16 @@ class Training:
 class Rank:
     """One rank, whose cell holds a large tensor and a small one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, every: int | None = None) -> None:
         self.folder = folder
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self.large, self.small, self.items = torch.zeros(SMALLEST), torch.zeros(3), [1]
         self.namespace: dict[str, Any] = {}
         self.home = Home(self.namespace, [])
         self.namespace |= {"large": self.large, "small": self.small, "items": self.items}
         self.control = Control(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
         self.emitter, self.observer = Emitter(), Observer(0)
+        self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         state = RankState(
             rank=0,
             home=self.home,
@@ -98,6 +99,7 @@ class Rank:
             observer=self.observer,
             emitter=self.emitter,  # type: ignore[arg-type]
             notes=Notes(self.emitter.emit, rank=0),
+            every=every,
         )
 
     def come_to_boundary(self, number: int) -> None:
@@ -115,6 +117,11 @@ class Rank:
         head = unpacker.load()
         assert not head.others
         return {name: unpacker.load() for name in head.names}
+
+    def walk(self, steps: int) -> None:
+        for _ in range(steps):
+            self.observer.on_optimizer_step(self.optimizer)
+            self.snapshots.at_boundary()
 
 
 @pytest.fixture
@@ -262,3 +269,39 @@ def test_memory_is_there_before_the_first_one(rank, monkeypatch):
         rank.come_to_boundary(1)
     assert ready == [bytes_of_state([model])]
     assert rank.emitter.taken()[0].place
+
+
+def told_at_multiples(rank):
+    return [(taken.number, taken.step) for taken in rank.emitter.taken() if taken.at_multiple]
+
+
+def test_multiples_of_steps_have_one_that_nobody_has_asked_for(tmp_path):
+    rank = Rank(tmp_path / "snapshots", every=10)
+    with rank.snapshots.finished():
+        rank.walk(19)
+        rank.control.command("snapshot", number=1)
+        rank.walk(6)
+    assert told_at_multiples(rank) == [(unasked_number(0, 2), 10), (1, 20)], "one that was asked for as well is not taken twice"
+
+
+def test_a_place_where_nothing_can_be_resumed_is_passed_before_one_is_taken(tmp_path, monkeypatch):
+    rank = Rank(tmp_path / "snapshots", every=10)
+    with rank.snapshots.finished():
+        rank.walk(9)
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "in_step", True)
+            rank.walk(3)
+        rank.walk(10)
+    assert [step for _, step in told_at_multiples(rank)] == [13, 20]
+
+
+def test_what_goes_on_from_a_multiple_takes_the_next(tmp_path, monkeypatch):
+    rank, later = Rank(tmp_path / "snapshots", every=10), Rank(tmp_path / "snapshots", every=10)
+    monkeypatch.setattr(RankState, "put_in_place", lambda *_, **__: later.observer.set_state(rank.observer.state()))
+    with rank.snapshots.finished():
+        rank.walk(10)
+    ((number, _),) = told_at_multiples(rank)
+    later.snapshots.resume(number, of_rank=0, device=torch.device("cpu"))
+    with later.snapshots.finished():
+        later.walk(15)
+    assert [step for _, step in told_at_multiples(later)] == [20]

@@ -45,12 +45,14 @@ class Run:
             on_written=lambda checkpoint: self.told.append(checkpoint.step),
         )
 
-    def snapshot(self, number: int, step: int, metric: float | None = None) -> None:
+    def snapshot(self, number: int, step: int, metric: float | None = None, at_multiple: bool = False) -> None:
         key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(b"weights %d" % step))
         snapshot_file(self.keeper.folder, number, 0).write_bytes(b"state")
         self.keeper.newest = Whole(number, 1, step, "line 3", frozenset([key]), metric)
         if metric is not None:
             self.keeper.best = self.keeper.newest
+        if at_multiple:
+            self.keeper.waiting.append(self.keeper.newest)
 
     def offer(self) -> list[int]:
         """Offer the snapshot, wait until it is written if it is, and return the steps on disk."""
@@ -86,9 +88,19 @@ def test_by_default_from_some_training_on_and_seldom(tmp_path, clock):
 def test_every_so_many_steps(tmp_path):
     run = Run(tmp_path, every=50)
     for number, step in enumerate((30, 50, 70, 100, 150), 1):
-        run.snapshot(number, step)
+        run.snapshot(number, step, at_multiple=step % 50 == 0)
         run.offer()
     assert [found.step for found in run.checkpoints.newest_first()] == [150, 100]
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_those_that_wait_for_the_disk_are_written_at_the_end(tmp_path, through):
+    run = Run(tmp_path, every=50)
+    for number, step in enumerate((50, 100, 130), 1):
+        run.snapshot(number, step, at_multiple=step < 130)
+    run.writer.finish(run.keeper, run.memory.path, through=through)
+    assert run.told == [50, 100]
+    assert run.keeper.waiting == []
 
 
 @pytest.mark.parametrize(("every", "through", "left"), [(None, True, []), (None, False, [10]), (timedelta(seconds=1), True, [10])])
@@ -157,7 +169,7 @@ def test_one_that_is_wanted_and_cannot_be_written_does_not_cost_the_others(tmp_p
         patch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
         assert run.offer() == []
     assert "There is no room for a checkpoint" in run.writer.news()[0]
-    run.snapshot(2, 20)
+    run.snapshot(2, 20, at_multiple=True)
     assert run.offer() == [20]
     assert run.said == []
 
@@ -170,15 +182,15 @@ def test_a_disk_that_has_room_again_gets_the_next(tmp_path, clock, monkeypatch, 
         patch.setattr(shutil, "disk_usage", lambda _: Usage(100, 100, 0))
         for number, step in enumerate([10, 20], 1):
             clock.now += 61
-            run.snapshot(number, step)
+            run.snapshot(number, step, at_multiple=every == 10)
             assert run.offer() == []
     assert len(run.said) == 1, "once"
     assert "There is no room for" in run.said[0]
     clock.now += 61
-    run.snapshot(3, 30)
+    run.snapshot(3, 30, at_multiple=every == 10)
     assert run.offer() == [30]
     assert run.said[1:] == ["Checkpoints are written again, the first of step 30."]
-    run.snapshot(4, 40)
+    run.snapshot(4, 40, at_multiple=every == 10)
     clock.now += 61
     assert run.offer() == [40, 30]
     assert len(run.said) == 2
@@ -203,8 +215,9 @@ def test_a_folder_where_nothing_can_be_removed_costs_no_result(tmp_path, clock, 
 def test_the_best_stays_besides_the_last(tmp_path):
     run = Run(tmp_path, every=10, keep=1, best=Metric("val_loss"))
     for number, (step, loss) in enumerate([(10, 0.5), (17, 0.2), (20, None), (30, None)], 1):
-        run.snapshot(number, step, loss)
-        run.offer()
+        run.snapshot(number, step, loss, at_multiple=step % 10 == 0)
+        while run.offer() and run.keeper.waiting:
+            pass
     found = run.checkpoints.newest_first()
     assert [checkpoint.step for checkpoint in found] == [30, 17]
     assert (run.checkpoints.best(), found[1].measured) == (found[1], Measured(Metric("val_loss"), 0.2))

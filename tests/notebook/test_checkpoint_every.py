@@ -1,0 +1,88 @@
+"""``--checkpoint-every N``: a checkpoint at each multiple of N steps, however fast they are and however late the kernel hears of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disturbed import wait_long
+from tests.notebook.conftest import IMPORTS
+
+SETUP = """
+import os, time
+
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(60, 4), torch.randint(0, 2, (60,))), batch_size=6, shuffle=True)
+
+def step(x, y):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+def count(path="counted"):
+    with open(path, "ab") as file:
+        file.write(b".")
+"""
+FAST = """
+for epoch in range(4):
+    for x, y in loader:
+        step(x, y)
+"""
+UNSEEN = """
+for epoch in range(4):
+    [step(x, y) for x, y in loader]
+"""
+STOPPED = """
+for epoch in range(4):
+    for x, y in loader:
+        step(x, y)
+        count()
+        while epoch == 0 and not os.path.exists("go"):
+            time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def notebook(new_notebook):
+    notebook = new_notebook()
+    notebook.run(IMPORTS + SETUP)
+    return notebook
+
+
+def steps_on_disk(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("dtrain-runs/*/checkpoints/step-*"))
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "steps"),
+    [
+        ("--checkpoint-every 5 --keep 9", FAST, [5, 10, 15, 20, 25, 30, 35, 40]),
+        ("--checkpoint-every 5", FAST, [35, 40]),
+        ("--checkpoint-every 15 --keep 9", FAST, [15, 30]),
+        # The loop of a comprehension is none that a run goes on in: they are taken behind it.
+        ("--checkpoint-every 7 --keep 9", UNSEEN, [10, 20, 30, 40]),
+    ],
+)
+def test_each_multiple_has_one(notebook, line, cell, steps):
+    notebook.run(f"%%distribute --engines 2 --device cpu {line}{cell}")
+    assert steps_on_disk(notebook.folder) == steps
+
+
+def test_a_kernel_that_hears_of_all_of_them_at_once(notebook):
+    kernel = notebook.process
+    cell = notebook.start(f"%%distribute --engines 2 --device cpu --checkpoint-every 5 --keep 9{STOPPED}")
+    counted = notebook.folder / "counted"
+    number = lambda: counted.stat().st_size if counted.exists() else 0  # noqa: E731
+    notebook.wait(lambda: number() or not cell.running, "the first step", cell)
+    kernel.suspend()
+    try:
+        (notebook.folder / "go").touch()
+        wait_long(lambda: number() >= 40, "the last step")
+    finally:
+        kernel.resume()
+    notebook.finish(cell)
+    assert cell.ok
+    assert steps_on_disk(notebook.folder) == [5, 10, 15, 20, 25, 30, 35, 40]
