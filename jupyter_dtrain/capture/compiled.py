@@ -26,7 +26,7 @@ def _settings(context: Any) -> tuple[Any, bool, bool | None]:
     backend = context.callback
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
-    return backend, getattr(context, "fullgraph", False), context._dynamic  # before PyTorch 2.9 it does not tell
+    return backend, context.fullgraph, context._dynamic
 
 
 def _context(backend: Any, fullgraph: bool, dynamic: bool | None) -> Any:

@@ -28,11 +28,10 @@ def reduced_operator(obj: Any) -> Any:
         "functions": {name: getattr(obj, name) for name in _FUNCTIONS},
         "kernels": {device: _kernel(function) for device, function in obj._backend_fns.items()},
         "vmap": obj._vmap_fn,
-        "autocast": dict(getattr(obj, "_autocast_dtype", {})),  # since PyTorch 2.7
+        "autocast": dict(obj._autocast_dtype),
         "dispatch": dict(getattr(obj, "_torch_dispatch_fns", {})),
     }
-    tags = tuple(getattr(obj, "_tags", ()))  # since PyTorch 2.8
-    return _defined, (type(obj), obj._namespace, obj._name, obj._schema, tuple(map(str, tags))), state, None, None, _register
+    return _defined, (type(obj), obj._namespace, obj._name, obj._schema, tuple(map(str, obj._tags))), state, None, None, _register
 
 
 def _kernel(function: Any) -> Any:
