@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class CheckpointWriter:
         self._say, self._on_written = say, on_written
         self._thread: threading.Thread | None = None
         self._last: Whole | None = None
+        self._step_of_best: int | None = None  # that was written last
         self._next: float | None = None
         self._refused = False  # the last one that was due
         self._wrote_task = False
@@ -155,15 +157,7 @@ class CheckpointWriter:
             if not self._wrote_task:
                 self._folder.write_task(pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
                 self._wrote_task = True
-            written = self._folder.write(
-                keeper.files(snapshot),
-                keeper.blobs(snapshot),
-                snapshot.keys,
-                step=snapshot.step,
-                place=snapshot.place,
-                pinned=wanted,
-                measured=Measured(self._best, snapshot.metric) if self._best is not None and snapshot.metric is not None else None,
-            )
+            written = self._written(keeper, snapshot, pinned=wanted)
             self._folder.keep(self._keep)
         except (CheckpointError, StoreError, OSError) as error:
             if wanted:
@@ -182,6 +176,20 @@ class CheckpointWriter:
             self._say(f"Checkpoints are written again, the first of step {written.step}.")
         self._plan_next(began)
         self._on_written(written)
+
+    def _written(self, keeper: SnapshotKeeper, snapshot: Whole, *, pinned: bool) -> Checkpoint:
+        """Return the checkpoint of a snapshot: that of the best, if it is of the same step, as there is one of each."""
+        if snapshot.metric is None and snapshot.step == self._step_of_best:
+            with suppress(CheckpointError):  # it is gone, as a better one has come
+                if pinned:
+                    self._folder.pin(snapshot.step, True)
+                return self._folder.at(snapshot.step)
+        measured = Measured(self._best, snapshot.metric) if self._best is not None and snapshot.metric is not None else None
+        files, blobs, step = keeper.files(snapshot), keeper.blobs(snapshot), snapshot.step
+        written = self._folder.write(files, blobs, snapshot.keys, step=step, place=snapshot.place, pinned=pinned, measured=measured)
+        if measured is not None:
+            self._step_of_best = step
+        return written
 
     def _plan_next(self, began: float) -> None:
         """Know when the next one is due after one that has `began` then, and is written or not."""

@@ -223,6 +223,24 @@ def test_the_best_stays_besides_the_last(tmp_path):
     assert (run.checkpoints.best(), found[1].measured) == (found[1], Measured(Metric("val_loss"), 0.2))
 
 
+def test_the_best_of_a_step_is_that_of_its_multiple_too_and_of_one_that_is_wanted(tmp_path):
+    best = Metric("accuracy", "max")
+    run = Run(tmp_path, every=10, best=best)
+    run.snapshot(1, 10, 0.5)
+    assert run.offer() == [10]
+    run.snapshot(2, 10, at_multiple=True)
+    assert run.offer() == [10]
+    assert [(found.measured, found.pinned) for found in run.checkpoints.newest_first()] == [(Measured(best, 0.5), False)]
+    run.writer.want(run.keeper)
+    run.snapshot(3, 10)
+    assert run.offer() == [10]
+    assert [(found.measured, found.pinned) for found in run.checkpoints.newest_first()] == [(Measured(best, 0.5), True)]
+    run.checkpoints.delete(10)
+    run.snapshot(4, 10, at_multiple=True)
+    assert run.offer() == [10]
+    assert [found.measured for found in run.checkpoints.newest_first()] == [None]
+
+
 def test_the_best_that_comes_last_is_written_at_the_end_and_all_that_stays(tmp_path):
     run = Run(tmp_path, best=Metric("accuracy", "max"))
     run.snapshot(1, 10, 0.5)
