@@ -108,7 +108,7 @@ class Snapshots:
         self._control, self._observer, self._emitter, self._notes = control, observer, emitter, notes
         self._every = every
         self._multiples = 0  # of these steps that are behind the run
-        self._num_best = self._num_regular = 0  # snapshots because of the metric, and of the steps
+        self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
         self._staging = Staging()
         self._beside: threading.Thread | None = None  # writes, or makes memory ready
@@ -172,9 +172,8 @@ class Snapshots:
             self._control.snapshot_done(number)
         if at_multiple:
             self._note_multiples()
-            self._num_regular += 1
         if number is not None or at_multiple:
-            number = unasked_number(self._generation, 2 * self._num_regular) if number is None else number
+            number = unasked_number(self._generation, 2 * self._multiples) if number is None else number
             self._take_here(number, position, at_multiple=at_multiple)
         if best is not None:
             self._look_at(best, position)

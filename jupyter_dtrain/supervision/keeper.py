@@ -40,7 +40,7 @@ class SnapshotKeeper:
     folder : Path
         Where the ranks write them.
     world_size : int
-    keep : int, optional
+    keep : int
         How many wait for the disk at most: as many as stay there.
     newest : Whole, optional
         One that is there.
@@ -64,7 +64,7 @@ class SnapshotKeeper:
         folder: Path,
         world_size: int,
         *,
-        keep: int = 2,
+        keep: int,
         newest: Whole | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

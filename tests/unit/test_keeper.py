@@ -60,7 +60,7 @@ def clock():
 
 @pytest.fixture
 def keeper(tmp_path, clock):
-    return SnapshotKeeper(tmp_path / "snapshots", 2, clock=clock)
+    return SnapshotKeeper(tmp_path / "snapshots", 2, keep=2, clock=clock)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class Run:
         self.memory = BlobFolder(folder / "memory")
         self.folder = folder / "run"
         self.folder.mkdir()
-        self.keeper = SnapshotKeeper(folder / "snapshots", 1)
+        self.keeper = SnapshotKeeper(folder / "snapshots", 1, keep=keep)
         self.keeper.folder.mkdir()
         self.said: list[str] = []
         data = self.memory.put(memoryview(b"data" * 1000))
