@@ -111,6 +111,10 @@ class Control:
         for number in asked:
             self.refuse(number)
 
+    def let_go(self) -> None:
+        """Hold nothing of the cell any more, of which only answers to others are left."""
+        self._pausing, self.on_speeds, self.on_return = lambda _: nullcontext(), lambda _: None, lambda: None
+
     def boundary(self, finished: int, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one, and waits through a pause.
 

@@ -93,6 +93,10 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
             control.command(name, **options)
 
     commands_to(command)
-    with contextlib.closing(reports.emitter), left_afterwards():
-        reports.emitter.start()
-        return CellRun(task, device, control=control, reports=reports, rescue=rescue).outcome(interrupts)
+    try:
+        with contextlib.closing(reports.emitter), left_afterwards():
+            reports.emitter.start()
+            return CellRun(task, device, control=control, reports=reports, rescue=rescue).outcome(interrupts)
+    finally:
+        control.let_go()
+        commands_to(control.command)  # for whose answers others may wait; all else would keep the cell's values until the next cell
