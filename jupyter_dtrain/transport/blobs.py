@@ -81,7 +81,7 @@ class BlobFolder:
         Whether :meth:`put_all` does everything in the calling thread, and not in several to be done sooner.
     watched : bool
         Whether buffers with names of their own are watched for writes, so that those without are not looked at again. What was stored
-        of one that has changed goes at once, as nothing finds it again; elsewhere it may be named in what was packed before.
+        of one that has changed is written over, as nothing finds it again; elsewhere it may be named in what was packed before.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class BlobFolder:
     ) -> None:
         self.path, self._before, self._hashed, self._in_place, self._watched = path, before, hashed, in_place, watched
         self._own: dict[Range, _Own] = {}
+        self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
@@ -156,12 +157,19 @@ class BlobFolder:
                 self._own[place] = _Own(own.name, watches.get(place, own.watch))
                 continue
             num_changes = own.num_changes + 1 if own is not None else 0
-            if own is not None and self._watched:
-                self.discard([own.name])  # before the new one is written: its memory is given at once where it has just been used
             self._own[place] = _Own(f"{OWN}{uuid.uuid4().hex}-{place[1]:x}", watches[place], num_changes)
+            if own is not None and self._watched:
+                self._outdate(own.name, by=self._own[place].name)
             if num_changes >= CHANGING:
                 watches[place].end()
         return {place: self._own[place].name for place in places}
+
+    def _outdate(self, name: str, *, by: str) -> None:
+        """Have what is stored under `name` written over by what comes under another; what is on the disk goes."""
+        if (self.path / name).is_symlink():
+            self.discard([name])
+        else:
+            self._outdated[by] = name
 
     def _holds(self, key: str, buffer: memoryview, mapped: Any) -> bool:
         """Return whether `buffer` is what is stored under `key`, byte by byte."""
@@ -238,7 +246,8 @@ class BlobFolder:
                 pass
             else:
                 return
-        write_whole(target, buffer, durable=durable, on_written=on_written)
+        outdated = self._outdated.pop(key, None)
+        write_whole(target, buffer, durable=durable, on_written=on_written, over=None if outdated is None else self.path / outdated)
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that are not stored."""

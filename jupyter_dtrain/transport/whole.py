@@ -10,20 +10,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .reuse import open_unused
+
 BLOCK = 1 << 25  # bytes that are written at a time
 UNFINISHED = ".part-"  # begins the names of what is being written
 
 
-def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
+def write_whole(
+    path: Path,
+    data: bytes | memoryview,
+    *,
+    durable: bool = False,
+    on_written: Callable[[int], None] = lambda _: None,
+    over: Path | None = None,
+) -> None:
     """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine.
 
-    `on_written` is given the number of bytes of each block that was written.
+    Parameters
+    ----------
+    on_written : callable
+        Given the number of bytes of each block that was written.
+    over : Path, optional
+        A file in the same folder that is not needed any more; its memory is used if nobody has it.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    handle, name = _unfinished(path.parent, over)
     try:
         with os.fdopen(handle, "wb") as file:
             for start in range(0, memoryview(data).nbytes, BLOCK):
                 on_written(file.write(memoryview(data).cast("B")[start : start + BLOCK]))
+            file.truncate()
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -31,6 +46,21 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False, 
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _unfinished(folder: Path, over: Path | None) -> tuple[int, str]:
+    """Return a descriptor and the name of a file to write into: `over`, or a new one if somebody has that."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=UNFINISHED)
+    with suppress(FileNotFoundError):
+        if over is not None:
+            over.replace(name)
+            os.close(handle)
+            unused = open_unused(Path(name))
+            if unused is not None:
+                return unused, name
+            Path(name).unlink()
+            return tempfile.mkstemp(dir=folder, prefix=UNFINISHED)
+    return handle, name
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -344,6 +348,84 @@ def test_what_was_stored_of_a_buffer_that_has_changed_takes_no_room(tmp_path):
         engines.put_all([data.data])
     assert [path.name for path in watched.path.iterdir()] == [key]
     assert len(list(engines.path.iterdir())) == 3, "what an engine has packed for its rescue may name them"
+
+
+@pytest.fixture
+def in_memory(tmp_path):
+    """A watched folder in shared memory."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield BlobFolder(Path(folder) / "blobs", hashed=1 << 16, watched=True)
+
+
+def test_what_has_changed_is_written_over_what_was_stored_before(in_memory):
+    data = np.zeros(100_000)
+    files = set()
+    for number in range(3):
+        data[5] = number
+        (key,) = in_memory.put_all([data.data])
+        files.add((in_memory.path / key).stat().st_ino)
+        assert names(in_memory) == {key}
+        assert (in_memory.path / key).read_bytes() == data.tobytes()
+    assert len(files) == 1
+
+
+ELSEWHERE = """\
+import sys
+from pathlib import Path
+from jupyter_dtrain.transport.blobs import BlobFolder
+buffer = BlobFolder(Path(sys.argv[1])).open(sys.argv[2])
+print(flush=True)
+sys.stdin.read()
+print(bytes(buffer).hex())
+"""
+
+
+def test_nobody_who_has_what_was_stored_before_sees_it_change(in_memory):
+    data = np.zeros(10_000)
+    (first,) = in_memory.put_all([data.data])
+    other = subprocess.Popen(
+        [sys.executable, "-c", ELSEWHERE, in_memory.path, first], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    other.stdout.readline()  # it has it mapped
+    data += 1
+    (second,) = in_memory.put_all([data.data])
+    assert bytes.fromhex(other.communicate()[0]) == bytes(data.nbytes)
+    here = in_memory.open(second)
+    data += 1
+    (third,) = in_memory.put_all([data.data])
+    assert np.array_equal(np.frombuffer(here, data.dtype), np.ones(10_000))
+    linked = in_memory.path.parent / "linked"
+    os.link(in_memory.path / third, linked)
+    data += 1
+    (fourth,) = in_memory.put_all([data.data])
+    assert np.array_equal(np.fromfile(linked, data.dtype), np.full(10_000, 2.0))
+    assert names(in_memory) == {fourth}
+
+
+def test_where_nothing_is_known_of_others_what_has_changed_is_written_anew(in_memory, monkeypatch):
+    monkeypatch.setattr(fcntl, "F_SETLEASE", -1)  # which no system knows
+    data = np.zeros(10_000)
+    (first,) = in_memory.put_all([data.data])
+    file = (in_memory.path / first).stat().st_ino
+    data += 1
+    (second,) = in_memory.put_all([data.data])
+    assert (in_memory.path / second).stat().st_ino != file
+    assert names(in_memory) == {second}
+
+
+def test_what_has_changed_takes_no_room_on_the_disk_either(tmp_path):
+    blobs = BlobFolder(tmp_path / "blobs", hashed=1 << 16, watched=True)
+    (tmp_path / "disk").mkdir()
+    (blobs.path / OVERFLOW).symlink_to(tmp_path / "disk")
+    data = np.zeros(10_000)
+    (first,) = blobs.put_all([data.data])
+    (blobs.path / first).rename(tmp_path / "disk" / first)
+    (blobs.path / first).symlink_to(tmp_path / "disk" / first)
+    data += 1
+    (second,) = blobs.put_all([data.data])
+    assert names(blobs) == {second, OVERFLOW}
+    assert not [*(tmp_path / "disk").iterdir()]
 
 
 def test_two_folders_that_watch_one_array_each_know_what_they_hold(tmp_path):
