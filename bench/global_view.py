@@ -28,6 +28,7 @@ from jupyter_dtrain.engine.observing.notes import Notes
 from jupyter_dtrain.engine.observing.observe import Observer
 from jupyter_dtrain.engine.ranks.collectives import reducer_group
 from jupyter_dtrain.engine.ranks.process_group import LOOPBACK, ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.ranks.talk import Talk
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 from jupyter_dtrain.engine.view.placements import Shard, place
@@ -190,7 +191,7 @@ def _training(rank: int, world_size: int, model: nn.Module | None) -> Training:
         world_size=world_size,
         objects=[] if model is None else [model],
         conventions=Conventions(),
-        control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5)),  # type: ignore[attr-defined]
+        control=Control(Talk(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(rank, torch.device("cpu")),
         notes=Notes(lambda _: None, rank=rank),

@@ -30,6 +30,7 @@ from .observing.extent import ExtentMeter
 from .program import Program
 from .rank_state import RankState
 from .ranks.process_group import near
+from .ranks.talk import Talk
 from .reports import Reports
 from .rescue import Rescue
 from .results import Home
@@ -58,15 +59,16 @@ class CellRun:
     task : Task
     device : torch.device
         The rank's.
+    talk : Talk
     control : Control
     reports : Reports
     rescue : Rescue
         Stands by while the cell runs.
     """
 
-    def __init__(self, task: Task, device: torch.device, *, control: Control, reports: Reports, rescue: Rescue) -> None:
+    def __init__(self, task: Task, device: torch.device, *, talk: Talk, control: Control, reports: Reports, rescue: Rescue) -> None:
         self._task, self._device = task, device
-        self._control, self._reports, self._rescue = control, reports, rescue
+        self._talk, self._control, self._reports, self._rescue = talk, control, reports, rescue
         self._blobs = BlobFolder(task.blob_folder, hashed=HASHED)
         task.surroundings.of_rank(task.rank).set()
         self._surroundings = Surroundings.now()
@@ -152,6 +154,7 @@ class CellRun:
             state,
             rank=task.rank,
             generation=task.generation,
+            talk=self._talk,
             control=self._control,
             observer=reports.observer,
             emitter=reports.emitter,
@@ -256,7 +259,7 @@ class CellRun:
         )
 
     def _tracking_store(self) -> TrackingStore:
-        return TrackingStore(self._control, rank=self._task.rank, is_jumping=lambda: self._loops.is_jumping)
+        return TrackingStore(self._talk, rank=self._task.rank, is_jumping=lambda: self._loops.is_jumping)
 
     def _run_code(self) -> tuple[Any, bool]:
         """Run the cell's code; return the value of its last line, and whether it was stopped."""
@@ -274,7 +277,7 @@ class CellRun:
     def _failed_alike(self, failure: Failure) -> bool:
         if failure.secondary or failure.memory or not isinstance(self._training, Training) or self._task.world_size == 1:
             return False
-        return all_failed_alike(failure, self._control, step=self._reports.observer.step)
+        return all_failed_alike(failure, self._talk, step=self._reports.observer.step)
 
     def _settled(self, value: Any) -> Any:
         """Return the cell's value as a whole, after the same has been done to its names and to what it changed. A collective."""

@@ -13,15 +13,12 @@ every rank takes its part of the same division.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 
-from torch.distributed import DistStoreError, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
+from .ranks.talk import Talk
 
 _NEVER = 2**62  # a step that no run reaches
-_SLICE = timedelta(milliseconds=100)  # of a wait, after which an interrupt gets its turn
 
 
 class StopRun(BaseException):
@@ -33,11 +30,8 @@ class Control:
 
     Parameters
     ----------
-    store : torch.distributed.Store
-        Shared by the ranks of the run.
-    rank, world_size : int
-    timeout : timedelta
-        How long the ranks wait for each other to agree.
+    talk : Talk
+        By which the ranks agree.
     pausing : callable
         Returns a context manager that the rank is in while it waits in the pause of this number.
 
@@ -49,19 +43,8 @@ class Control:
         Called just before :class:`StopRun` is raised where the run comes again, from a checkpoint.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        rank: int,
-        world_size: int,
-        timeout: timedelta,
-        pausing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
-    ) -> None:
-        self._store = store
-        self._rank, self._world_size = rank, world_size
-        self._timeout = timeout
-        self._pausing = pausing
+    def __init__(self, talk: Talk, *, pausing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
+        self._talk, self._pausing = talk, pausing
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._committed = 0  # the step in progress, or the next one if none is
@@ -97,7 +80,7 @@ class Control:
     def _ask(self, command: str) -> None:
         if command not in self._targets:
             self._targets[command] = None
-            self._store.set(f"{command}/{self._rank}", str(self._committed))
+            self._talk.tell(command, str(self._committed))
 
     def close(self) -> None:
         """Say that this rank goes no further: no other waits for what it is committed to, or for its word of a snapshot.
@@ -181,55 +164,18 @@ class Control:
 
     def all_take(self, number: int, state: str) -> bool:
         """Return whether all ranks take snapshot `number` here, each in the same `state`; waits for their words."""
-        return self.all_say(f"state/{number}", state)
+        return self._talk.all_say(f"state/{number}", state)
 
     def refuse(self, number: int) -> None:
         """Say that this rank does not take snapshot `number`, for whose word the others wait."""
-        self.tell(f"state/{number}", "")
-
-    def all_say(self, topic: str, text: str) -> bool:
-        """Return whether all ranks say the same on `topic`; waits for them. No collective: the ranks may be at different places."""
-        self.tell(topic, text)
-        keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
-        self._wait(keys)
-        return all(self._store.get(key).decode() == text for key in keys)
-
-    def all_here(self, topic: str, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Return whether all ranks call this within `limit` and before `unless` is true, the same answer on all that do."""
-        self.tell(topic, "")
-        end = time.monotonic() + limit.total_seconds()
-        keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
-        there = self._wait(keys, unless=lambda: time.monotonic() > end or unless())
-        # Who comes first decides: another may come just when this one gives up.
-        return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
-
-    def tell(self, topic: str, text: str | bytes) -> None:
-        """Say something on `topic`, without waiting for the others."""
-        self._store.set(f"{topic}/{self._rank}", text)  # type: ignore[arg-type]  # it takes bytes as well
-
-    def hear(self, topic: str) -> bytes:
-        """Return what rank 0 says on `topic`; waits for it."""
-        self._wait([f"{topic}/0"])
-        return self._store.get(f"{topic}/0")
+        self._talk.tell(f"state/{number}", "")
 
     def _agree(self, command: str) -> int:
         """Return the step at which all ranks act; waits until all of them have the command, or it is one to pause that is over."""
         found = self._targets[command]
         if found is None:
-            keys = [f"{command}/{rank}" for rank in range(self._world_size)]
-            if not self._wait(keys, unless=lambda: command.startswith("pause/") and command != self._order()):
+            words = self._talk.words(command, unless=lambda: command.startswith("pause/") and command != self._order())
+            if words is None:
                 return _NEVER
-            found = self._targets[command] = max(int(self._store.get(key)) for key in keys)
+            found = self._targets[command] = max(map(int, words))
         return found
-
-    def _wait(self, keys: list[str], unless: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until all `keys` are there, or `unless` is true; return whether they are."""
-        end = time.monotonic() + self._timeout.total_seconds()
-        while not unless():
-            try:
-                self._store.wait(keys, _SLICE)
-                return True
-            except DistStoreError:
-                if time.monotonic() > end:
-                    raise
-        return False

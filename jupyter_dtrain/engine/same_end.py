@@ -11,13 +11,13 @@ import hashlib
 from datetime import timedelta
 
 from .cell import Failure
-from .control import Control
 from .ranks.process_group import near
+from .ranks.talk import Talk
 
 _LIMIT = timedelta(seconds=2)  # for ranks that neither fail nor come to an exchange
 
 
-def all_failed_alike(failure: Failure, control: Control, *, step: int) -> bool:
+def all_failed_alike(failure: Failure, talk: Talk, *, step: int) -> bool:
     """Return whether every rank calls this, with the same kind of error in the same lines, at the same step, after the same exchanges.
 
     The message is not compared: it may tell of a rank's part of the batch. Ranks without shared memory cannot see that another waits for
@@ -27,4 +27,4 @@ def all_failed_alike(failure: Failure, control: Control, *, step: int) -> bool:
     if shared is None:
         return False
     place = repr((failure.name, [(frame.filename, frame.line) for frame in failure.frames], step, shared.number))
-    return control.all_here(f"failed/{hashlib.sha256(place.encode()).hexdigest()}", _LIMIT, unless=shared.is_awaited)
+    return talk.all_here(f"failed/{hashlib.sha256(place.encode()).hexdigest()}", _LIMIT, unless=shared.is_awaited)

@@ -37,6 +37,7 @@ from .observing.best import Best
 from .observing.notes import Notes
 from .observing.observe import Observer
 from .rank_state import RankState, Snapshot
+from .ranks.talk import Talk
 from .resuming.positions import Position
 from .staging import Staging
 from .telling.emit import Emitter
@@ -81,6 +82,7 @@ class Snapshots:
     rank : int
     generation : int
         Of the ranks, from 0.
+    talk : Talk
     control : Control
     observer : Observer
         Knows the step, and whether a metric is better than ever.
@@ -98,6 +100,7 @@ class Snapshots:
         *,
         rank: int,
         generation: int,
+        talk: Talk,
         control: Control,
         observer: Observer,
         emitter: Emitter,
@@ -105,7 +108,7 @@ class Snapshots:
         every: int | None = None,
     ) -> None:
         self._folder, self._state, self._rank, self._generation = folder, state, rank, generation
-        self._control, self._observer, self._emitter, self._notes = control, observer, emitter, notes
+        self._talk, self._control, self._observer, self._emitter, self._notes = talk, control, observer, emitter, notes
         self._every = every
         self._multiples = 0  # of these steps that are behind the run
         self._num_best = 0  # snapshots because of the metric
@@ -191,7 +194,7 @@ class Snapshots:
         best.is_new = False
         self._num_best += 1
         number = unasked_number(self._generation, 2 * self._num_best - 1)
-        if self._control.all_here(f"best/{self._num_best}", MEETING):
+        if self._talk.all_here(f"best/{self._num_best}", MEETING):
             self._take_here(number, position, best=best.value)
         else:
             best.give_up()

@@ -22,6 +22,7 @@ from .control import Control
 from .idle import Idle
 from .program import Program
 from .ranks.process_group import ProcessGroup, Rendezvous
+from .ranks.talk import Talk
 from .reports import Reports
 from .rescue import Rescue, leave_outcome, rescue_file
 from .task import Outcome, Task
@@ -73,7 +74,8 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         store, rank, world_size = HashStore(), 0, 1
     reports = Reports(task, device)
     reports.started(world_size=world_size)
-    control = Control(store, rank=rank, world_size=world_size, timeout=task.timeout, pausing=reports.pausing)
+    talk = Talk(store, rank=rank, world_size=world_size, timeout=task.timeout)
+    control = Control(talk, pausing=reports.pausing)
     if task.pause:
         control.command("pause", number=task.pause)
     rescue = Rescue(
@@ -96,7 +98,7 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
     try:
         with contextlib.closing(reports.emitter), left_afterwards():
             reports.emitter.start()
-            return CellRun(task, device, control=control, reports=reports, rescue=rescue).outcome(interrupts)
+            return CellRun(task, device, talk=talk, control=control, reports=reports, rescue=rescue).outcome(interrupts)
     finally:
         control.let_go()
         commands_to(control.command)  # for whose answers others may wait; all else would keep the cell's values until the next cell

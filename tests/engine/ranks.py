@@ -31,6 +31,7 @@ from jupyter_dtrain.engine.conventions import Conventions
 from jupyter_dtrain.engine.observing.notes import Notes
 from jupyter_dtrain.engine.observing.observe import Observer
 from jupyter_dtrain.engine.ranks.process_group import ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.ranks.talk import Talk
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
 
@@ -176,7 +177,7 @@ class Run:
             world_size=self.world_size,
             objects=objects,
             conventions=Conventions(**options),
-            control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT)),  # type: ignore[attr-defined]
+            control=Control(Talk(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT))),  # type: ignore[attr-defined]
             observer=Observer(self.rank),
             timing=self.timing,
             notes=Notes(lambda message: self.notes.append(getattr(message, "text", "")), rank=0),

@@ -16,6 +16,7 @@ from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.conventions import Conventions
 from jupyter_dtrain.engine.observing.notes import Notes
 from jupyter_dtrain.engine.observing.observe import Observer
+from jupyter_dtrain.engine.ranks.talk import Talk
 from jupyter_dtrain.engine.resuming.loops import Loops
 from jupyter_dtrain.engine.timing import Timing
 from jupyter_dtrain.engine.training import Training
@@ -101,7 +102,7 @@ def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size:
         world_size=world_size,
         objects=models_in(namespace),
         conventions=Conventions(global_draws=True),
-        control=Control(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)),  # type: ignore[attr-defined]
+        control=Control(Talk(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60))),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(0, torch.device("cpu")),
         notes=Notes(lambda _: None, rank=0),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from jupyter_dtrain.engine.control import Control, StopRun
+from jupyter_dtrain.engine.ranks.talk import Talk
 
 LIMIT = timedelta(seconds=20)
 
@@ -45,7 +46,7 @@ class Rank:
     """A rank in the middle of its run, moved on one action at a time: begin a step, or finish the one it is in."""
 
     def __init__(self, ledger: Ledger, rank: int, world_size: int, last: int) -> None:
-        self.control = Control(ledger, rank=rank, world_size=world_size, timeout=LIMIT)  # type: ignore[arg-type]
+        self.control = Control(Talk(ledger, rank=rank, world_size=world_size, timeout=LIMIT))  # type: ignore[arg-type]
         self.finished = 0
         self.in_step = False
         self.ended: str | None = None
@@ -115,7 +116,7 @@ def test_without_a_command_every_step_is_run(order, last):
 
 
 def test_other_commands_and_repeated_ones_change_nothing():
-    control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
+    control = Control(Talk(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     control.command("louder")
     control.boundary(0)
     control.boundary(1)
@@ -131,7 +132,7 @@ def test_other_commands_and_repeated_ones_change_nothing():
     ("commands", "returns"), [(["return"], True), (["stop"], False), (["stop", "return"], False), (["return", "stop"], False)]
 )
 def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, returns):
-    control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
+    control = Control(Talk(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     told: list[str] = []
     control.on_return = lambda: told.append("returns")
     for command in commands:
@@ -142,7 +143,7 @@ def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, retur
 
 
 def test_a_step_in_progress_is_finished():
-    control = Control(HashStore(), rank=0, world_size=1, timeout=LIMIT)
+    control = Control(Talk(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     control.boundary(0)  # step 1 begins
     control.command("stop")
     with pytest.raises(StopRun):
@@ -156,7 +157,7 @@ def test_the_cells_own_handlers_do_not_catch_a_stop():
 
 def test_waiting_for_a_rank_that_never_answers_has_a_limit():
     store = HashStore()
-    control = Control(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50))
+    control = Control(Talk(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50)))
     control.command("stop")
     with pytest.raises(RuntimeError):
         control.boundary(0)
@@ -165,7 +166,7 @@ def test_waiting_for_a_rank_that_never_answers_has_a_limit():
 def test_who_has_run_to_the_end_takes_the_others_along():
     """A cell without an exchange in its steps: one rank is through before the command reaches the other."""
     store = HashStore()
-    through, behind = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    through, behind = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     for step in range(5):
         through.boundary(step)
     through.close()
@@ -176,14 +177,6 @@ def test_who_has_run_to_the_end_takes_the_others_along():
         behind.boundary(step)
 
 
-@pytest.mark.parametrize(("words", "same"), [(("a", "a"), True), (("a", "b"), False), (("a", ""), False)])
-def test_ranks_that_say_the_same_and_those_that_do_not(words, same):
-    store = HashStore()
-    first, second = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
-    second.tell("place", words[1])
-    assert first.all_say("place", words[0]) is same
-
-
 def asked_at(control: Control, finished: int) -> int | None:
     control.boundary(finished)
     return control.snapshot_due(finished)
@@ -191,7 +184,7 @@ def asked_at(control: Control, finished: int) -> int | None:
 
 def test_a_snapshot_is_due_after_the_same_step_on_all_ranks():
     store = HashStore()
-    ahead, behind = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    ahead, behind = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     assert (asked_at(ahead, 4), asked_at(behind, 3)) == (None, None)
     for control in (ahead, behind):
         control.command("snapshot", number=1)
@@ -207,7 +200,7 @@ def test_a_snapshot_is_due_after_the_same_step_on_all_ranks():
 def test_runs_of_one_store_do_not_see_each_other():
     store = HashStore()
     for run in ("run-1", "run-2"):
-        control = Control(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT)
+        control = Control(Talk(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT))
         control.boundary(0)
         control.command("stop")
         with pytest.raises(StopRun):
@@ -220,7 +213,7 @@ def test_threads_on_a_real_store(seed):
     draw = random.Random(seed)
     world_size = draw.choice([2, 3])
     store = HashStore()
-    controls = [Control(store, rank=rank, world_size=world_size, timeout=LIMIT) for rank in range(world_size)]
+    controls = [Control(Talk(store, rank=rank, world_size=world_size, timeout=LIMIT)) for rank in range(world_size)]
     exchange = threading.Barrier(world_size)
     finished = [0] * world_size
     begun = threading.Event()
@@ -268,7 +261,7 @@ class Seat:
         self.taken: list[tuple[int, int]] = []
         self.takes, self.took = threading.Event(), threading.Event()
         self.shares: list[tuple[int, list[float]]] = []
-        self.control = Control(store, rank=rank, world_size=exchange.parties, timeout=LIMIT, pausing=self._pausing)
+        self.control = Control(Talk(store, rank=rank, world_size=exchange.parties, timeout=LIMIT), pausing=self._pausing)
         self.control.on_speeds = lambda speeds: self.shares.append((self.finished, list(speeds)))
         self._exchange = exchange
         self.thread = threading.Thread(target=self._train, daemon=True)
@@ -387,7 +380,7 @@ def test_a_pause_that_is_over_holds_up_nobody_whom_it_reaches_late(seats):
 
 def test_a_rank_that_is_through_makes_nobody_wait():
     store = HashStore()
-    through, behind = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    through, behind = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     through.close()
     for control in (through, behind):
         control.command("pause", number=1)
@@ -398,7 +391,7 @@ def test_a_rank_that_is_through_makes_nobody_wait():
 def test_who_leaves_in_a_step_is_not_waited_for_with_its_snapshot():
     """An error of one rank, in the very step behind which all were to take a snapshot."""
     store = HashStore()
-    leaving, staying = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    leaving, staying = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     for control in (leaving, staying):
         control.boundary(0)
         control.command("snapshot", number=1)
@@ -425,22 +418,9 @@ def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():
     due: list[int | None] = []
     arrived = threading.Event()
     for number in range(1, 200):  # threads take turns by chance
-        control = Control(Posted(), rank=0, world_size=1, timeout=LIMIT)  # type: ignore[arg-type]
+        control = Control(Talk(Posted(), rank=0, world_size=1, timeout=LIMIT))  # type: ignore[arg-type]
         control.boundary(finished - 1)
         arrived.clear()
         control.command("snapshot", number)
         assert arrived.wait(LIMIT.total_seconds())
         assert due.pop() == number
-
-
-def test_all_get_the_same_answer_whoever_is_late():
-    store = HashStore()
-    early, late = (Control(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
-    assert not early.all_here("first", timedelta(milliseconds=1))
-    assert not late.all_here("first", LIMIT), "the other has gone on"
-    answers: list[bool] = []
-    waiting = threading.Thread(target=lambda: answers.append(early.all_here("second", LIMIT)))
-    waiting.start()
-    assert late.all_here("second", LIMIT)
-    waiting.join()
-    assert answers == [True]

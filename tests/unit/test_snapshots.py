@@ -20,6 +20,7 @@ from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.observing.notes import Notes
 from jupyter_dtrain.engine.observing.observe import Observer
 from jupyter_dtrain.engine.rank_state import RankState
+from jupyter_dtrain.engine.ranks.talk import Talk
 from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.resuming.positions import FramePosition, Position
 from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs, unasked_number
@@ -77,7 +78,8 @@ class Rank:
         self.namespace: dict[str, Any] = {}
         self.home = Home(self.namespace, [])
         self.namespace |= {"large": self.large, "small": self.small, "items": self.items}
-        self.control = Control(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
+        talk = Talk(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
+        self.control = Control(talk)
         self.emitter, self.observer = Emitter(), Observer(0)
         self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         state = RankState(
@@ -95,6 +97,7 @@ class Rank:
             state,
             rank=0,
             generation=0,
+            talk=talk,
             control=self.control,
             observer=self.observer,
             emitter=self.emitter,  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from unittest import mock
 
 from ...capture.imports import imported_for
 from ...capture.mlflow_runs import FLUENT, stack_of
-from ..control import Control
+from ..ranks.talk import Talk
 from ..whose import users_line
 
 _OF_CLIENT = ("log_artifact", "log_artifacts", "_log_artifact_async", "set_terminated")
@@ -35,15 +35,15 @@ class TrackingStore:
 
     Parameters
     ----------
-    control : Control
+    talk : Talk
         By which rank 0 tells the others.
     rank : int
     is_jumping : callable
         Whether the run is on its way to where it goes on.
     """
 
-    def __init__(self, control: Control, *, rank: int, is_jumping: Callable[[], bool]) -> None:
-        self._control, self._rank, self._is_jumping = control, rank, is_jumping
+    def __init__(self, talk: Talk, *, rank: int, is_jumping: Callable[[], bool]) -> None:
+        self._talk, self._rank, self._is_jumping = talk, rank, is_jumping
         self._thread = threading.get_ident()
         self._asked: Counter[str] = Counter()
         self._is_asking = False
@@ -128,14 +128,14 @@ class TrackingStore:
         self._asked[name] += 1
         topic = f"mlflow/{name}/{self._asked[name]}"
         if self._rank:
-            answer, error = pickle.loads(self._control.hear(topic))
+            answer, error = pickle.loads(self._talk.hear(topic))
         else:
             answer = error = None
             try:
                 answer = self._ask(ask)
             except Exception as found:
                 error = found
-            self._control.tell(topic, pickle.dumps((answer, error)))
+            self._talk.tell(topic, pickle.dumps((answer, error)))
         if error is not None:
             raise error
         return answer

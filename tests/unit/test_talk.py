@@ -1,0 +1,53 @@
+"""What ranks tell each other: whether all say the same, and whether all are there in time."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]  # not in torch's own list of exports
+
+from jupyter_dtrain.engine.ranks.talk import Talk
+
+LIMIT = timedelta(seconds=20)
+
+
+def two(timeout=LIMIT):
+    store = HashStore()
+    return (Talk(store, rank=rank, world_size=2, timeout=timeout) for rank in range(2))
+
+
+@pytest.mark.parametrize(("words", "same"), [(("a", "a"), True), (("a", "b"), False), (("a", ""), False)])
+def test_ranks_that_say_the_same_and_those_that_do_not(words, same):
+    first, second = two()
+    second.tell("place", words[1])
+    assert first.all_say("place", words[0]) is same
+
+
+def test_what_the_first_says_is_heard_by_all():
+    first, second = two()
+    first.tell("answer", b"\x80 yes")
+    assert second.hear("answer") == first.hear("answer") == b"\x80 yes"
+
+
+def test_who_is_not_answered_gives_up():
+    first, second = two(timedelta(milliseconds=50))
+    first.tell("place", "a")
+    with pytest.raises(DistStoreError):
+        first.words("place")
+    assert second.words("place", unless=lambda: True) is None
+    second.tell("place", "b")
+    assert first.words("place") == ["a", "b"]
+
+
+def test_all_get_the_same_answer_whoever_is_late():
+    early, late = two()
+    assert not early.all_here("first", timedelta(milliseconds=1))
+    assert not late.all_here("first", LIMIT), "the other has gone on"
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(early.all_here("second", LIMIT)))
+    waiting.start()
+    assert late.all_here("second", LIMIT)
+    waiting.join()
+    assert answers == [True]
