@@ -40,6 +40,14 @@ from .view.turns import Turns
 from .written.file_log import FileLog
 from .written.files import OwnFiles
 
+_NOT_SHARED_OUT = (
+    "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
+)
+_EVALUATED = (
+    "The models were in evaluation mode, in which loaders share nothing out, so each engine computed all of it. "
+    "`model.train()` before the loop, or `--split-eval`, changes that."
+)
+
 
 class Training:
     """What happens on one rank when the cell draws batches, calls models and runs backward passes.
@@ -89,6 +97,7 @@ class Training:
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
+        self._has_trained = False  # with a model in training mode
         self._apart = False  # ranks may have something that others have not
         self.shares = Shares(rank=rank, world_size=world_size)
         shared = world_size > 1
@@ -141,7 +150,7 @@ class Training:
             place=placed if self._view is not None else lambda batch, _share, _layout: batch,
             agree=Exchange.objects if shared else None,
             on_batch=self._on_batch,
-            on_whole=lambda: control.boundary(observer.step),
+            on_other=self._on_other_batch,
             on_unknown=self._say_unknown,
             on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
@@ -183,10 +192,7 @@ class Training:
             self._timing.stop()
             self._observer.finish()
             if self._gradients is not None and self._observer.step and not self._shared_out:
-                self._notes.say(
-                    "No loader shared out the data, so each engine computed all of it. "
-                    "`--split-inputs` shares out what models are called on by its rows."
-                )
+                self._notes.say(_NOT_SHARED_OUT if self._has_trained else _EVALUATED)
             if self._gradients is not None:
                 self._gradients.close()
 
@@ -281,11 +287,16 @@ class Training:
         self._shared_out |= share is not None
         self._observer.on_batch(share, batch, batches)
 
+    def _on_other_batch(self, share: Share | None) -> None:
+        self._control.boundary(self._observer.step)
+        self._shared_out |= share is not None
+
     def _on_input_shared(self) -> None:
         self._shared_out = True
 
     def _on_backward(self, root: torch.Tensor) -> None:
         self._models.graph_open = False
+        self._has_trained = self._has_trained or self._models.any_training()
         if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
             # A sum over the ranks, and what they report is averaged.
             self._observer.on_backward(part_of(root).detach() * self._world_size, 1.0 / self._world_size)

@@ -665,6 +665,21 @@ def test_evaluation_that_is_shared_out_reads_the_same(notebook, options):
     assert found.stdout == plain.stdout
 
 
+@pytest.mark.parametrize(("options", "said"), [("", "The models were in evaluation mode"), ("--split-eval", "")])
+def test_models_that_train_in_evaluation_mode(notebook, options, said):
+    """As after a cell that has evaluated them, or with statistics that are to stay."""
+    for code in (DATA, MODEL, "model.eval()"):
+        notebook.run(code)
+    notebook.run(TRAIN)
+    expected = notebook.value(STATE)
+    for code in (DATA, MODEL, "model.eval()"):
+        notebook.run(code)
+    cell = notebook.run(f"%%distribute --engines 3 {options}\n" + TRAIN)
+    assert difference(notebook.value(STATE), expected) is None
+    assert cell.stderr.startswith(said)
+    assert bool(cell.stderr) == bool(said)
+
+
 def test_batches_of_each_rank_train_as_one_process_with_a_larger_batch(notebook):
     cell = TRAIN + "    print(len(loader), loss.item())\n"
     for code in (DATA, "loader = DataLoader(dataset, batch_size=12, shuffle=True)", MODEL):

@@ -51,8 +51,8 @@ class SharedLoaders:
     on_batch : callable
         Told of every batch in training just before the cell gets it: its share (``None``: it is whole), its number from 1, and
         how many there are (``None``: not known).
-    on_whole : callable
-        Told before every batch of a loader that is not split.
+    on_other : callable
+        Told of the share of every other batch, in evaluation.
     on_unknown : callable
         Told the type in a batch that keeps a loader from being split.
     on_order : callable
@@ -77,7 +77,7 @@ class SharedLoaders:
         place: Place,
         agree: Agree | None,
         on_batch: OnBatch,
-        on_whole: Callable[[], None],
+        on_other: Callable[[Share | None], None],
         on_unknown: Callable[[str], None],
         on_order: Callable[[], None],
         streams: Streams | None,
@@ -93,7 +93,7 @@ class SharedLoaders:
         self._place = place
         self._agree = agree
         self._on_batch = on_batch
-        self._on_whole = on_whole
+        self._on_other = on_other
         self._on_unknown = on_unknown
         self._on_order = on_order
         self._streams = streams
@@ -151,7 +151,7 @@ class SharedLoaders:
             return iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws)
 
         if not cursor.split:
-            return WatchedBatches(original(loader), self._on_whole)
+            return WatchedBatches(original(loader), partial(self._on_other, None))
         whole = Source(original, loader, as_it_is)
         source = whole if loader in self._whole else self._source(original, loader, cursor)
         if source is None:
@@ -159,7 +159,7 @@ class SharedLoaders:
             source = whole
             self._whole.add(loader)
             self._on_unknown("structure of its own")
-        on_batch: OnBatch = self._on_batch if cursor.training else lambda *_: self._on_whole()
+        on_batch: OnBatch = self._on_batch if cursor.training else lambda share, *_: self._on_other(share)
         first = None if loader in self._known else self._first(original, loader, whole, cursor)
         return SplitBatches(source, _length(loader), self._place, on_batch, first)
 
