@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
+from ..limits import usable_cores
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
@@ -176,50 +176,6 @@ def torch_has_cuda() -> bool:
     except OSError:
         return False
     return re.search(r"^cuda\b[^=]*=\s*['\"]", text, re.MULTILINE) is not None
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, and a container's quota where there is one."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
-    return max(1, math.ceil(min(affinity, quota)))
-
-
-def _cgroup_quota(root: Path, membership: Path) -> float:
-    """Return the cores that the control groups of this process allow it: the least along the path, infinite without a limit."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return math.inf
-    least = math.inf
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        version_1 = "cpu" in controllers.split(",")
-        if controllers and not version_1:
-            continue
-        base = root / "cpu" if version_1 else root
-        group = base / path.lstrip("/")
-        # Inside a container the path may be the host's: then only the root is there, and the root is the container's own group.
-        for folder in (group, *group.parents):
-            if folder == base or base in folder.parents:
-                least = min(least, _quota_v1(folder) if version_1 else _quota_v2(folder))
-    return least
-
-
-def _quota_v2(folder: Path) -> float:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return math.inf
-
-
-def _quota_v1(folder: Path) -> float:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        return math.inf if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return math.inf
 
 
 @functools.cache

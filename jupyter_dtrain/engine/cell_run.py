@@ -153,6 +153,7 @@ class CellRun:
             task.snapshot_folder,
             state,
             rank=task.rank,
+            world_size=task.world_size,
             generation=task.generation,
             talk=self._talk,
             control=self._control,

@@ -11,11 +11,10 @@ import asyncio
 import ctypes
 import gc
 import os
-from contextlib import suppress
-from pathlib import Path
 
-import psutil
 import torch
+
+from ..limits import memory
 
 SOON = 0.02
 """Seconds in which a task's answer is on its way."""
@@ -50,18 +49,8 @@ def give_back_what_is_scarce() -> None:
     """Give memory back of a GPU, and of the host where little is left."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    if part_left() < SPARE:
+    if memory().part < SPARE:
         give_back()
-
-
-def part_left(group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return which part of the memory is left, of the host or, if less is, of the control group, which is a container's limit."""
-    memory = psutil.virtual_memory()
-    left = memory.available / memory.total
-    with suppress(OSError, ValueError):  # there is none, or it is "max"
-        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        left = min(left, 1 - used / limit)
-    return left
 
 
 def give_back() -> None:

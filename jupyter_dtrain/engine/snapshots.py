@@ -39,7 +39,7 @@ from .observing.observe import Observer
 from .rank_state import RankState, Snapshot
 from .ranks.talk import Talk
 from .resuming.positions import Position
-from .staging import Staging
+from .staging import Staging, check_memory
 from .telling.emit import Emitter
 
 UNASKED = 1 << 32
@@ -79,7 +79,7 @@ class Snapshots:
     folder : Path
         Where they are written.
     state : RankState
-    rank : int
+    rank, world_size : int
     generation : int
         Of the ranks, from 0.
     talk : Talk
@@ -99,6 +99,7 @@ class Snapshots:
         state: RankState,
         *,
         rank: int,
+        world_size: int,
         generation: int,
         talk: Talk,
         control: Control,
@@ -107,13 +108,14 @@ class Snapshots:
         notes: Notes,
         every: int | None = None,
     ) -> None:
-        self._folder, self._state, self._rank, self._generation = folder, state, rank, generation
+        self._folder, self._state = folder, state
+        self._rank, self._world_size, self._generation = rank, world_size, generation
         self._talk, self._control, self._observer, self._emitter, self._notes = talk, control, observer, emitter, notes
         self._every = every
         self._multiples = 0  # of these steps that are behind the run
         self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
-        self._staging = Staging()
+        self._staging = Staging(world_size)
         self._beside: threading.Thread | None = None  # writes, or makes memory ready
         self._ready_at: float | None = None  # when to get memory for the first one; infinity: it is there
         self._seconds_ready = 0.0
@@ -233,7 +235,10 @@ class Snapshots:
         self._emitter.flush()
 
     def _say_not(self, error: Exception) -> None:
-        self._notes.say(f"No snapshot could be taken ({type(error).__name__}: {error}). Should an engine die, more steps are lost.")
+        self._notes.say(
+            f"No snapshot could be taken ({type(error).__name__}: {error}). "
+            "Should an engine die, more steps are lost, and no checkpoint comes of it."
+        )
 
     def _take(self, number: int, position: Position) -> tuple[Packed, bytes] | None:
         """Return copies of the rank's state: of the cell's values, and a pickled :class:`Snapshot` without them.
@@ -241,6 +246,9 @@ class Snapshots:
         ``None`` where the ranks are not at one place or do not hold the same.
         """
         self._emitter.flush()  # what is told after this is told again
+        if torch.cuda.is_initialized():  # from where copies come while the state is pickled
+            on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
+            check_memory(on_devices, of=on_devices, num_ranks=self._world_size)
         saved = self._state.save(number, position, agree=lambda text: self._control.all_take(number, text))
         if saved is None:
             return None

@@ -8,31 +8,58 @@ import numpy as np
 import torch
 
 from ..capture.pickling import Packed
+from ..limits import memory
 
 ALIGNED = 64  # bytes: where a copy begins, for which the processor is fastest
+LARGE = 1 << 26  # bytes that are asked for only where there are as many: Linux ends who asks for more than there is
+SPARE = 0.05  # of the host's memory, or of a container's, that stays free
 
 
 class Staging:
-    """Memory for copies of buffers. It grows to what the largest of :meth:`copied` needs."""
+    """Memory for copies of buffers. It grows to what the largest of :meth:`copied` needs.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    num_ranks : int
+        How many do the same on this host at the same time.
+    """
+
+    def __init__(self, num_ranks: int = 1) -> None:
+        self._num_ranks = num_ranks
         self._memory = np.empty(0, np.uint8)
 
     def make_ready(self, num_bytes: int) -> None:
-        """Let `num_bytes` be there: the system gives memory a page at a time, when it is first written to."""
-        if len(self._memory) < num_bytes:
-            self._memory = np.empty(0, np.uint8)  # the old one goes before the new one comes
-            self._memory = np.empty(num_bytes, np.uint8)
+        """Let `num_bytes` be there: the system gives memory a page at a time, when it is first written to.
+
+        Raises
+        ------
+        MemoryError
+            There is not enough for all ranks, and for what they write then.
+        """
+        if self._grow(num_bytes):
             self._memory.fill(0)
 
+    def _grow(self, num_bytes: int) -> bool:
+        """Return whether the memory is new, and undefined."""
+        is_short = len(self._memory) < num_bytes
+        check_memory(num_bytes if is_short else 0, of=num_bytes, num_ranks=self._num_ranks)
+        if is_short:
+            self._memory = np.empty(0, np.uint8)  # the old one goes before the new one comes
+            self._memory = np.empty(num_bytes, np.uint8)
+        return is_short
+
     def copied(self, packed: Packed) -> list[memoryview]:
-        """Return the buffers of `packed` as they are now, good until the next call: what was on a GPU is a copy of its own already."""
+        """Return the buffers of `packed` as they are now, good until the next call: what was on a GPU is a copy of its own already.
+
+        Raises
+        ------
+        MemoryError
+            As :meth:`make_ready` does.
+        """
         to_copy = [leaf.device == "cpu" for leaf in packed.leaves]
         sizes = [_aligned(buffer.nbytes) if copies else 0 for buffer, copies in zip(packed.buffers, to_copy, strict=True)]
         starts = np.cumsum([0, *sizes]).tolist()
-        if len(self._memory) < starts[-1]:
-            self._memory = np.empty(0, np.uint8)
-            self._memory = np.empty(starts[-1], np.uint8)
+        self._grow(starts[-1])
         found = list(packed.buffers)
         for index, (start, buffer) in enumerate(zip(starts, packed.buffers, strict=False)):
             if to_copy[index]:
@@ -40,6 +67,25 @@ class Staging:
                 copy[...] = np.frombuffer(buffer, np.uint8)
                 found[index] = copy.data
         return found
+
+
+def check_memory(new: int, *, of: int, num_ranks: int) -> None:
+    """Raise a `MemoryError` where the host has none for copies of a state.
+
+    Parameters
+    ----------
+    new : int
+        Bytes that each rank needs for its copy, besides what it has.
+    of : int
+        Bytes of the state, which the ranks write once, into shared memory.
+    num_ranks : int
+        How many do so at the same time.
+    """
+    needed = new * num_ranks + of
+    if needed > LARGE:
+        there = memory()
+        if needed > there.left - SPARE * there.total:
+            raise MemoryError("not enough memory is left for copies of what the engines hold; fewer engines need less")
 
 
 def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:

@@ -176,27 +176,6 @@ def test_environment_of_a_rank(machine):
     assert environment["JUPYTER_DTRAIN_DEVICE_NAME"] == "A100"
 
 
-@pytest.mark.parametrize(("text", "expected"), [("150000 100000", 1.5), ("max 100000", float("inf"))])
-def test_a_container_quota_of_cores(tmp_path, text, expected):
-    (tmp_path / "membership").write_text("0::/outer/inner\n")
-    (tmp_path / "outer/inner").mkdir(parents=True)
-    (tmp_path / "outer/cpu.max").write_text(text)
-    (tmp_path / "outer/inner/cpu.max").write_text("400000 100000")
-    assert devices._cgroup_quota(tmp_path, tmp_path / "membership") == min(expected, 4.0)
-
-
-def test_a_quota_of_the_older_control_groups(tmp_path):
-    (tmp_path / "membership").write_text("4:memory:/m\n3:cpu,cpuacct:/not/in/here\n")
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("250000")
-    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000")
-    assert devices._cgroup_quota(tmp_path, tmp_path / "membership") == 2.5
-
-
-def test_no_more_cores_than_this_process_may_use():
-    assert 1 <= devices.usable_cores() <= (os.cpu_count() or 1)
-
-
 def test_whether_torch_has_cuda_is_known_without_importing_it():
     code = (
         "import sys\n"

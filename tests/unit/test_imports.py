@@ -25,6 +25,7 @@ LEVELS = {
     "in_cell": 1,
     "patience": 1,
     "room": 1,
+    "limits": 1,
     "interrupts": 1,
     "rank_lines": 1,
     "capture": 2,

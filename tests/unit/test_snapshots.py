@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from jupyter_dtrain.capture.pickling import Leaf, Packed, Unpacker
-from jupyter_dtrain.engine import snapshots
+from jupyter_dtrain.engine import snapshots, staging
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.observing.notes import Notes
 from jupyter_dtrain.engine.observing.observe import Observer
@@ -26,6 +27,7 @@ from jupyter_dtrain.engine.resuming.positions import FramePosition, Position
 from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs, unasked_number
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
 from jupyter_dtrain.engine.telling.shown import Shown
+from jupyter_dtrain.limits import Memory
 from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
 from jupyter_dtrain.transport.blobs import SMALLEST, BlobFolder
 from jupyter_dtrain.transport.wire import from_parcel
@@ -96,6 +98,7 @@ class Rank:
             folder,
             state,
             rank=0,
+            world_size=2,
             generation=0,
             talk=talk,
             control=self.control,
@@ -190,6 +193,34 @@ def test_what_cannot_be_written_is_told(rank, monkeypatch):
     assert not rank.saved(2)["large"].any()
 
 
+def test_what_there_is_no_memory_for_is_not_copied(rank, monkeypatch):
+    """Linux would end the process of who asks for more than there is."""
+    gigabyte = 1 << 30
+    monkeypatch.setattr(staging, "LARGE", 0)
+    monkeypatch.setattr(staging, "memory", lambda: Memory(gigabyte // 20, gigabyte))
+    for number in (1, 2):
+        rank.come_to_boundary(number)
+    assert not any(taken.place for taken in rank.emitter.taken())
+    (notice,) = [message for message in rank.emitter.told if isinstance(message, Notice)]
+    assert "not enough memory" in notice.text
+    monkeypatch.setattr(staging, "memory", lambda: Memory(gigabyte, gigabyte))
+    with rank.snapshots.finished():
+        rank.come_to_boundary(3)
+    assert rank.emitter.taken()[-1].place
+
+
+@pytest.mark.parametrize(("left", "is_enough"), [(640, True), (639, False)])
+def test_memory_for_copies_is_what_all_ranks_need(monkeypatch, left, is_enough):
+    monkeypatch.setattr(staging, "LARGE", 0)
+    monkeypatch.setattr(staging, "SPARE", 0)
+    monkeypatch.setattr(staging, "memory", lambda: Memory(left, 10_000))
+    ready = Staging(num_ranks=4)
+    with nullcontext() if is_enough else pytest.raises(MemoryError):
+        ready.make_ready(128)  # four copies, and what is written of them
+        monkeypatch.setattr(staging, "memory", lambda: Memory(128, 10_000))
+        ready.copied(packed_of([memoryview(bytes(128))]))  # into memory that is there
+
+
 def test_the_time_beside_the_cell_counts(rank, monkeypatch):
     write = BlobFolder.write
 
@@ -210,10 +241,10 @@ def packed_of(buffers, device="cpu"):
 
 
 def test_copies_of_all_sizes():
-    staging = Staging()
+    copying = Staging()
     for sizes in ([5, 0, 64, 65], [1000, 1], [3], []):
         buffers = [memoryview(bytearray(range(7)) * (size // 7 + 1))[:size] for size in sizes]
-        copies = staging.copied(packed_of(buffers))
+        copies = copying.copied(packed_of(buffers))
         expected = [bytes(buffer) for buffer in buffers]
         for buffer in buffers:
             buffer[:] = bytes(len(buffer))
