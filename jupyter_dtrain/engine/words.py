@@ -34,7 +34,7 @@ def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool]) -> b
     """Return whether `has` is true of code in `model` that is not PyTorch's own, or that it calls, and the names in it."""
     parts = modules_in(model)
     kinds = {kind for module in parts for kind in type(module).__mro__}
-    seen: set[CodeType] = set()
+    seen: set[FunctionType] = set()
     values = (*(value for kind in kinds for value in vars(kind).values()), *(value for part in parts for value in _kept(part)))
     return any(_uses(value, has, seen) for value in values)
 
@@ -76,11 +76,11 @@ def _kept(module: nn.Module) -> Iterator[object]:
                 yield from vars(kind).values()
 
 
-def _uses(value: object, has: Callable[[CodeType, set[str]], bool], seen: set[CodeType]) -> bool:
+def _uses(value: object, has: Callable[[CodeType, set[str]], bool], seen: set[FunctionType]) -> bool:
     function = _function_of(value)
-    if function is None or function.__code__ in seen or f"{function.__module__}.".startswith(TORCH):
+    if function is None or function in seen or f"{function.__module__}.".startswith(TORCH):
         return False
-    seen.add(function.__code__)
+    seen.add(function)  # and not its code, which a decorator's functions have in common, each around another one
     names = names_in(function.__code__)
     return has(function.__code__, names) or any(_uses(called, has, seen) for called in _called(function, names))
 

@@ -49,6 +49,7 @@ CASES = {
     "generator function": ("def g(n):\n    for i in range(n): yield i\n", "list(g(3))"),
     "what a library's function has made": ("import reprlib\nwithin = reprlib.recursive_repr('…')", "within.__globals__ is vars(reprlib), within.__closure__[0].cell_contents, within(lambda x: 'shown')(1)"),
     "weak references": ("import weakref\nclass A: pass\na = A(); a.me = weakref.ref(a); handlers = [(print, (weakref.ref(a),))]; dead = weakref.ref(A())", "a.me() is a, handlers[0][1][0]() is a, dead()"),
+    "a library's wrapper around a function of the notebook": ("import reprlib\n@reprlib.recursive_repr('…')\ndef shown(self): return 'shown'", "shown.__globals__ is vars(reprlib), shown(1), shown.__name__"),
     "standard library's": ("import math, operator; f = math.floor; g = operator.itemgetter(1)", "f(1.5), g([1, 2]), f is math.floor"),
     # classes
     "inheritance": ("class A:\n    def __init__(self, x): self.x = x\n    def f(self): return self.x\nclass B(A):\n    def __init__(self): super().__init__(3)\n    def f(self): return super().f() + 1\nb = B()", "b.f(), isinstance(b, A), B.__mro__[1] is A, B().f(), type(b) is B"),
