@@ -44,7 +44,7 @@ _NOT_SHARED_OUT = (
     "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
 )
 _EVALUATED = (
-    "The models were in evaluation mode, in which loaders share nothing out, so each engine computed all of it. "
+    "No model was in training mode, without which loaders share nothing out, so each engine computed all of it. "
     "`model.train()` before the loop, or `--split-eval`, changes that."
 )
 

@@ -665,7 +665,7 @@ def test_evaluation_that_is_shared_out_reads_the_same(notebook, options):
     assert found.stdout == plain.stdout
 
 
-@pytest.mark.parametrize(("options", "said"), [("", "The models were in evaluation mode"), ("--split-eval", "")])
+@pytest.mark.parametrize(("options", "said"), [("", "No model was in training mode"), ("--split-eval", "")])
 def test_models_that_train_in_evaluation_mode(notebook, options, said):
     """As after a cell that has evaluated them, or with statistics that are to stay."""
     for code in (DATA, MODEL, "model.eval()"):
