@@ -18,7 +18,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
-from .pickling import Numbers, collection_paused
+from .garbage import collection_paused
+from .pickling import Numbers
 from .tensors import as_array
 from .written import PrivateMappings, untouched
 

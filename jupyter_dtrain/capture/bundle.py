@@ -25,13 +25,14 @@ import torch
 from ..errors import CaptureError
 from .by_text import with_names_by_text
 from .copy_restore import attributes_of
+from .garbage import collection_paused
 from .imports import asked_for
 from .installed import installed_folders
 from .library_state import library_states
 from .names import CellNames
 from .operators import operators
 from .patches import patches
-from .pickling import Packed, Packer, Unpacker, collection_paused, trackable
+from .pickling import Packed, Packer, Unpacker, trackable
 from .reduction import reduced
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent

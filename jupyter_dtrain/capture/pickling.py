@@ -11,12 +11,10 @@ persistent ids do it for both, and let a reader give back the same object for th
 
 from __future__ import annotations
 
-import gc
 import io
 import pickle
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
@@ -86,11 +84,18 @@ class Numbers:
 
 @dataclass
 class Packed:
-    """A pickled graph: the `stream`, and the bytes of each of its `leaves` in order."""
+    """A pickled graph: the `stream`, and the bytes of each of its `leaves` in order; `elsewhere` numbers those without, by index."""
 
     stream: bytes
     leaves: list[Leaf] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
+    elsewhere: dict[int, int] = field(default_factory=dict)
+
+
+def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
+    """Return a storage as a leaf, and its bytes: its own, if it is on the CPU."""
+    data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
+    return Leaf("storage", "uint8", (len(data),), storage.device.type), data.data
 
 
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
@@ -110,6 +115,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
     storages : mapping of int to int
         Storages that the reader has, by their address: the index of a tensor in `known` that has it. Tensors that share it are written
         as such, so they share it on the other side.
+    elsewhere : mapping of int to int
+        Storages whose bytes the reader is given otherwise, by their address: the number of each.
     """
 
     def __init__(
@@ -120,6 +127,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         storages: Mapping[int, int] | None = None,
         modules: Iterable[ModuleType] = (),
         words: Collection[str] = (),
+        elsewhere: Mapping[int, int] | None = None,
     ) -> None:
         self._stream = io.BytesIO()
         super().__init__(self._stream, protocol=pickle.HIGHEST_PROTOCOL)
@@ -130,6 +138,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self._keep: list[object] = []
         self._words = words
         self._storages = storages or {}
+        self._elsewhere = elsewhere or {}
+        self._left_out: dict[int, int] = {}
         # What is written for an object that was met before, None: itself. One look here is all that most objects cost.
         self._references: dict[int, Reference | None] = {id(obj): ("known", index) for index, obj in enumerate(known)}
         # cloudpickle gives functions a fresh dict of globals, shared by all functions of one module: start it
@@ -148,7 +158,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def packed(self) -> Packed:
         """Return everything pickled so far."""
-        return Packed(self._stream.getvalue(), self.leaves, self.buffers)
+        return Packed(self._stream.getvalue(), self.leaves, self.buffers, self._left_out)
 
     def persistent_id(self, obj: object) -> Reference | None:
         """Return a reference where `obj` is not written itself. Sees every object of the graph once or more."""
@@ -201,11 +211,14 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
         index = self._leaf_index.get(storage._cdata)
+        if index is None and storage._cdata in self._elsewhere:
+            self._keep.append(storage)
+            index = self._add(Leaf("storage", "uint8", (storage.nbytes(),), storage.device.type), memoryview(b""))
+            self._leaf_index[storage._cdata] = index
+            self._left_out[index] = self._elsewhere[storage._cdata]
         if index is None:
-            on_cpu = storage.cpu()
-            self._keep += [storage, on_cpu]
-            data = as_array(torch.empty(0, dtype=torch.uint8).set_(on_cpu))
-            index = self._leaf_index[storage._cdata] = self._add(Leaf("storage", "uint8", (len(data),), storage.device.type), data.data)
+            self._keep.append(storage)
+            index = self._leaf_index[storage._cdata] = self._add(*leaf_of(storage))
         return index
 
     def _array(self, array: np.ndarray[Any, Any]) -> int:
@@ -317,18 +330,6 @@ class Unpacker(pickle.Unpickler):
                     storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
                 self._made[index] = storage
         return self._made[index]
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """Let Python look for no garbage: millions of new objects, none of which is, are looked at again and again otherwise."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def trackable(objects: Iterable[object]) -> list[object]:

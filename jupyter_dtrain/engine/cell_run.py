@@ -161,6 +161,7 @@ class CellRun:
             emitter=reports.emitter,
             notes=reports.notes,
             every=every if isinstance(every := task.checkpoints[0], int) else None,
+            shares=task.conventions.global_numbers,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size

@@ -162,9 +162,14 @@ class Control:
         with self._lock:
             self._snapshots.remove(number)
 
-    def all_take(self, number: int, state: str) -> bool:
-        """Return whether all ranks take snapshot `number` here, each in the same `state`; waits for their words."""
-        return self._talk.all_say(f"state/{number}", state)
+    def all_take(self, number: int, state: str, alike: str = "") -> tuple[bool, bool]:
+        """Return whether all ranks take snapshot `number` here, each in the same `state`, and whether `alike` is the same; waits for them.
+
+        `state` is a line.
+        """
+        self._talk.tell(f"state/{number}", f"{state}\n{alike}")
+        words = [word.partition("\n") for word in self._talk.words(f"state/{number}") or ()]
+        return all(word[0] == state for word in words), all(word[2] == alike for word in words)
 
     def refuse(self, number: int) -> None:
         """Say that this rank does not take snapshot `number`, for whose word the others wait."""

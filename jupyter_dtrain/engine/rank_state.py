@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..capture.open_files import kept_open, opened_by
 from ..capture.pickling import Packed
 from ..capture.surroundings import Surroundings
 from ..transport.wire import Parcel
+from .common import Common
 from .observing.observe import Observer
 from .results import Home
 from .resuming.loops import Loops
@@ -30,7 +31,12 @@ class Snapshot:
     Attributes
     ----------
     parcel : Parcel
-        What :meth:`Home.save` packed; of its extra values the last two are the observer's and the training's, the others the loops'.
+        What :meth:`Home.save` packed, and behind it what this rank has copied for all. Of its extra values the last two are the
+        observer's and the training's, the others the loops'.
+    common : mapping of int to int
+        Of what all ranks hold alike, by number, the parts of the parcel that this one has copied.
+    elsewhere : tuple of (int, int, int)
+        Parts of the parcel that are not there but among `common` of a rank: their index, the rank, and the number.
     names, extra : frozenset of str, list of frozenset of str
         Names without a saved value, of the cell and of each of the extra values.
     streams : object
@@ -42,6 +48,8 @@ class Snapshot:
     step: int
     position: Position
     parcel: Parcel
+    common: dict[int, int] = field(default_factory=dict)
+    elsewhere: tuple[tuple[int, int, int], ...] = ()
     names: frozenset[str]
     extra: list[frozenset[str]]
     random_state: RandomState
@@ -101,13 +109,21 @@ class RankState:
         """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
         return None if self._training.in_step else self._loops.position()
 
-    def save(self, number: int, position: Position, *, agree: Callable[[str], bool]) -> tuple[Packed, Snapshot] | None:
+    def common(self, *, world_size: int) -> Common:
+        """Return what all ranks hold alike."""
+        return Common(self._home.objects(), rank=self._rank, world_size=world_size)
+
+    def save(
+        self, number: int, position: Position, *, common: Common | None, agree: Callable[[str, str], bool]
+    ) -> tuple[Packed, Snapshot] | None:
         """Return the state as that of snapshot `number`: the cell's values, and all else.
 
         Parameters
         ----------
+        common : Common, optional
+            What this rank need not pack but for its part.
         agree : callable
-            Given what is to be the same on all ranks, says whether it is.
+            Given what is to be the same on all ranks, and what is if they hold alike what is common, says whether both are.
 
         Returns
         -------
@@ -117,20 +133,28 @@ class RankState:
 
         def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
             kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
-            same = agree(repr((self._observer.step, position.describe(), kinds)))
+            same = agree(repr((self._observer.step, position.describe(), kinds)), common.digest() if common is not None else "")
             return self._training.wholes(tensors) if same else None
 
         random_state = RandomState.now()
         with kept_open():
-            saved = self._home.save([*self._loops.values(), self._observer.state(), self._training.state()], gather=gather, skip=self._skip)
+            saved = self._home.save(
+                [*self._loops.values(), self._observer.state(), self._training.state()],
+                gather=gather,
+                skip=self._skip,
+                elsewhere=common.elsewhere() if common is not None else {},
+            )
         if saved is None:
             return None
         if self._file_log is not None:
             self._file_log.snapshot(number, step=self._observer.step, place=position.describe())
-        return saved.packed, Snapshot(
+        packed, own = common.add_own(saved.packed) if common is not None else (saved.packed, {})
+        return packed, Snapshot(
             step=self._observer.step,
             position=position,
             parcel=Parcel(b"", [], []),
+            common=own,
+            elsewhere=tuple((index, common.owners[number], number) for index, number in packed.elsewhere.items()) if common else (),
             names=saved.names,
             extra=saved.extra,
             random_state=random_state,

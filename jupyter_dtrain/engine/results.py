@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,14 @@ class Home:
 
     # -- on the way --------------------------------------------------------------------------------------------------
 
-    def save(self, extra: Sequence[Mapping[str, Any]], *, gather: Gather, skip: Mapping[str, object]) -> Saved | None:
+    def save(
+        self,
+        extra: Sequence[Mapping[str, Any]],
+        *,
+        gather: Gather,
+        skip: Mapping[str, object],
+        elsewhere: Mapping[int, int] = MappingProxyType({}),
+    ) -> Saved | None:
         """Return the state of the cell's values, for :meth:`load` in another process.
 
         Parameters
@@ -136,6 +144,8 @@ class Home:
             at the same place.
         skip : dict
             Names that are not saved as long as they have these values.
+        elsewhere : mapping of int to int
+            As :class:`Packer` has it.
 
         Returns
         -------
@@ -148,7 +158,7 @@ class Home:
         missing: list[frozenset[str]] = [frozenset()] * len(everything)
         spanning = _Spanning()
         try:
-            packed = self._packed_for_later(changes, everything, spanning.note)
+            packed = self._packed_for_later(changes, everything, spanning.note, elsewhere)
         except Exception:
             missing = [
                 frozenset(name for name, obj in part.items() if self._why_not(obj, spanning.note) is not None) for part in everything
@@ -158,13 +168,13 @@ class Home:
             ]
             changes = self._what_can_be_sent(changes, {}, spanning.note)
             spanning = _Spanning()
-            packed = self._packed_for_later(changes, everything, spanning.note)
+            packed = self._packed_for_later(changes, everything, spanning.note, elsewhere)
         # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
         wholes = gather(spanning.tensors)
         if wholes is None:
             return None
         if wholes:
-            packed = self._packed_for_later(changes, everything, spanning.filled(wholes))
+            packed = self._packed_for_later(changes, everything, spanning.filled(wholes), elsewhere)
         return Saved(packed, missing[0], missing[1:])
 
     def load(
@@ -201,8 +211,10 @@ class Home:
 
         return extra, objects, again
 
-    def _packed_for_later(self, changes: Changes, values: list[dict[str, Any]], whole: Callable[[Any], Any]) -> Packed:
-        packer = self._packer(whole)
+    def _packed_for_later(
+        self, changes: Changes, values: list[dict[str, Any]], whole: Callable[[Any], Any], elsewhere: Mapping[int, int]
+    ) -> Packed:
+        packer = self._packer(whole, elsewhere)
         for graph in graphs_of(changes, values[0], None):
             packer.dump(graph)
         packer.dump(values[1:])
@@ -248,8 +260,10 @@ class Home:
             packer.dump(graph)
         return packer.packed()
 
-    def _packer(self, whole: Callable[[Any], Any] | None) -> Packer:
-        return _WholePacker(namespace=self.namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole)
+    def _packer(self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None) -> Packer:
+        return _WholePacker(
+            namespace=self.namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole, elsewhere=elsewhere
+        )
 
     def _is_elsewhere(self, new: Contents) -> bool:
         """Return whether a tensor has memory that no tensor of the notebook had."""

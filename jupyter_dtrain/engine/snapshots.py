@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ from ..protocol import SnapshotTaken, StateSize
 from ..transport.blobs import BlobFolder
 from ..transport.whole import write_whole
 from ..transport.wire import from_parcel, to_parcel
+from .common import Common
 from .control import Control
 from .observing.best import Best
 from .observing.notes import Notes
@@ -91,6 +93,8 @@ class Snapshots:
     notes : Notes
     every : int, optional
         Steps at whose multiples one is taken in any case.
+    shares : bool
+        Whether what optimizers train is the same on all ranks.
     """
 
     def __init__(
@@ -107,11 +111,13 @@ class Snapshots:
         emitter: Emitter,
         notes: Notes,
         every: int | None = None,
+        shares: bool = True,
     ) -> None:
         self._folder, self._state = folder, state
         self._rank, self._world_size, self._generation = rank, world_size, generation
         self._talk, self._control, self._observer, self._emitter, self._notes = talk, control, observer, emitter, notes
         self._every = every
+        self._is_shared_out = world_size > 1 and shares  # each rank copies a part of what all hold alike
         self._multiples = 0  # of these steps that are behind the run
         self._num_best = 0  # snapshots because of the metric
         self._before: Path | None = None  # the buffers of the rank's last snapshot
@@ -153,7 +159,8 @@ class Snapshots:
         soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
         if now >= self._ready_at or soon:
             self._ready_at = math.inf
-            num_bytes = self._state.num_bytes(to_stage=True)
+            common = self._common()
+            num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others() if common is not None else 0)
             if num_bytes >= LARGE:
                 self._begin(self._get_memory, num_bytes)
 
@@ -249,12 +256,20 @@ class Snapshots:
         if torch.cuda.is_initialized():  # from where copies come while the state is pickled
             on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
             check_memory(on_devices, of=on_devices, num_ranks=self._world_size)
-        saved = self._state.save(number, position, agree=lambda text: self._control.all_take(number, text))
+        saved = self._state.save(number, position, common=self._common(), agree=partial(self._agree, number))
         if saved is None:
             return None
         packed, snapshot = saved
         copied = replace(packed, buffers=self._staging.copied(packed))
         return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _common(self) -> Common | None:
+        return self._state.common(world_size=self._world_size) if self._is_shared_out else None
+
+    def _agree(self, number: int, state: str, alike: str) -> bool:
+        same, are_alike = self._control.all_take(number, state, alike)
+        self._is_shared_out &= are_alike or not same  # from the next one on each takes all of its own
+        return same and are_alike
 
     def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes) -> None:
         """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
@@ -293,6 +308,10 @@ class Snapshots:
 
 
 def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:
-    """Return a rank's part of a snapshot."""
-    snapshot: Snapshot = pickle.loads(snapshot_file(folder, number, rank).read_bytes())
-    return snapshot
+    """Return a rank's part of a snapshot, with what others have copied for it."""
+    read = cache(lambda rank: pickle.loads(snapshot_file(folder, number, rank).read_bytes()))
+    snapshot: Snapshot = read(rank)
+    parts = list(snapshot.parcel.parts)
+    for index, owner, common in snapshot.elsewhere:
+        parts[index] = read(owner).parcel.parts[read(owner).common[common]]
+    return replace(snapshot, parcel=replace(snapshot.parcel, parts=parts), elsewhere=())

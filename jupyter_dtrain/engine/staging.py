@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -36,13 +36,13 @@ class Staging:
         MemoryError
             There is not enough for all ranks, and for what they write then.
         """
-        if self._grow(num_bytes):
+        if self._grow(num_bytes, of=num_bytes * self._num_ranks):
             self._memory.fill(0)
 
-    def _grow(self, num_bytes: int) -> bool:
+    def _grow(self, num_bytes: int, *, of: int) -> bool:
         """Return whether the memory is new, and undefined."""
         is_short = len(self._memory) < num_bytes
-        check_memory(num_bytes if is_short else 0, of=num_bytes, num_ranks=self._num_ranks)
+        check_memory(num_bytes if is_short else 0, of=of, num_ranks=self._num_ranks)
         if is_short:
             self._memory = np.empty(0, np.uint8)  # the old one goes before the new one comes
             self._memory = np.empty(num_bytes, np.uint8)
@@ -59,7 +59,8 @@ class Staging:
         to_copy = [leaf.device == "cpu" for leaf in packed.leaves]
         sizes = [_aligned(buffer.nbytes) if copies else 0 for buffer, copies in zip(packed.buffers, to_copy, strict=True)]
         starts = np.cumsum([0, *sizes]).tolist()
-        self._grow(starts[-1])
+        left_out = sum(packed.leaves[index].shape[0] for index in packed.elsewhere)
+        self._grow(starts[-1], of=left_out + sum(buffer.nbytes for buffer in packed.buffers))
         found = list(packed.buffers)
         for index, (start, buffer) in enumerate(zip(starts, packed.buffers, strict=False)):
             if to_copy[index]:
@@ -109,10 +110,18 @@ def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
                 for tensor in (*obj.parameters(), *obj.buffers()):
                     count(tensor)
             elif isinstance(obj, torch.optim.Optimizer):
-                for parameter, state in obj.state.items():
-                    for tensor in (parameter, *state.values()):
-                        count(tensor)
+                for tensor in tensors_of(obj):
+                    count(tensor)
     return sum(storages.values())
+
+
+def tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the parameters of an optimizer, each with its gradient and what is kept of it."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter)
+            kept = state.values() if isinstance(state, Mapping) else ()
+            yield from (tensor for tensor in (parameter, parameter.grad, *kept) if isinstance(tensor, torch.Tensor))
 
 
 def _aligned(num_bytes: int) -> int:

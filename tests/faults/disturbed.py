@@ -36,7 +36,10 @@ class Digits(Dataset):
 def make():
     global model, optimizer, scheduler, loader, history, used
     torch.manual_seed(0); np.random.seed(0); random.seed(0)
-    model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 2))
+    # The second layer is so large that each rank copies a part of it and of its moments for a snapshot.
+    model = nn.Sequential(
+        nn.Linear(12, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 2)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
     loader = DataLoader(Digits(396), batch_size=16, shuffle=True)

@@ -280,7 +280,7 @@ class Seat:
         if number is not None:
             self.control.snapshot_done(number)
             self.takes.set()
-            if self.control.all_take(number, f"step {self.finished}"):
+            if all(self.control.all_take(number, f"step {self.finished}")):
                 self.taken.append((number, self.finished))
                 self.took.set()
 
@@ -398,7 +398,7 @@ def test_who_leaves_in_a_step_is_not_waited_for_with_its_snapshot():
     leaving.close()
     staying.boundary(1)
     assert staying.snapshot_due(1) == 1
-    assert not staying.all_take(1, "here")
+    assert staying.all_take(1, "here") == (False, True)
 
 
 def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():

@@ -59,6 +59,7 @@ ENGINE_ORDER = [
     "conventions",
     "timing",
     "staging",
+    "common",
     "idle",
     "program",
     "event_loop",

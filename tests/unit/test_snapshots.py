@@ -209,14 +209,14 @@ def test_what_there_is_no_memory_for_is_not_copied(rank, monkeypatch):
     assert rank.emitter.taken()[-1].place
 
 
-@pytest.mark.parametrize(("left", "is_enough"), [(640, True), (639, False)])
+@pytest.mark.parametrize(("left", "is_enough"), [(1024, True), (1023, False)])
 def test_memory_for_copies_is_what_all_ranks_need(monkeypatch, left, is_enough):
     monkeypatch.setattr(staging, "LARGE", 0)
     monkeypatch.setattr(staging, "SPARE", 0)
     monkeypatch.setattr(staging, "memory", lambda: Memory(left, 10_000))
     ready = Staging(num_ranks=4)
     with nullcontext() if is_enough else pytest.raises(MemoryError):
-        ready.make_ready(128)  # four copies, and what is written of them
+        ready.make_ready(128)  # four copies, and what is written of each
         monkeypatch.setattr(staging, "memory", lambda: Memory(128, 10_000))
         ready.copied(packed_of([memoryview(bytes(128))]))  # into memory that is there
 

@@ -1,0 +1,99 @@
+"""What all ranks hold alike because of the way in which they train: parameters, their gradients, and what the optimizers keep of them.
+
+A snapshot need not have it from each rank: every rank copies a part of it, and all go on from these parts. That divides by the number of
+ranks what a snapshot takes of their time, of the bus from a GPU and of the host's memory.
+
+Each backward pass ends with the same gradients on all ranks (:mod:`.backward.gradients`), so an optimizer's step leaves the same
+parameters. Code of the user's can break that, as a model that writes what it has seen of its share into a parameter, so the ranks compare
+samples of the bytes each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+import xxhash
+
+from ..capture.pickling import Packed, leaf_of
+from .staging import tensors_of
+
+SMALLEST = 1 << 16  # bytes; to copy less than this takes no longer than to ask about it
+SAMPLES = 16  # of the bytes of a storage, from its beginning to its end
+SAMPLE = 64  # bytes each
+_KINDS = (torch.Tensor, torch.nn.Parameter)  # what spans the ranks is none
+
+
+class Common:
+    """The large storages that all ranks hold alike, in the same order on all of them.
+
+    Parameters
+    ----------
+    objects : iterable of object
+        Among them the optimizers, in the same order on all ranks.
+    rank, world_size : int
+
+    Attributes
+    ----------
+    owners : list of int
+        For each storage the rank that copies it.
+    """
+
+    def __init__(self, objects: Iterable[object], *, rank: int, world_size: int) -> None:
+        self._rank = rank
+        optimizers = {id(obj): obj for obj in objects if isinstance(obj, torch.optim.Optimizer)}
+        with torch._C.DisableTorchFunctionSubclass():
+            tensors = [tensor for optimizer in optimizers.values() for tensor in tensors_of(optimizer) if type(tensor) in _KINDS]
+            found = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors if _is_large(tensor)}
+        self._storages = list(found.values())
+        self.owners = _shared_out([storage.nbytes() for storage in self._storages], world_size)
+
+    def elsewhere(self) -> dict[int, int]:
+        """Return the addresses of the storages, with the number of each, that need no copy of their own where they are met."""
+        return {storage._cdata: number for number, storage in enumerate(self._storages)}
+
+    def add_own(self, packed: Packed) -> tuple[Packed, dict[int, int]]:
+        """Return `packed` with leaves behind its own for what this rank copies, and where those are, by number."""
+        own = [number for number, owner in enumerate(self.owners) if owner == self._rank]
+        leaves = [leaf_of(self._storages[number]) for number in own]
+        more = Packed(
+            packed.stream,
+            [*packed.leaves, *(leaf for leaf, _ in leaves)],
+            [*packed.buffers, *(buffer for _, buffer in leaves)],
+            packed.elsewhere,
+        )
+        return more, {number: index for index, number in enumerate(own, len(packed.leaves))}
+
+    def bytes_of_others(self) -> int:
+        """Return how many bytes in the host's memory other ranks copy."""
+        both = zip(self._storages, self.owners, strict=True)
+        return sum(storage.nbytes() for storage, owner in both if owner != self._rank and storage.device.type == "cpu")
+
+    def digest(self) -> str:
+        """Return what is the same on ranks that hold the same, unless they differ nowhere in the samples."""
+        hashed = xxhash.xxh3_128()
+        for storage in self._storages:
+            hashed.update(storage.nbytes().to_bytes(8, "little"))
+            hashed.update(_samples(storage))
+        return f"{len(self._storages)} {hashed.hexdigest()}"
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    plain = tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda")
+    return plain and tensor.untyped_storage().nbytes() >= SMALLEST
+
+
+def _shared_out(sizes: list[int], num_ranks: int) -> list[int]:
+    """Return for each of `sizes` a rank, so that all have about as much: the largest first, each to who has least."""
+    loads, owners = [0] * num_ranks, [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        owners[index] = loads.index(min(loads))
+        loads[owners[index]] += sizes[index]
+    return owners
+
+
+def _samples(storage: torch.UntypedStorage) -> bytes:
+    numbers = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    starts = np.linspace(0, len(numbers) - SAMPLE, SAMPLES, dtype=int).tolist()
+    return torch.cat([numbers[start : start + SAMPLE] for start in starts]).cpu().numpy().tobytes()
