@@ -11,16 +11,13 @@ did not change costs a comparison and no bytes.
 
 from __future__ import annotations
 
-import copyreg
 import io
 import random
 import sys
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from inspect import ismemberdescriptor
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -30,6 +27,7 @@ from torch.nn.parameter import is_lazy
 
 from .pickling import Numbers
 from .reduction import foreign_attributes
+from .slots import slots_of
 from .tensors import is_leaf
 
 ABSENT = object()
@@ -84,7 +82,7 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
         return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if is_leaf(obj) else dict(own or {})
     if isinstance(obj, type | ModuleType):
         return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
-    slots = _slots_of(kind)
+    slots = slots_of(kind)
     if own is None and not slots:
         return None
     found = dict(own or {})
@@ -95,12 +93,6 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
     for name in foreign_attributes(obj):
         found.pop(name, None)
     return found
-
-
-def _slots_of(kind: type) -> Sequence[str]:
-    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # the list that pickle goes by
-    # Some of them may be hidden behind what a subclass has under their name (`_raw_path` of a path in Python 3.13).
-    return [name for name in names if ismemberdescriptor(getattr(kind, name, None))]
 
 
 def _restore_attributes(obj: Any, new: Contents) -> None:
@@ -119,7 +111,7 @@ def _restore_attributes(obj: Any, new: Contents) -> None:
             own.pop(name, None)
         return
     base: Any = type if isinstance(obj, type) else object
-    slots = () if isinstance(obj, type) else _slots_of(type(obj))
+    slots = () if isinstance(obj, type) else slots_of(type(obj))
     for name in new.removed:
         if isinstance(own, dict) and name not in slots:
             own.pop(name, None)

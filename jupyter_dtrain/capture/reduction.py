@@ -41,6 +41,7 @@ from .pretrained import is_pretrained, reduced_pretrained
 from .profiles import reduced_profile
 from .registries import registered
 from .scripted import methods_of, reduced_function, reduced_module
+from .slots import reduced_class, slots_of
 from .tensors import reduced_tensor
 from .wandb_run import reduced_run
 
@@ -119,12 +120,13 @@ def _as_it_was(obj: Any) -> Any:
     """Return how `obj` reduces whose own way would take something away from it or could not be read: whole, and it stays so.
 
     ``__getstate__`` may take away what cannot be pickled. Who reads asks for ``__setstate__``, and a ``__getattr__`` asks the attributes
-    that are not there yet.
+    that are not there yet; a ``__setattr__`` would be called for what is in slots, and may forbid it.
     """
     kind: Any = type(obj)
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
         return NotImplemented
-    asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
+    own_ways = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
+    asks = own_ways and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
     own: Any = getattr(obj, "__dict__", None)
     takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
     is_made = wants_arguments(kind)
@@ -142,6 +144,7 @@ def _as_it_was(obj: Any) -> Any:
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
+    reduced_class,
     _as_it_was,
 )
 
