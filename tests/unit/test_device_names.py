@@ -29,7 +29,11 @@ def test_a_notebook_with_a_gpu_on_engines_without(notebook):
         device: str = "cuda"
         where: torch.device = torch.device("cuda:3")
 
-    arguments = Arguments()
+    @dataclass(slots=True)
+    class Fixed:
+        device: str = "cuda"
+
+    arguments, fixed = Arguments(), Fixed()
 
     def to_device(x, where=torch.device("cuda:2")):
         return x.to(where)
@@ -39,14 +43,13 @@ def test_a_notebook_with_a_gpu_on_engines_without(notebook):
     config["steps"] += 1
     made = torch.ones(1, device=device)
     also = device
-    [str(x) for x in (device, other, text, config["device"], config["backend"], CFG.device, arguments.device, arguments.where)] + [
-        str(to_device(made).device)
-    ]
+    of_objects = CFG.device, arguments.device, arguments.where, fixed.device
+    [str(x) for x in (device, other, text, config["device"], config["backend"], *of_objects, to_device(made).device)]
     """)
-    assert found == ["cpu", "cpu", "cpu", "cpu", "cuda", "cpu", "cpu", "cpu", "cpu"]
+    assert found == ["cpu", "cpu", "cpu", "cpu", "cuda", "cpu", "cpu", "cpu", "cpu", "cpu"]
     assert all(notebook.names[name] is value for name, value in before.items())
     assert notebook.names["config"] == {"device": "cuda", "steps": 1, "backend": "cuda"}
-    assert notebook.names["arguments"].device == "cuda"
+    assert notebook.names["arguments"].device == notebook.names["fixed"].device == "cuda"
     assert notebook.names["CFG"].device == "cuda:0"
     assert notebook.names["also"] == torch.device("cuda:1")  # the notebook's, though the cell read the rank's
 

@@ -20,6 +20,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...capture.slots import SlotValues
+
 _CUDA = re.compile(r"cuda(:\d+)?")
 _CALLED_DEVICE = re.compile(r"(.*_)?dev(ice)?", re.IGNORECASE)
 
@@ -108,16 +110,19 @@ def _kind(value: object) -> str | None:
 
 
 def _entries(holder: Any) -> list[tuple[str, object]]:
-    """Return what is called a device in a dict, an object or a class."""
-    own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
-    if own is None:
-        return []
-    items = dict.items(own) if isinstance(own, dict) else vars(holder).items()
+    """Return what is called a device in a dict, an object (its slots too) or a class."""
+    if isinstance(holder, dict):
+        items = list(dict.items(holder))
+    else:
+        items = [*getattr(holder, "__dict__", {}).items(), *SlotValues(holder).items()]
     return [(key, value) for key, value in items if isinstance(key, str) and _kind(value) and _CALLED_DEVICE.fullmatch(key)]
 
 
 def _get(holder: Any, key: str) -> object:
-    return dict.get(holder, key) if isinstance(holder, dict) else vars(holder).get(key)
+    if isinstance(holder, dict):
+        return dict.get(holder, key)
+    slots = SlotValues(holder)
+    return slots[key] if key in slots else getattr(holder, "__dict__", {}).get(key)
 
 
 def _set(holder: Any, key: str, value: object) -> None:
@@ -125,5 +130,7 @@ def _set(holder: Any, key: str, value: object) -> None:
         dict.__setitem__(holder, key, value)
     elif isinstance(holder, type):
         type.__setattr__(holder, key, value)
+    elif key in (slots := SlotValues(holder)):
+        slots[key] = value
     else:
         vars(holder)[key] = value

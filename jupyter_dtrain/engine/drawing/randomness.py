@@ -22,6 +22,7 @@ import torch
 
 from ...capture.bundle import RandomState
 from ...capture.originals import closed_over, names_in
+from ...capture.slots import attribute_holders
 from ..whose import is_users, is_users_module
 
 
@@ -217,7 +218,7 @@ def _parts(value: object) -> Iterator[object]:
         case type():
             parts = _of_classes(value)
         case _:
-            parts = chain(getattr(value, "__dict__", {}).values(), _of_classes(type(value)))
+            parts = chain(*(held.values() for held in attribute_holders(value)), _of_classes(type(value)))
     return (part for part in parts if not isinstance(part, _PLAIN))
 
 

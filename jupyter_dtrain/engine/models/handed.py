@@ -16,14 +16,17 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..view.holders import may_hold_tensors
+from ...capture.slots import SlotValues
+from ..view.holders import attributes_worth_a_look
 from ..view.placements import GlobalTensor
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
 _SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
 _MOST = 2000  # objects that are looked at
 
-Holder = dict[Any, Any] | list[Any]
+Holder = dict[Any, Any] | SlotValues | list[Any]
+_MAPPINGS = (dict, SlotValues)
+_HOLDERS = (dict, SlotValues, list)
 Slot = tuple[Holder, Any]  # and the key or index in it
 
 
@@ -49,13 +52,14 @@ class Handed:
             return
         self._seen[id(value)] = value
         items: Iterator[Any] = iter(())
-        if isinstance(value, dict | list | deque | set):
+        if isinstance(value, (*_HOLDERS, deque, set)):
             self._copies.append((value, _copy(value), in_object))
-            items = iter(list(value.values() if isinstance(value, dict) else value))
+            items = iter(list(value.values() if isinstance(value, dict | SlotValues) else value))
         elif isinstance(value, tuple | frozenset):
             items = iter(value)
-        elif may_hold_tensors(value):
-            self._look(value.__dict__, in_object=True)
+        else:
+            for attributes in attributes_worth_a_look(value):
+                self._look(attributes, in_object=True)
         for item in items:
             self._look(item, in_object=in_object)
 
@@ -65,7 +69,7 @@ class Handed:
         """Let the objects hold what `own` makes of the tensors in them."""
         self._narrowed, self._versions = [], []
         for holder, _, in_object in self._copies:
-            if not in_object or not isinstance(holder, dict | list):
+            if not in_object or not isinstance(holder, _HOLDERS):
                 continue
             for key, value in _items(holder):
                 if isinstance(value, GlobalTensor) or (isinstance(value, tuple) and any(_spans(leaf) for leaf in tree_leaves(value))):
@@ -116,7 +120,7 @@ class Handed:
         for holder, copy, in_object in self._copies:
             if _same(holder, copy):
                 continue
-            if not in_object or not isinstance(holder, dict | list):
+            if not in_object or not isinstance(holder, _HOLDERS):
                 return None
             before = dict(_items(copy))
             for key, value in _items(holder):
@@ -147,11 +151,11 @@ class Handed:
             return True
         if isinstance(value, _SAYS_NO_SIZE) or id(value) in self._seen:
             return True
-        if isinstance(value, dict | list):
+        if isinstance(value, _HOLDERS):
             return all(self._add(value, inner, item, slots) for inner, item in _items(value))
-        if isinstance(value, _NOTHING) or not may_hold_tensors(value) or isinstance(value, Mapping | tuple):
+        if isinstance(value, (*_NOTHING, Mapping, tuple)) or not (found := attributes_worth_a_look(value)):
             return False
-        return self._add(value.__dict__, None, value.__dict__, slots)
+        return all(self._add(attributes, None, attributes, slots) for attributes in found)
 
 
 def _spans(value: Any) -> bool:
@@ -159,20 +163,20 @@ def _spans(value: Any) -> bool:
 
 
 def _copy(holder: Any) -> Any:
-    return dict(holder) if isinstance(holder, dict) else type(holder)(holder) if type(holder) in (set, deque) else list(holder)
+    return dict(holder) if isinstance(holder, _MAPPINGS) else type(holder)(holder) if type(holder) in (set, deque) else list(holder)
 
 
 def _items(holder: Any) -> list[tuple[Any, Any]]:
-    return list(holder.items() if isinstance(holder, dict) else enumerate(holder))
+    return list(holder.items() if isinstance(holder, _MAPPINGS) else enumerate(holder))
 
 
 def _get(holder: Holder, key: Any) -> Any:
-    return holder.get(key) if isinstance(holder, dict) else holder[key] if key < len(holder) else None
+    return holder.get(key) if isinstance(holder, _MAPPINGS) else holder[key] if key < len(holder) else None
 
 
 def _same(holder: Any, copy: Any) -> bool:
     if len(holder) != len(copy):
         return False
-    if isinstance(holder, dict):
+    if isinstance(holder, _MAPPINGS):
         return all(key in copy and copy[key] is value for key, value in holder.items())
     return isinstance(holder, set) or all(left is right for left, right in zip(holder, copy, strict=True))

@@ -6,11 +6,16 @@ from typing import Any
 
 from torch import nn
 
+from ...capture.slots import SlotValues, attribute_holders
+
 _NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins", "functools", "IPython", "jupyter_dtrain"))
 
 
-def may_hold_tensors(value: Any) -> bool:
-    """Return whether the attributes of `value` are worth a look."""
+def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
+    """Return what holds the attributes of `value`, empty where they are not worth a look."""
+    module = type(value).__module__
     if callable(value) and not isinstance(value, nn.Module):
-        return type(value).__module__ == "__main__" and hasattr(value, "__dict__")
-    return type(value).__module__.partition(".")[0] not in _NO_HOLDERS and isinstance(getattr(value, "__dict__", None), dict)
+        worth = module == "__main__"
+    else:
+        worth = module.partition(".")[0] not in _NO_HOLDERS
+    return attribute_holders(value) if worth else []

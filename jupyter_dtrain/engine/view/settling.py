@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from ...capture.slots import SlotValues
 from ...capture.tensors import is_leaf, without_graph
-from .holders import may_hold_tensors
+from .holders import attributes_worth_a_look
 from .placements import GlobalTensor
 
 
@@ -66,7 +67,7 @@ class _Settling:
                 new = self.of(item)
                 if new is not item:
                     value[index] = new
-        elif isinstance(value, dict):
+        elif isinstance(value, dict | SlotValues):
             for key, item in list(value.items()):
                 new = self.of(item)
                 if new is not item:
@@ -77,8 +78,9 @@ class _Settling:
                 result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
                 seen[id(value)] = value, result
                 return result
-        elif may_hold_tensors(value):
-            self.of(value.__dict__)  # of a module, its buffers and the modules in it too
+        else:
+            for attributes in attributes_worth_a_look(value):
+                self.of(attributes)  # of a module, its buffers and the modules in it too
         return value
 
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
