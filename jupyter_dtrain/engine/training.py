@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ from .view.placements import GlobalTensor, Partial, Shard, part_of, place
 from .view.shares import Share, Shares
 from .view.turns import Turns
 from .written.file_log import FileLog
-from .written.files import OwnFiles
+from .written.once import written_once
 
 _NOT_SHARED_OUT = (
     "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
@@ -198,11 +197,8 @@ class Training:
 
     def _files(self) -> AbstractContextManager[None]:
         """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
-        log = self._file_log.installed() if self._file_log is not None else nullcontext()
-        if self._world_size == 1:
-            return log
-        started = max(Exchange.objects(time.time_ns()))
-        return OwnFiles(Path.cwd(), started=started).installed() if self.rank else log
+        started = max(Exchange.objects(time.time_ns())) if self._world_size > 1 else None
+        return written_once(rank=self.rank, started=started, log=self._file_log)
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""

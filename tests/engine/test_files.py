@@ -59,6 +59,27 @@ try:
 except FileNotFoundError as error:
     found = *found, error.filename
 """,
+    "a folder removed and made anew, with one in it": """
+shutil.rmtree("old", ignore_errors=True)
+(pathlib.Path("old") / "deep").mkdir(parents=True)
+shutil.rmtree("old")
+(pathlib.Path("old") / "deep").mkdir(parents=True, exist_ok=True)
+found = os.path.isdir("old/deep")
+""",
+    "folders made and removed": """
+found = []
+for name in ("a", "b", "a"):
+    os.mkdir(name)
+    found.append(os.path.isdir(name))
+    os.rmdir(name)
+    found.append(os.path.exists(name))
+os.makedirs("a/b/c")
+with open("a/b/c/file.txt", "w") as file:
+    file.write("x")
+found.append(open("a/b/c/file.txt").read())
+shutil.rmtree("a")
+found.append(os.path.exists("a/b"))
+""",
     "read, and written over in its place": """
 with open("before.txt", "r+") as file:
     count = len(file.read())
@@ -112,7 +133,7 @@ def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
     (tmp_path / "there").mkdir()
     cell = "try:\n    os.mkdir('there')\n    found = 'made'\nexcept FileExistsError:\n    found = 'there'"
     setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))
-    assert ranks.call(2, run_notebook, setup, cell, "found")[0]["compared"] == "there"
+    assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == ["there", "there"]
 
 
 def test_folders_that_no_other_rank_makes_are_waited_for_once(ranks, tmp_path):
@@ -128,6 +149,21 @@ os.makedirs(path)
 found = os.path.isdir(path) and files.time.monotonic() - began < 4.0
 """
     assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [True, True]
+
+
+def test_folders_that_no_other_rank_makes_are_removed_by_who_has_made_them(ranks, tmp_path):
+    setup = f"""
+from jupyter_dtrain.engine.written import files
+files.MKDIR_TIMEOUT = 1.0
+{SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
+"""
+    cell = """
+with tempfile.TemporaryDirectory(dir=".") as folder:
+    found = os.path.isdir(folder)
+found = found, os.path.exists(folder)
+"""
+    assert [rank["compared"] for rank in ranks.call(3, run_notebook, setup, cell, "found")] == [(True, False)] * 3
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_outside_of_the_folder_only_what_torch_saves_is_the_ranks_own(ranks, tmp_path):

@@ -30,7 +30,8 @@ from unittest import mock
 from IPython.core import interactiveshell
 
 from ...capture.open_files import of_cell
-from .files import CLOCK_STEP, asked_path, is_within_open_folder
+from .asked import asked_path, is_within_open_folder
+from .files import CLOCK_STEP
 
 Entry = dict[str, Any]
 KEPT_MARKS = 16

@@ -3,7 +3,7 @@
 The cell runs on every rank, and what it writes is one file: a line appended to a log must not be there as often as there are
 ranks, and no rank may read a checkpoint that another is just writing. So on the other ranks what the cell writes into the notebook's
 folder, or with ``torch.save`` and PyTorch's profiler, goes into a folder of the rank's own, and is read from there. What they remove or
-rename, rank 0 does.
+rename, and folders that they make, rank 0 does: it says how it has fared with a folder (:mod:`.folders`), and the others fare the same.
 
 Only Python's own ways are followed (``open``, `os`, ``torch.save``, the trace of a profile), and only where the user's code is what calls;
 libraries that write by themselves, caches and this project's checkpoints are left alone.
@@ -16,14 +16,12 @@ import errno
 import io
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -31,11 +29,11 @@ import torch
 from IPython.core import interactiveshell
 from torch.autograd import profiler
 
-from ..whose import OURS, is_users
+from .asked import asked_path, is_within_open_folder
+from .folders import FolderWord
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
-_FOLLOWING = frozenset((__file__, str(Path(__file__).with_name("file_log.py"))))
 
 
 class OwnFiles:
@@ -47,14 +45,18 @@ class OwnFiles:
         The notebook's.
     started : int
         When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
+    word : FolderWord
+        What rank 0 says of folders.
     """
 
-    def __init__(self, folder: Path, *, started: int) -> None:
+    def __init__(self, folder: Path, *, started: int, word: FolderWord) -> None:
         self._before = started - CLOCK_STEP
         self._folder = f"{folder.resolve()}{os.sep}"
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
         self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
-        self._made: set[str] = set()  # folders that it has made, as their names are not those that rank 0 gives
+        self._folders: set[str] = set()  # folders that rank 0 has made for it, and may have removed again
+        self._made: set[str] = set()  # folders that it has made itself, as their names are not those that rank 0 gives
+        self._word = word
         self._stat = os.stat
         self._place = ""
         self._count = 0
@@ -170,14 +172,19 @@ class OwnFiles:
             if asked is None or not self._is_here(asked):
                 original(path, *args, **kwargs)
                 return
-            deadline = time.monotonic() + (MKDIR_TIMEOUT if str(Path(asked).parent) not in self._made else 0)
-            self._gone.discard(asked)
-            while not Path(path).is_dir():  # rank 0 makes it, or says why not
-                if time.monotonic() > deadline or not Path(asked).parent.is_dir():
+            parent, topic = Path(asked).parent, self._word.topic_of(asked)
+            deadline = time.monotonic() + (MKDIR_TIMEOUT if str(parent) not in self._made else 0)
+            while (error := self._word.heard(topic, asked)) is None and time.monotonic() < deadline and parent.is_dir():
+                time.sleep(0.01)
+            if error is None:  # of rank 0: it makes none of this name, or is about to find what is found here
+                error = 0 if parent.is_dir() else errno.ENOENT
+                if not error and not Path(asked).is_dir():
                     original(path, *args, **kwargs)
                     self._made.add(asked)
-                    return
-                time.sleep(0.01)
+            if error:
+                raise OSError(error, os.strerror(error), path)
+            self._gone.discard(asked)
+            self._folders.add(asked)
 
         return mkdir
 
@@ -188,10 +195,14 @@ class OwnFiles:
             if gone is None or not self._is_here(gone):
                 original(path, *args, **kwargs)
                 return
-            for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
-                del self._own[name]
             if Path(gone).is_dir() or self._is_from_before(gone):  # else rank 0 may have made another in the meantime
                 self._gone.add(gone)
+            for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
+                del self._own[name]
+            self._folders = {name for name in self._folders if name != gone and not name.startswith(gone + os.sep)}
+            if gone in self._made:  # which rank 0 knows nothing of
+                original(path, *args, **kwargs)
+                self._made.discard(gone)
 
         return removed
 
@@ -224,10 +235,16 @@ class OwnFiles:
     def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-            asked = asked_path(path) if self._own or self._gone else None
+            asked = asked_path(path) if self._own or self._gone or self._folders else None
             if asked not in self._own and self._is_gone(asked):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            result: os.stat_result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
+            result: os.stat_result
+            try:
+                result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
+            except FileNotFoundError:
+                if asked not in self._folders:
+                    raise
+                result = original(self._place, *args, **kwargs)  # rank 0 has removed it already
             return result
 
         return stat
@@ -241,28 +258,3 @@ def _by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Call
         return (original if is_within_open_folder(kwargs) else followed)(*args, **kwargs)
 
     return call
-
-
-def is_within_open_folder(options: Mapping[str, Any]) -> bool:
-    """Return whether the names of a call of one of `os`' functions with these `options` are no paths, as those of ``shutil.rmtree`` are."""
-    return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
-
-
-def asked_path(file: Any) -> str | None:
-    """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
-    # Not resolved: a link is removed and renamed as itself.
-    return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and _user_asks() else None  # noqa: PTH100
-
-
-def _user_asks() -> bool:
-    """Return whether the user's code is what calls, directly or through a library, and not this project."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(OURS):
-            if name not in _FOLLOWING:
-                return False
-        elif is_users(name):
-            return True
-        frame = frame.f_back
-    return False
