@@ -1,7 +1,7 @@
 """Each cell of the corpus comes to the same plain and on engines: weights, optimizer state, histories, what it prints.
 
-One notebook and one cluster of four engines serve all cells; `--engines` takes the first of them. The setup runs again
-before each run of a cell, from the same seeds.
+One notebook and one cluster of four engines serve all cells; `--engines` takes the first of them. Before each
+run of a cell the notebook's names are removed, and the setup runs again, from the same seeds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ import random as _random, numpy as _numpy, torch as _torch
 _torch.set_default_dtype(_torch.float64)
 _torch.manual_seed(0), _numpy.random.seed(0), _random.seed(0)
 """
+FORGET = """
+_names = globals().setdefault("_names", set(globals()))
+for _name in [name for name in globals() if name not in _names and not name.startswith("_")]:
+    del globals()[_name]
+"""
+"""Removes what earlier runs have left: a name that does not come home is not to be found with the value of the plain run."""
 RANDOM = "(_torch.rand(3), _numpy.random.rand(3).tolist(), _random.random())"
 
 
@@ -29,7 +35,7 @@ def notebook(module_notebook):
 
 def run(notebook: Notebook, cell: CorpusCell, engines: int, options: str = "") -> dict[str, object]:
     """Run a corpus cell on that many engines, or plain, and return what must be the same."""
-    notebook.run(SEEDS)
+    notebook.run(FORGET + SEEDS)
     notebook.run(cell.setup)
     ran = notebook.run((f"%%distribute --engines {engines} {options}\n" if engines else "") + cell.cell)
     compared, random = notebook.value(f"(({cell.compare}), {RANDOM})")

@@ -1,4 +1,5 @@
-# A notebook that puts functions of its own, and names of old versions, into libraries.
+# A notebook that puts functions of its own, and names of old versions, into libraries. Functions that need the notebook's names are
+# taken out again: later cells of the corpus have other names.
 # %% setup
 import numpy as np
 import torch
@@ -62,4 +63,4 @@ for x, y in loader:
     losses.append(np.as_float(loss))
 print(model.num_elements(), optimizer.rate())
 # %% compare
-model.state_dict(), losses
+model.state_dict(), losses, setattr(torch, "stack", librarys_stack), setattr(F, "gaussian_nll_loss", librarys_own)
