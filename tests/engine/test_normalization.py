@@ -52,6 +52,37 @@ def test_training(ranks, name):
     assert_as_plain(ranks, f"model = {MODELS[name]}", TRAIN, "model.state_dict(), losses")
 
 
+LATER = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.p, self.calls, self.kept = nn.Linear(48, 5), nn.BatchNorm1d(5), {p}, 0, None
+    def forward(self, x, y=None):
+        self.calls += 1
+        noise = random.random()
+        out = F.dropout(noise * self.norm(self.linear(x.flatten(1))), self.p, self.training)
+        {then}
+        return out.sum(1, keepdim=True)
+import random
+model = Net()
+"""
+THEN = {
+    "it returns its loss": "if y is not None: return F.mse_loss(out.sum(1, keepdim=True), y)",
+    "it keeps a tensor": "if y is not None: self.kept = out.detach()",
+    "it looks at a gradient": "if y is not None: out.retain_grad()",
+    "its module is given a tensor": "if y is not None: self.norm.kept = out.detach()",
+}
+TRAIN_LATER = TRAIN.replace("model(x)", "(model(x) if epoch == 0 else call_later(x, y))")
+
+
+@pytest.mark.parametrize("name", THEN)
+def test_a_call_after_the_first_that_is_made_again_leaves_nothing(ranks, name):
+    """Neither draws, in PyTorch's stream and in Python's, nor statistics, nor counts."""
+    setup = LATER.format(p=0.3, then=THEN[name])
+    setup += "def call_later(x, y):\n    out = model(x, y)\n    return out if out.dim() else out.view(1, 1) + 0 * y"
+    assert_as_plain(ranks, setup, TRAIN_LATER, "model.state_dict(), losses, model.calls")
+
+
 def test_more_ranks_than_samples(ranks):
     """The last batch has two samples: two of four ranks have none of their own."""
     assert_as_plain(ranks, f"model = {MODELS['images']}", TRAIN, "model.state_dict(), losses", worlds=(4,))

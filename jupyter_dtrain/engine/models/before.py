@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,12 +25,30 @@ _MEMBERS = (
 )
 
 
+class Attributes:
+    """The attributes of a module as they are now, and what it has registered."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._attributes = dict(module.__dict__)
+        # A module that is being made may have nothing of this yet.
+        self._held = [(module.__dict__[name], dict(module.__dict__[name])) for name in _MEMBERS if name in module.__dict__]
+
+    def restore(self) -> None:
+        """Let the module have these again, and no others."""
+        self.module.__dict__.clear()
+        self.module.__dict__.update(self._attributes)
+        for members, before in self._held:
+            members.clear()
+            members.update(before)
+
+
 class Before:
     """A model before its first call, to make that call again."""
 
     def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
-        self._attributes: list[tuple[nn.Module, dict[str, Any], list[tuple[dict[str, Any], dict[str, Any]]]]] = [
-            (child, dict(child.__dict__), [(child.__dict__[name], dict(child.__dict__[name])) for name in _MEMBERS])
+        self._attributes = [
+            Attributes(child)
             for child in module.modules()
             if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
         ]
@@ -52,8 +69,8 @@ class Before:
 
     def drop_hooks(self) -> None:
         """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
-        for child, _, _ in self._attributes:
-            child.__dict__["_forward_hooks"] = OrderedDict()
+        for attributes in self._attributes:
+            attributes.module.__dict__["_forward_hooks"] = OrderedDict()
 
     def written(self) -> bool:
         """Return whether the call has written to a parameter or to a buffer; those of normalization layers are theirs."""
@@ -69,12 +86,8 @@ class Before:
 
     def restore(self) -> None:
         """Undo what the call has done to the model and to random streams."""
-        for child, attributes, held in self._attributes:
-            child.__dict__.clear()
-            child.__dict__.update(attributes)
-            for members, before in held:
-                members.clear()
-                members.update(before)
+        for attributes in self._attributes:
+            attributes.restore()
         with torch.no_grad():
             for parameter, _, value in self._parameters:
                 if value is not None and not _same(parameter, value):

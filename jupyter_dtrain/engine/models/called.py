@@ -25,6 +25,8 @@ class Called:
         It may have changed its statistics since these were taken.
     results : dict
         The dims of the batch in what it returns.
+    drawn_with : list, optional
+        What it may draw with beside PyTorch's own generators; ``None``: nobody has asked.
     marked : dict of bool to list of int
         Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
     """
@@ -36,4 +38,5 @@ class Called:
     num_hooks: int = -1
     normalizes: bool = False
     results: dict[Any, Any] = field(default_factory=dict)
+    drawn_with: list[Any] | None = None
     marked: dict[bool, list[int]] = field(default_factory=dict)

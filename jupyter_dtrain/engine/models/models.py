@@ -172,7 +172,8 @@ class ModelCalls:
             given=given,
             own=own,
             placement=placement,
-            known=called.results,
+            called=called,
+            layers=self._normalizing.of(module),
             own_call=own_call,
             view=self._view,
             stream=self._stream,
@@ -219,10 +220,8 @@ class ModelCalls:
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
-        if self._part is not None and isinstance(value, torch.Tensor | list | tuple | dict):
-            leaves = pytree.tree_leaves(value)
-            if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
-                self._part.keeps |= getattr(module, name, None) is not value
+        if self._part is not None:
+            self._part.set_attribute(module, name, value)
         elif self._view is not None and isinstance(value, GlobalTensor):
             return self._view.kept(module, name, value)
         return value

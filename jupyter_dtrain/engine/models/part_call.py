@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from ...capture.unwarned import unwarned
@@ -27,6 +28,8 @@ from ..view.own_functions import must_be_whole
 from ..view.placements import Shard
 from ..words import model_uses
 from .before import Before
+from .before_later import BeforeLater, drawn_with
+from .called import Called
 from .handed import Handed
 from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself
 
@@ -50,8 +53,10 @@ class PartCall:
         The rank's part of that.
     placement : Shard
         Which part.
-    known : dict
-        The dims of the batch in what earlier calls have returned; empty: this is the first one.
+    called : Called
+        What is known of the module. With no results known, this is its first call.
+    layers : list of module
+        Its normalization layers.
     own_call : callable
         Calls the module itself with such arguments, with the rank's random stream.
     view : GlobalView
@@ -69,7 +74,8 @@ class PartCall:
     given: Any
     own: Any
     placement: Shard
-    known: dict[Any, Any]
+    called: Called
+    layers: list[_NormBase]
     own_call: Callable[[Any], Any]
     view: GlobalView
     stream: ModelStream | None
@@ -81,8 +87,14 @@ class PartCall:
     def __post_init__(self) -> None:
         self._handed = Handed(*self.own)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
-        learns = not self.known or (self.draws is not None and not self.draws.knows(self.module))
-        self._before = Before(self.module, self.stream) if learns else None
+        self._first: Before | None = None
+        if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
+            self._before: Before | BeforeLater = Before(self.module, self.stream)
+            self._first = self._before
+            return
+        if self.called.drawn_with is None:
+            self.called.drawn_with = drawn_with(self.module)
+        self._before = BeforeLater(self.stream, self.layers, self.called.drawn_with)
 
     def result(self) -> Any:
         """Return what the model returns, placed.
@@ -92,12 +104,12 @@ class PartCall:
         NotPerSample
             It is an open model. All is as it was before the call.
         """
-        before, handed = self._before, self._handed
-        self.view.functions.enter(self.placement, is_first=before is not None)
+        first, handed = self._first, self._handed
+        self.view.functions.enter(self.placement, is_first=first is not None)
         if self.normalization is not None:
             self.normalization.share = self.placement.share
         try:
-            result, drawing = self._call_on_own() if before is None else self._first_call(before)
+            result, drawing = self._call_on_own() if first is None else self._first_call(first)
             if isinstance(self.module, nn.RNNBase):
                 self.note_batch_dims(self.module, result)
             if self.keeps or handed.kept() is None or self.view.functions.met.refused:
@@ -105,20 +117,28 @@ class PartCall:
             result = handed.with_kept(result)
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             one_more = self._call_with_one_more
-            placed = self.view.leave(result, self.placement, known=self.known, batch_dims=batch_dims, one_more=one_more)
-            if before is not None and self._mixes(result, drawing):
+            placed = self.view.leave(result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more)
+            if first is not None and self._mixes(result, drawing):
                 raise NotPerSample
             return handed.keep(placed)
         except NotPerSample:
             handed.restore()
-            if before is not None:
-                before.restore()
+            self._before.restore()
             raise
         finally:
             handed.widen()
             self.view.functions.leave()
             if self.normalization is not None:
                 self.normalization.share = None
+
+    def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
+        """Note that attribute `name` of `module` is about to be set to `value`."""
+        if isinstance(self._before, BeforeLater):
+            self._before.setting(module)
+        if isinstance(value, torch.Tensor | list | tuple | dict):
+            leaves = pytree.tree_leaves(value)
+            if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
+                self.keeps |= getattr(module, name, None) is not value
 
     def note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
         """Note where the batch is in what a recurrent layer has returned."""
@@ -186,8 +206,7 @@ class PartCall:
         """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
         again = Before(self.module, self.stream)
         again.drop_hooks()
-        if self._before is not None:
-            self._before.rewind()
+        self._before.rewind()
         try:
             values = pytree.tree_map(convert, self.given)
             # Gradients are off, unless it takes some itself.
@@ -233,7 +252,7 @@ class PartCall:
             total=total,
             stream=self.stream,
             sites=sites,
-            dims_of=lambda kinds: self.known.get((self.placement, kinds)),
+            dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
         )
         return any(Exchange.objects(mixes))
 
