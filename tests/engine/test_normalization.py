@@ -83,6 +83,26 @@ def test_a_call_after_the_first_that_is_made_again_leaves_nothing(ranks, name):
     assert_as_plain(ranks, setup, TRAIN_LATER, "model.state_dict(), losses, model.calls")
 
 
+@pytest.mark.parametrize("then", ["", "out = out + (0.1 * torch.randn(len(out), 1) if self.p > 0.2 else 0)"])
+def test_what_a_model_draws_may_begin_after_its_first_call(ranks, then):
+    """As one process draws it, also when it begins on a batch of another size, and ends again."""
+    setup = LATER.format(p=0.0, then=then) + "p = iter([0, 0, 0.1, 0.2, 0.3, 0, 0.2, 0.4])"
+    cell = TRAIN.replace("    for x, y in loader:\n", "    for x, y in loader:\n        model.p = next(p)\n")
+    assert_as_plain(ranks, setup, cell, "model.state_dict(), losses, model.calls")
+
+
+def test_what_begins_to_draw_for_each_rank_is_not_looked_at_again(ranks):
+    """``nn.AlphaDropout`` draws from the rank's stream: when it begins it is looked at once more, and then no more."""
+    setup = LATER.format(p=0.0, then="entered.append(len(x)); out = self.alpha(out)")
+    setup += "entered, counts = [], []; model.alpha = nn.AlphaDropout(0.0)"
+    cell = TRAIN.replace("    for x, y in loader:\n", "    model.alpha.p = 0.5 * epoch\n    for x, y in loader:\n")
+    cell = cell.replace("losses.append(loss.item())", "losses.append(loss.item()); counts.append(len(entered))")
+    for found in ranks.call(2, run_notebook, SETUP + setup, cell, "counts", OPTIONS):
+        *_, before, first, second, third, fourth = found["compared"]
+        assert first > before + 1
+        assert (second, third, fourth) == (first + 1, first + 2, first + 3)
+
+
 def test_more_ranks_than_samples(ranks):
     """The last batch has two samples: two of four ranks have none of their own."""
     assert_as_plain(ranks, f"model = {MODELS['images']}", TRAIN, "model.state_dict(), losses", worlds=(4,))

@@ -42,6 +42,9 @@ class DrawSites:
         for site, dim in zip(self._sites, self._dims, strict=True):
             self._by_kind.setdefault((site.function, len(site.shape)), set()).add(dim)
 
+    def __len__(self) -> int:
+        return len(self._sites)
+
     def dim(self, index: int, site: Site) -> int | None:
         """Return the dim of the samples in the draw `site`, the call's number `index`. Raises KeyError where it is not known."""
         kind = site.function, len(site.shape)

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from ..identity import IdentityMap
 from ..view.exchange import Exchange
 from ..view.function_bodies import BODIES
+from ..view.global_view import NotPerSample
 from ..view.placements import Shard
 from .draw_sites import Drawn, DrawSites, Site, dims_of, guess, guesses
 from .drawn_again import DrawnAgain
@@ -112,11 +113,13 @@ class Drawing(Watching):
         self.dims: list[int | None] = []
         self.per_rank = False
         self._values: dict[int, torch.Tensor] = {}
+        self._then = stream.other
 
     @property
     def result(self) -> Drawn | None:
-        """What was drawn for the whole batch; ``None`` where not all can be."""
-        return None if self.per_rank else Drawn(self.drawn, self.dims, self._values)
+        """What was drawn for the whole batch, after the model's call; ``None`` where not all can be."""
+        only_unseen = not self.drawn and not self._stream.other.is_same(self._then)
+        return None if self.per_rank or only_unseen else Drawn(self.drawn, self.dims, self._values)
 
     def draw(self, kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Draw for the whole batch, and return the rank's part."""
@@ -169,6 +172,13 @@ class _Replayed(ModelStream):
         self.other = cell
 
 
+class DrawsNow(NotPerSample):
+    """A model has drawn that had not drawn in its first call.
+
+    Found by where the rank's stream is after a call, which takes 2 us and sees all draws; to watch each operation would take longer.
+    """
+
+
 class ModelDraws:
     """What is known of the draws of each model.
 
@@ -217,15 +227,26 @@ class ModelDraws:
 
     def sites(self, module: nn.Module) -> DrawSites | None:
         """Return the draws of a model in the mode that it is in; ``None`` where they are not known, or there are none."""
-        return (self._known.get(module) or {}).get(module.training)
+        return (self._known.get(module) or {}).get(module.training) or None
 
     @contextmanager
     def drawing(self, module: nn.Module, placement: Shard) -> Iterator[Drawing | None]:
-        """Let what `module` draws until the end of the ``with`` block be drawn for the whole batch; ``None``: it is the rank's own."""
+        """Let what `module` draws until the end of the ``with`` block be drawn for the whole batch; ``None``: it is the rank's own.
+
+        Raises
+        ------
+        DrawsNow
+            It draws, and was known not to: a dropout of 0 that has become more, noise after a warm-up. What it draws is to be learned.
+        """
         known = self.knows(module)
-        sites = None if self._off else self.sites(module)
-        if known and sites is None:
+        sites = None if self._off else (self._known.get(module) or {}).get(module.training)
+        if known and not sites:
+            then = self._stream.other
             yield None
+            # All ranks come to this: they run the same code.
+            if sites is not None and not self._stream.other.is_same(then):
+                (self._known.get(module) or {}).pop(module.training, None)
+                raise DrawsNow
             return
         self._used = True
         self._current = Drawing(placement.share.loaded, placement.share.total, self._stream, sites)
@@ -265,7 +286,7 @@ class ModelDraws:
             if dims is None:  # it came by other draws
                 dims = guesses(sites, sizes)
         known = self._known.get(module) or self._known.set(module, {})
-        known[module.training] = DrawSites(drew[0].sites, dims) if dims else None
+        known[module.training] = DrawSites(drew[0].sites, dims) if dims is not None else None
         return dims is not None and all(drawn.dims == dims for drawn in drew)
 
     def agree(self) -> None:

@@ -25,7 +25,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from ..drawing.drawing import ModelDraws
+from ..drawing.drawing import DrawsNow, ModelDraws
 from ..drawing.randomness import ModelStream
 from ..identity import IdentityMap
 from ..modules import Found, has_hooks, layers_taking_statistics, modules_in
@@ -182,6 +182,8 @@ class ModelCalls:
         )
         try:
             return part.result()
+        except DrawsNow:
+            raise
         except MarkedNow as now:
             called.marked[module.training] = now.indices
             raise

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from ...capture.unwarned import unwarned
-from ..drawing.drawing import Drawing, ModelDraws
+from ..drawing.drawing import Drawing, DrawsNow, ModelDraws
 from ..drawing.randomness import ModelStream, OtherStreams
 from ..view.exchange import Exchange
 from ..view.global_view import GlobalView, NotPerSample
@@ -170,6 +170,8 @@ class PartCall:
         try:
             with redirect_stdout(said):
                 result, drawing = self._call_on_own()
+        except DrawsNow:
+            raise
         except Exception:
             failed = True  # a module that refuses a part of a batch may take all of it
         shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
