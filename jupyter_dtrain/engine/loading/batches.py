@@ -95,18 +95,31 @@ def placed(batch: Any, share: Share, layout: Layout | None = None) -> Any:
     return _rebuild(batch, one, entries, layout)
 
 
-def shapes_of(batch: Any, layout: Layout) -> list[tuple[int, ...]]:
-    """Return the shapes of the tensors in a batch, without the dim of the samples."""
-    found: list[tuple[int, ...]] = []
+def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
+    """Return what the ranks' parts of a batch must have in common, by place: types of numbers, and shapes without the dim of the samples.
 
-    def one(path: Path, value: Any) -> Any:
-        dim = layout.get(path)
-        if isinstance(value, torch.Tensor | np.ndarray) and isinstance(dim, int):
-            found.append((*value.shape[:dim], *value.shape[dim + 1 :]))
-        return value
+    ``None`` where the batch is not as `layout` says, or has not `total` samples at each place that has one per sample: as many rows as
+    samples may have been a chance in the batch that the layout is from.
+    """
+    found: dict[Path, Any] = {}
 
-    _rebuild(batch, one, lambda items: items, layout)
-    return found
+    def fits(value: Any, path: Path) -> bool:
+        kind, is_array = layout.get(path), isinstance(value, torch.Tensor | np.ndarray)
+        found[path] = None
+        if kind == "same":
+            return True
+        if kind == "entries":
+            return isinstance(value, list | tuple) and len(value) == total
+        if isinstance(kind, int):
+            if not is_array or value.ndim <= kind or value.shape[kind] != total:
+                return False
+            found[path] = str(value.dtype), (*value.shape[:kind], *value.shape[kind + 1 :])
+            return True
+        del found[path]
+        children = None if is_array else _children(value)
+        return children is not None and all(fits(child, (*path, key)) for key, child in children.items())
+
+    return [found[path] for path in layout] if fits(batch, ()) and found.keys() == layout.keys() else None
 
 
 # -- finding out where the samples are -------------------------------------------------------------------------------
@@ -162,7 +175,7 @@ def _compare_arrays(whole: torch.Tensor, part: torch.Tensor, total: int, where: 
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.shape == right.shape and bool(((left == right) | ((left != left) & (right != right))).all())
+    return left.shape == right.shape and left.dtype == right.dtype and bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 # -- through the structure --------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from ...capture.bundle import RandomState
 from ..drawing.randomness import generators_in, set_state, state_of
 from ..view.shares import Share
-from .batches import Layout, Path, UnknownBatch, compared, cut, length_of, shapes_of
+from .batches import Layout, Path, UnknownBatch, compared, cut, kinds_of, length_of
 
 Agree = Callable[[Any], list[Any]]
 
@@ -52,6 +52,8 @@ class Collation:
         Returns all ranks' values of what is given. A collective.
     whole_draws : bool
         Whether each rank is to collate all of a batch where samples are loaded or collated with random numbers.
+    on_unknown : callable
+        Told of a later batch, in words, that cannot be split though the first one could.
 
     Attributes
     ----------
@@ -61,10 +63,18 @@ class Collation:
         It does so because random numbers are drawn.
     """
 
-    def __init__(self, loader: DataLoader[Any], share: Callable[[int], Share], agree: Agree, *, whole_draws: bool) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        share: Callable[[int], Share],
+        agree: Agree,
+        *,
+        whole_draws: bool,
+        on_unknown: Callable[[str], None],
+    ) -> None:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
         self._generators = generators_in((loader.dataset, loader.collate_fn))
-        self._share, self._agree, self._whole_draws = share, agree, whole_draws
+        self._share, self._agree, self._whole_draws, self._on_unknown = share, agree, whole_draws, on_unknown
         self._layout: Layout | None = None
         self.is_whole = self.draws = False
 
@@ -83,18 +93,24 @@ class Collation:
         assert self._layout is not None
         if not self.is_whole:
             loaded = share.loaded.stop - share.loaded.start  # fewer come out where the function leaves samples out
-            fits = not isinstance(batch, Refused) and length_of(batch, self._layout) == loaded
-            shapes = self._agree(shapes_of(batch, self._layout) if fits else None)
-            self.is_whole = any(other is None or other != shapes[0] for other in shapes)
+            parts = self._agree(None if isinstance(batch, Refused) else kinds_of(batch, self._layout, loaded))
+            self.is_whole = any(part is None or part != parts[0] for part in parts)
         if self.is_whole:  # for what is left of this iteration, which has loaded parts; the next one loads whole batches
             return self.of_whole(self._collate(self._fetch(indices)))
         return batch, share, self._layout
 
     def of_whole(self, batch: Any) -> tuple[Any, Share | None, Layout | None]:
-        """Return the rank's part of a whole batch, and where its samples are; all of one without samples (``None``: all were left out)."""
+        """Return the rank's part of a whole batch, and where its samples are.
+
+        That is all of one without samples (``None``: all were left out), or with other things or other numbers of them than of samples.
+        All ranks have collated the same, so they decide alike.
+        """
         assert self._layout is not None
         total = length_of(batch, self._layout)
         if not total:
+            return batch, None, None
+        if kinds_of(batch, self._layout, total) is None:
+            self._on_unknown("structure unlike that of the first")
             return batch, None, None
         share = self._share(total)
         return cut(batch, share.loaded, self._layout), share, self._layout
@@ -120,7 +136,8 @@ class Collation:
             if not possible:
                 raise UnknownBatch("tensor without a row per sample")
             layout[path] = possible[0]
-            self.is_whole |= not all(other[path][1] for other in of_ranks)
+            # What was the same for all samples of this batch need not be so in the next: a count of some of them, ``None`` for none.
+            self.is_whole |= possible[0] == "same" or not all(other[path][1] for other in of_ranks)
         if not any(isinstance(kind, int) for kind in layout.values()) and "entries" not in layout.values():
             raise UnknownBatch("structure of its own")
         self._layout = layout

@@ -229,7 +229,9 @@ class SharedLoaders:
         if self._agree is None or is_default(loader):
             return None
         if loader not in self._collations:
-            self._collations[loader] = Collation(loader, self._share, self._agree, whole_draws=self._whole_draws)
+            self._collations[loader] = Collation(
+                loader, self._share, self._agree, whole_draws=self._whole_draws, on_unknown=self._on_unknown
+            )
         return self._collations[loader]
 
     def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: Cursor) -> FirstBatch:
