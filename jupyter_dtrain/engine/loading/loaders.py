@@ -105,6 +105,7 @@ class SharedLoaders:
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
         self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
         self._drawing: WeakSet[DataLoader[Any]] = WeakSet()  # whose samples are loaded with random numbers
+        self._collates: WeakKeyDictionary[DataLoader[Any], Callable[[Any], Any]] = WeakKeyDictionary()  # which all this is known of
 
     def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
@@ -140,6 +141,7 @@ class SharedLoaders:
         return batches
 
     def _batches(self, its_own: Make, loader: DataLoader[Any], cursor: Cursor) -> SplitBatches | WatchedBatches:
+        self._forget_other_collate(loader)
         make, loader = taking_rows(its_own), self._with_joined_batches(loader)
 
         def note_draws() -> None:
@@ -224,6 +226,18 @@ class SharedLoaders:
             if loader.batch_size is not None:  # the length of iterable data is reckoned from it
                 self._joined[loader].__dict__["batch_size"] = loader.batch_size * self.together
         return self._joined[loader]
+
+    def _forget_other_collate(self, loader: DataLoader[Any]) -> None:
+        """Know nothing of a loader that has got another collate function since; workers that stay go on with the one that they have."""
+        collate = self._collates.setdefault(loader, loader.collate_fn)
+        if collate == loader.collate_fn or loader.persistent_workers:
+            return
+        self._collates[loader] = loader.collate_fn
+        for used in (loader, self._joined.pop(loader, loader)):
+            self._inner.pop(used, None)
+            self._collations.pop(used, None)
+            for known in (self._known, self._whole, self._drawing):
+                known.discard(used)
 
     def _collation(self, loader: DataLoader[Any]) -> Collation | None:
         if self._agree is None or is_default(loader):
