@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -44,6 +44,11 @@ def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bo
     return _uses(function, has, set())
 
 
+def call_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return the same of a call of `function`, methods that it calls by name among it: those of its own object, and of the user's."""
+    return _uses(function, has, set(), methods=True)
+
+
 def takes_rows(code: CodeType) -> bool:
     """Return whether `code` has a subscript that may be of samples: ``x[0]``, ``x[1:]``, ``x[order]``; not ``x[:, 0]``, ``x.shape[0]``."""
     return any(_takes_rows(part) for part in everything(original_code(code) or code))
@@ -76,13 +81,34 @@ def _kept(module: nn.Module) -> Iterator[object]:
                 yield from vars(kind).values()
 
 
-def _uses(value: object, has: Callable[[CodeType, set[str]], bool], seen: set[FunctionType]) -> bool:
+def _uses(
+    value: object, has: Callable[[CodeType, set[str]], bool], seen: set[FunctionType], *, methods: bool = False, owner: object = None
+) -> bool:
     function = _function_of(value)
     if function is None or function in seen or f"{function.__module__}.".startswith(TORCH):
         return False
     seen.add(function)  # and not its code, which a decorator's functions have in common, each around another one
-    names = names_in(function.__code__)
-    return has(function.__code__, names) or any(_uses(called, has, seen) for called in _called(function, names))
+    names, owner = names_in(function.__code__), _owner_of(value) or owner
+    called = chain(_called(function, names), _methods(function, names, owner) if methods else ())
+    return has(function.__code__, names) or any(_uses(other, has, seen, methods=methods, owner=owner) for other in called)
+
+
+def _owner_of(value: object) -> object:
+    """Return the object that a call of `value` is told of as ``self``, ``None`` where there is none."""
+    while isinstance(value, partial):
+        value = value.func
+    if isinstance(value, MethodType):
+        return value.__self__
+    return None if isinstance(value, FunctionType | classmethod | staticmethod | property) else value
+
+
+def _methods(function: FunctionType, names: set[str], owner: object) -> Iterator[object]:
+    around = (*closed_over(function), *(function.__globals__.get(name) for name in names))
+    for known in (owner, *(value for value in around if is_users_module(type(value).__module__))):
+        for name in names:
+            yield getattr(known, "__dict__", {}).get(name)
+            method = _in_class(known, name)
+            yield MethodType(method, known) if isinstance(method, FunctionType) else method
 
 
 def _function_of(value: Any) -> FunctionType | None:

@@ -1,11 +1,11 @@
 """Batches of a collate function of the user's: where the samples are in them, and whether a rank may load its own alone.
 
 What such a function makes of a part of the samples need not be a part of what it makes of all: it pads to the longest, mixes
-samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, ranks load
-and collate their own samples from then on, and check for every batch that they have padded alike. Otherwise every rank
-collates the whole batch, as one process would, and keeps its part; and where even that cannot be cut (texts joined end to
-end), every rank computes on all of it. A function may also fail for a part of the samples (it arranges them by classes and shots, or
-wants pairs): a part that it refuses is not an error, and decides as one that is no part of the whole.
+samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, and the function's
+code has no word of anything else (`mixing`), ranks load and collate their own samples from then on, and check for every batch that
+they have padded alike. Otherwise every rank collates the whole batch, as one process would, and keeps its part; and where even that
+cannot be cut (texts joined end to end), every rank computes on all of it. A function may also fail for a part of the samples (it
+arranges them by classes and shots, or wants pairs): a part that it refuses is no error, and decides as one that is no part of the whole.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from ...capture.bundle import RandomState
 from ..drawing.randomness import generators_in, set_state, state_of
 from ..view.shares import Share
+from . import mixing
 from .batches import Layout, Path, UnknownBatch, compared, cut, kinds_of, length_of
 
 Agree = Callable[[Any], list[Any]]
@@ -76,6 +77,7 @@ class Collation:
         self._generators = generators_in((loader.dataset, loader.collate_fn))
         self._share, self._agree, self._whole_draws, self._on_unknown = share, agree, whole_draws, on_unknown
         self._layout: Layout | None = None
+        self._may_mix, self._may_draw = mixing.may_mix(loader.collate_fn), mixing.may_draw(loader.collate_fn)
         self.is_whole = self.draws = False
 
     def own(self, batch: Any, share: Share, indices: Sequence[Any]) -> tuple[Any, Share | None, Layout | None]:
@@ -117,7 +119,7 @@ class Collation:
 
     def _learn(self, share: Share, indices: Sequence[Any]) -> None:
         found: dict[Path, tuple[list[int | str], bool]] | None = None
-        drew = bool(self._generators)
+        drew = bool(self._generators) or self._may_draw
         if share.loaded.stop - share.loaded.start < share.total:
             random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
             samples = self._fetch(indices)
@@ -142,7 +144,7 @@ class Collation:
             raise UnknownBatch("structure of its own")
         self._layout = layout
         self.draws = self._whole_draws and any(drawn)
-        self.is_whole |= self.draws
+        self.is_whole |= self.draws or self._may_mix
 
     def _fetch(self, indices: Sequence[Any]) -> list[Any]:
         fetch = getattr(self._dataset, "__getitems__", None)
