@@ -196,14 +196,29 @@ def step(x):
 """
 
 
+COUNTING = """
+class Counting:
+    count = 0
+    def __call__(self, items):
+        self.count += 1
+        return torch.stack(items) / self.count
+"""
+
+
 @pytest.mark.parametrize(
-    "collate", ["", ", collate_fn=lambda items: torch.stack(items)", ", collate_fn=lambda items: torch.stack(items).flip(0)"]
+    "collate",
+    [
+        "",
+        ", collate_fn=lambda items: torch.stack(items)",
+        ", collate_fn=lambda items: torch.stack(items).flip(0)",
+        ", collate_fn=Counting()",
+    ],
 )
 @pytest.mark.parametrize(
     "loop", ["for e in range(2):\n    for i, x in enumerate(loader): step(x)", "for e in range(2):\n    for x in Bar(loader): step(x)"]
 )
 def test_on_two_ranks(ranks, loop, collate):
-    setup = f"{SETUP}{MODEL}loader = DataLoader(Data(7), batch_size=3, shuffle=True{collate})\n"
+    setup = f"{SETUP}{MODEL}{COUNTING}loader = DataLoader(Data(7), batch_size=3, shuffle=True{collate})\n"
     expected = plain(setup, loop).namespace["trace"]
     whole = ranks.call(2, on_a_rank, setup, loop, None)
     assert [trace for trace, *_ in whole] == [expected, expected]

@@ -21,6 +21,7 @@ from ..drawing.randomness import generators_in, set_state, state_of
 from ..view.shares import Share
 from . import mixing
 from .batches import Layout, Path, UnknownBatch, compared, cut, kinds_of, length_of
+from .counters import Counters, keeper_of
 
 Agree = Callable[[Any], list[Any]]
 
@@ -119,17 +120,23 @@ class Collation:
 
     def _learn(self, share: Share, indices: Sequence[Any]) -> None:
         found: dict[Path, tuple[list[int | str], bool]] | None = None
-        drew = bool(self._generators) or self._may_draw
+        drew, counted = bool(self._generators) or self._may_draw, False
         if share.loaded.stop - share.loaded.start < share.total:
             random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
             samples = self._fetch(indices)
-            whole, part = self._collate(list(samples)), collated_if_possible(self._collate, samples[share.loaded])
+            keeper = keeper_of(self._collate)
+            counters = None if keeper is None else Counters(keeper)
+            whole = self._collate(list(samples))
+            if counters is not None:  # a function that counts its batches is to see each once, and all of it
+                counted = counters.have_changed()
+                counters.set()
+            part = collated_if_possible(self._collate, samples[share.loaded])
             found = compared(whole, part, share.total, share.loaded)  # None where the part was refused: all compute on whole batches
             drew |= not RandomState.now().equals(random_state)
             random_state.set()
             for generator, state in zip(self._generators, states, strict=True):
                 set_state(generator, state)
-        of_ranks, drawn = zip(*self._agree((found, drew)), strict=True)
+        of_ranks, drawn, counting = zip(*self._agree((found, drew, counted)), strict=True)
         layout: dict[Path, Any] = {}
         if any(other is None or list(other) != list(of_ranks[0]) for other in of_ranks):
             raise UnknownBatch("structure of its own")
@@ -144,7 +151,7 @@ class Collation:
             raise UnknownBatch("structure of its own")
         self._layout = layout
         self.draws = self._whole_draws and any(drawn)
-        self.is_whole |= self.draws or self._may_mix
+        self.is_whole |= self.draws or self._may_mix or any(counting)
 
     def _fetch(self, indices: Sequence[Any]) -> list[Any]:
         fetch = getattr(self._dataset, "__getitems__", None)

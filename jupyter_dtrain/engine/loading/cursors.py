@@ -22,18 +22,19 @@ from ..drawing.randomness import generators_in, set_state, state_of
 from ..timing import DATA, Counted
 from ..whose import is_ours
 from .copies import copy_of
+from .counters import Counters, keeper_of
 from .living import Living
 
 _iterate = DataLoader.__iter__
 
 
 class Moment:
-    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters of samplers."""
+    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._random_state = RandomState.now()
         self._streams: list[tuple[Any, Any]] = []
-        self._counters: list[tuple[Any, dict[str, Any]]] = []
+        self._counters: list[Counters] = []
         batches = loader.batch_sampler
         samplers = (loader.sampler, batches, getattr(batches, "sampler", None))
         self._streams += [(generator, state_of(generator)) for generator in generators_in((loader.dataset, loader.collate_fn))]
@@ -43,16 +44,23 @@ class Moment:
                 if state is not None:
                     self._streams.append((value, state))
             if owner is not loader:
-                plain = {name: value for name, value in vars(owner).items() if isinstance(value, int | float | str | None)}
-                self._counters.append((owner, plain))
+                self._counters.append(Counters(owner))
+        keeper = keeper_of(loader.collate_fn)
+        self._collate = None if keeper is None else Counters(keeper)
 
     def set(self) -> None:
         """Make it the present one."""
+        self.set_collate()
         self._random_state.set()
         for stream, state in self._streams:
             set_state(stream, state)
-        for owner, plain in self._counters:
-            vars(owner).update(plain)
+        for counters in self._counters:
+            counters.set()
+
+    def set_collate(self) -> None:
+        """Let what the collate function counts be as it was, which may have been called since to learn from."""
+        if self._collate is not None:
+            self._collate.set()
 
 
 @dataclass

@@ -128,11 +128,13 @@ class SharedLoaders:
         batches: SplitBatches | WatchedBatches = begin(lambda: self._batches(original, loader, cursor))
         to_load = cursor.taken if cursor.has_to_load else 0
 
-        def begin_again(start: Callable[[], None], _: Moment | None = None) -> None:
+        def begin_again(start: Callable[[], None], asked: Moment | None = None) -> None:
             present = Moment(cursor.loader)
             begin(start)  # where the order is drawn as well
             batches.skip(to_load)
             present.set()
+            if asked is not None:
+                asked.set_collate()
 
         if isinstance(batches, SplitBatches):
             batches.count = cursor.taken
