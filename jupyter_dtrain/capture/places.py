@@ -64,8 +64,8 @@ class LoopPlace:
         The last numbers in the condition of a ``while``, and in the body.
     loops : tuple of int
         The loops around it, outermost first, and itself.
-    shape : Any
-        What an item has to look like to be assigned to the targets; ``None`` for any.
+    targets : Any
+        A name, a tuple of targets, or ``None`` for another kind of target.
     plain_targets : bool
         Whether the targets are names and nothing else.
     rebound : frozenset of str
@@ -83,7 +83,7 @@ class LoopPlace:
     end_of_test: int
     end_of_body: int
     loops: tuple[int, ...]
-    shape: Any = None
+    targets: Any = None
     plain_targets: bool = True
     rebound: frozenset[str] = frozenset()
     sources: tuple[str, ...] = ()
@@ -249,15 +249,15 @@ def spans_of(call: ast.Call) -> Iterator[Span]:
         yield (call.func.end_lineno or 0, end_line, (call.func.end_col_offset or 0) - len(call.func.attr), end)
 
 
-def shape_of(target: ast.expr) -> tuple[Any, bool]:
-    """Return what can be assigned to the targets of a loop, and whether they are all names."""
+def targets_of(target: ast.expr) -> tuple[Any, bool]:
+    """Return the targets of a loop, names and tuples of them with ``None`` for others, and whether they are all names."""
     match target:
         case ast.Name():
-            return None, True
+            return target.id, True
         case ast.Tuple() | ast.List():
-            parts = [shape_of(part) for part in target.elts if not isinstance(part, ast.Starred)]
-            starred = [shape_of(part.value) for part in target.elts if isinstance(part, ast.Starred)]
-            return tuple(shape for shape, _ in parts), all(plain for _, plain in (*parts, *starred))
+            parts = [targets_of(part) for part in target.elts if not isinstance(part, ast.Starred)]
+            starred = [targets_of(part.value) for part in target.elts if isinstance(part, ast.Starred)]
+            return tuple(target for target, _ in parts), all(plain for _, plain in (*parts, *starred))
     return None, False
 
 

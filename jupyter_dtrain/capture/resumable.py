@@ -29,9 +29,9 @@ from .places import (
     may_draw,
     may_lead_to_loop,
     name_of,
-    shape_of,
     shared_names,
     spans_of,
+    targets_of,
 )
 from .syntax import ask, at_compare, placed_at, runtime
 
@@ -194,12 +194,14 @@ class _Body:
         end_of_test = self.numbers.end_of_header(node)
         if isinstance(node, ast.While):
             return LoopPlace(number, node.lineno, end_of_test, end_of_body, loops)
-        shape, plain = shape_of(node.target)
+        targets, plain = targets_of(node.target)
         plain = plain and not self._of_others & assigned_in(node.target)
         sources = tuple(dict.fromkeys(part.id for part in ast.walk(node.iter) if isinstance(part, ast.Name)))
         rebound = (assigned_in(node.body) | assigned_in(node.target)).intersection(sources)
         is_name = isinstance(node.iter, ast.Name | ast.Attribute | ast.Subscript)
-        return LoopPlace(number, node.lineno, end_of_test, end_of_body, loops, shape, plain, rebound, sources, may_draw(node.iter), is_name)
+        return LoopPlace(
+            number, node.lineno, end_of_test, end_of_body, loops, targets, plain, rebound, sources, may_draw(node.iter), is_name
+        )
 
     # -- rewriting ---------------------------------------------------------------------------------------------------
 

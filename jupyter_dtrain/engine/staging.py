@@ -117,9 +117,10 @@ def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
 
 def tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """Yield the parameters of an optimizer, each with its gradient and what is kept of it."""
-    for group in optimizer.param_groups:
+    states = getattr(optimizer, "state", {})  # which one around another may not have
+    for group in getattr(optimizer, "param_groups", ()):
         for parameter in group["params"]:
-            state = optimizer.state.get(parameter)
+            state = states.get(parameter)
             kept = state.values() if isinstance(state, Mapping) else ()
             yield from (tensor for tensor in (parameter, parameter.grad, *kept) if isinstance(tensor, torch.Tensor))
 

@@ -202,6 +202,9 @@ class Counting:
     def __call__(self, items):
         self.count += 1
         return torch.stack(items) / self.count
+noise = torch.Generator().manual_seed(3)
+def noisy(items):
+    return torch.stack(items) + torch.randn(len(items), 1, generator=noise)
 """
 
 
@@ -212,6 +215,7 @@ class Counting:
         ", collate_fn=lambda items: torch.stack(items)",
         ", collate_fn=lambda items: torch.stack(items).flip(0)",
         ", collate_fn=Counting()",
+        ", collate_fn=noisy",
     ],
 )
 @pytest.mark.parametrize(

@@ -71,6 +71,20 @@ def check(program: str, setup: str = "", most: int = 16) -> tuple[int, list[str]
 # Programs all of whose boundaries are places: name, setup, program.
 PROGRAMS = {
     "a loop": ("", "for i in range(4): t(i)"),
+    "a method of what a loop walks over": (
+        "class Trainer:\n    def __init__(self, size): self.size = size\n    def train(self):\n        for i in range(self.size): t(i)",
+        "for trainer in [Trainer(2), Trainer(3)]: trainer.train()",
+    ),
+    "a function that a loop walks over, in another": (
+        """\
+def train(power):
+    for i in range(3): t(i**power)
+def twice():
+    for name, (call, power) in {'a': (train, 1), 'b': (train, 2)}.items():
+        call(power)
+        t(name)""",
+        "twice()",
+    ),
     "nested": (
         "",
         "for a in range(3):\n    t(a)\n    for b in 'xy':\n        t((a, b))\n        for c in [1, 2]:\n            t(c)\n    t('end')\nt('after')",

@@ -71,8 +71,8 @@ class DeviceNames:
                 for tensor in (*obj.parameters(), *obj.buffers()):
                     self._move(tensor)
             elif isinstance(obj, Optimizer):
-                for state in obj.state.values():
-                    for key, value in state.items():
+                for state in getattr(obj, "state", {}).values():  # which one around another may not have
+                    for key, value in state.items() if isinstance(state, dict) else ():
                         if isinstance(value, torch.Tensor) and key != "step":  # that is counted on the CPU
                             self._move(value)
             elif isinstance(obj, torch.Tensor) and obj.requires_grad and obj.is_leaf:

@@ -37,7 +37,7 @@ class Moment:
         self._counters: list[Counters] = []
         batches = loader.batch_sampler
         samplers = (loader.sampler, batches, getattr(batches, "sampler", None))
-        self._streams += [(generator, state_of(generator)) for generator in generators_in((loader.dataset, loader.collate_fn))]
+        self._generators = [(generator, state_of(generator)) for generator in generators_in((loader.dataset, loader.collate_fn))]
         for owner in dict.fromkeys(part for part in (loader, *samplers) if hasattr(part, "__dict__")):
             for value in vars(owner).values():
                 state = state_of(value)
@@ -50,15 +50,17 @@ class Moment:
 
     def set(self) -> None:
         """Make it the present one."""
-        self.set_collate()
         self._random_state.set()
         for stream, state in self._streams:
             set_state(stream, state)
         for counters in self._counters:
             counters.set()
+        self.set_collate()
 
     def set_collate(self) -> None:
-        """Let what the collate function counts be as it was, which may have been called since to learn from."""
+        """Let what samples are loaded and collated with be as it was: they may have been since, to learn from."""
+        for generator, state in self._generators:
+            set_state(generator, state)
         if self._collate is not None:
             self._collate.set()
 

@@ -74,9 +74,14 @@ class Loop:
         Iterations over data loaders that the iterator has begun.
     stale : str
         A generator of which the iterable is made and which had begun before the loop; empty if there is none.
+
+    Attributes
+    ----------
+    targets : object
+        What the targets get first, in an :class:`EnteredLoop`.
     """
 
-    __slots__ = ("__weakref__", "count", "cursors", "items", "iterable", "loops", "place", "random_state", "stale")
+    __slots__ = ("__weakref__", "count", "cursors", "items", "iterable", "loops", "place", "random_state", "stale", "targets")
 
     def __init__(
         self,
@@ -93,6 +98,7 @@ class Loop:
         self.loops, self.place, self.iterable, self.items = loops, place, iterable, items
         self.count, self.random_state, self.stale = count, random_state, stale
         self.cursors = cursors if cursors is not None else []
+        self.targets: Any = None
 
     def __iter__(self) -> Loop:
         return self
@@ -165,13 +171,14 @@ class WatchedLoop(Loop):
 
 
 class EnteredLoop(WatchedLoop):
-    """A loop around the place where the run goes on: the targets are assigned first, to be given their values there."""
+    """A loop around the place where the run goes on: its targets get the values that they had, which the way there may need."""
 
     __slots__ = ()
 
     def __next__(self) -> Any:
         self.__class__ = WatchedLoop  # type: ignore[assignment]
-        return self.place.shape
+        targets, self.targets = self.targets, None
+        return targets
 
 
 class ResumedLoop(WatchedLoop):

@@ -191,7 +191,15 @@ class Jump:
         kind = ResumedLoop if self.resumes_at(number) else EnteredLoop
         saved = {name: values.get(key(name, relative)) for name in ("random", "cursors")}
         loop = kind(self._loops, place, iterable, items, count=count, random_state=saved["random"], cursors=saved["cursors"])
+        if kind is EnteredLoop:
+            loop.targets = self._values_of(place.targets)
         return self._loops.register(frame, loop)
+
+    def _values_of(self, targets: Any) -> Any:
+        """Return the saved values of a loop's targets, ``None`` for those that have none."""
+        if isinstance(targets, tuple):
+            return tuple(map(self._values_of, targets))
+        return (self._saved_names if self._depth == 0 else self._values[self._depth]).get(targets)
 
     def _set_streams(self, relative: int) -> None:
         """Let what is evaluated next draw the random numbers that it drew before."""
