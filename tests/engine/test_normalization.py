@@ -85,10 +85,12 @@ def test_a_call_after_the_first_that_is_made_again_leaves_nothing(ranks, name):
 
 @pytest.mark.parametrize("then", ["", "out = out + (0.1 * torch.randn(len(out), 1) if self.p > 0.2 else 0)"])
 def test_what_a_model_draws_may_begin_after_its_first_call(ranks, then):
-    """As one process draws it, also when it begins on a batch of another size, and ends again."""
+    """As one process draws it, also when it ends again."""
     setup = LATER.format(p=0.0, then=then) + "p = iter([0, 0, 0.1, 0.2, 0.3, 0, 0.2, 0.4])"
     cell = TRAIN.replace("    for x, y in loader:\n", "    for x, y in loader:\n        model.p = next(p)\n")
     assert_as_plain(ranks, setup, cell, "model.state_dict(), losses, model.calls")
+    # It begins on a batch of two samples, of which two ranks have none.
+    assert_as_plain(ranks, setup.replace("0, 0, 0.1,", "0, 0, 0,"), cell, "model.state_dict(), losses, model.calls", worlds=(4,))
 
 
 def test_what_begins_to_draw_for_each_rank_is_not_looked_at_again(ranks):
