@@ -163,7 +163,8 @@ def _compare(whole: Any, part: Any, path: Path, total: int, where: slice, found:
 
 def _compare_arrays(whole: torch.Tensor, part: torch.Tensor, total: int, where: slice) -> tuple[list[int | str], bool]:
     count = where.stop - where.start
-    if whole.dim() != part.dim():
+    has_rows = all(tensor.layout == torch.strided and not tensor.is_nested for tensor in (whole, part))
+    if not has_rows or whole.dim() != part.dim():
         return [], False
     dims = [dim for dim in range(whole.dim()) if whole.shape[dim] == total and part.shape[dim] == count]
     exact = [dim for dim in dims if _equal(whole.narrow(dim, where.start, count), part)]
