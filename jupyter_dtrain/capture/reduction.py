@@ -88,7 +88,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
             return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
         case FunctionType() | type() if (value := stands_for(obj)) is not None:
-            return itself, (value,)
+            return _named(obj, value) or (itself, (value,))
         case MethodType() if isinstance(obj.__self__, type) and _is_found_by_name(obj):
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
         case GeneratorType() if obj.gi_frame is None:
@@ -158,6 +158,13 @@ def _ended_generator() -> Iterator[Any]:
 def _reference(target: Any = None) -> weakref.ref[Any]:
     """Return a weak reference to `target`, which is gone if nothing else in what was sent refers to it."""
     return weakref.ref({0} if target is None else target)
+
+
+def _named(obj: object, value: Any) -> Any:
+    """Return how `value` is found by its name, under which `obj` is now: it would be taken for one without, and copied."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    names = [getattr(value, attribute, "") for attribute in ("__qualname__", "__name__")]  # `random.seed` is a method of something
+    return next(((getattr, (module, name)) for name in names if getattr(module, name, None) is obj), None)
 
 
 def _is_found_by_name(method: MethodType) -> bool:

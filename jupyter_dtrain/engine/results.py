@@ -16,8 +16,9 @@ import torch
 from ..capture.baseline import Baseline
 from ..capture.copy_restore import Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
-from ..capture.reduction import bar_at_rest, forgets, is_progress_bar, itself
-from .view.placements import GlobalTensor
+from ..capture.reduction import bar_at_rest, forgets, is_progress_bar, itself, stands_for
+from ..capture.tensors import without_graph
+from .view.placements import GlobalTensor, computed_by
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -207,7 +208,8 @@ class Home:
         def again() -> None:
             for obj, items in marked:
                 restore(obj, Contents(items))
-            self.namespace.update(bound)
+            # What takes a function's place has been put under its names meanwhile.
+            self.namespace.update({name: obj for name, obj in bound.items() if stands_for(self.namespace.get(name)) is not obj})
 
         return extra, objects, again
 
@@ -327,8 +329,10 @@ class _WholePacker(Packer):
 
     def reducer_override(self, obj: Any) -> Any:
         if self._whole is not None and isinstance(obj, GlobalTensor):
-            tensor = self._whole(obj).detach().requires_grad_(obj.requires_grad and obj.dtype.is_floating_point)
-            return itself, (tensor,)
+            tensor = self._whole(obj).detach()
+            if obj.grad_fn is not None:
+                return without_graph, (tensor, None, computed_by(obj.grad_fn))
+            return itself, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point),)
         if self._whole is None and isinstance(obj, GlobalTensor):  # where a cell has come to no end of its own
             raise TypeError("of a batch that is shared out an engine has its part only")
         if self._whole is None and is_progress_bar(obj):  # in a snapshot it has to be made again

@@ -190,3 +190,10 @@ def part_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the rank's part as a plain tensor; the graph behind it stays."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.as_subclass(torch.Tensor)
+
+
+def computed_by(node: torch.autograd.graph.Node) -> str:
+    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
+    while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
+        node = before
+    return type(node).__name__

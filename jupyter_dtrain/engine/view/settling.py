@@ -11,7 +11,7 @@ import torch
 from ...capture.slots import SlotValues
 from ...capture.tensors import is_leaf, without_graph
 from .holders import attributes_worth_a_look
-from .placements import GlobalTensor
+from .placements import GlobalTensor, computed_by
 
 
 def settled(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
@@ -51,7 +51,7 @@ class _Settling:
             whole = self._whole(value).detach()
             gradient = self._whole(value.grad).detach() if (value.is_leaf or value.retains_grad) and value.grad is not None else None
             if value.grad_fn is not None:
-                whole = without_graph(whole, gradient, _computed_by(value.grad_fn))
+                whole = without_graph(whole, gradient, computed_by(value.grad_fn))
             else:
                 whole.requires_grad_(value.requires_grad).grad = gradient
             seen[id(value)] = value, whole
@@ -86,10 +86,3 @@ class _Settling:
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
         if is_leaf(tensor) and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
             tensor.grad = self._whole(tensor.grad).detach()
-
-
-def _computed_by(node: torch.autograd.graph.Node) -> str:
-    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
-    while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
-        node = before
-    return type(node).__name__
