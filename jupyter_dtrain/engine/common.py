@@ -65,10 +65,10 @@ class Common:
         )
         return more, {number: index for index, number in enumerate(own, len(packed.leaves))}
 
-    def bytes_of_others(self) -> int:
-        """Return how many bytes in the host's memory other ranks copy."""
+    def bytes_of_others(self, *, on_cpu: bool) -> int:
+        """Return how many bytes other ranks copy, in the host's memory or from devices."""
         both = zip(self._storages, self.owners, strict=True)
-        return sum(storage.nbytes() for storage, owner in both if owner != self._rank and storage.device.type == "cpu")
+        return sum(storage.nbytes() for storage, owner in both if owner != self._rank and (storage.device.type == "cpu") == on_cpu)
 
     def digest(self) -> str:
         """Return what is the same on ranks that hold the same, unless they differ nowhere in the samples."""

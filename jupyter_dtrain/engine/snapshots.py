@@ -160,7 +160,7 @@ class Snapshots:
         if now >= self._ready_at or soon:
             self._ready_at = math.inf
             common = self._common()
-            num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others() if common is not None else 0)
+            num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others(on_cpu=True) if common is not None else 0)
             if num_bytes >= LARGE:
                 self._begin(self._get_memory, num_bytes)
 
@@ -253,10 +253,12 @@ class Snapshots:
         ``None`` where the ranks are not at one place or do not hold the same.
         """
         self._emitter.flush()  # what is told after this is told again
+        common = self._common()
         if torch.cuda.is_initialized():  # from where copies come while the state is pickled
             on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
-            check_memory(on_devices, of=on_devices, num_ranks=self._world_size)
-        saved = self._state.save(number, position, common=self._common(), agree=partial(self._agree, number))
+            others = common.bytes_of_others(on_cpu=False) if common is not None else 0
+            check_memory(on_devices - others, of=on_devices, num_ranks=self._world_size)
+        saved = self._state.save(number, position, common=common, agree=partial(self._agree, number))
         if saved is None:
             return None
         packed, snapshot = saved
