@@ -219,7 +219,8 @@ class Jump:
 
     def finish(self) -> None:
         """Make all as it was, and the run live."""
-        for name in [name for name in self._namespace if name not in self._saved_names and name not in self._missing[0]]:
+        kept = {*self._saved_names, *self._missing[0], "__builtins__"}  # in which libraries in C look for `__import__`
+        for name in [name for name in self._namespace if name not in kept]:
             del self._namespace[name]
         for name, value in self._saved_names.items():
             if name not in self._missing[0]:
