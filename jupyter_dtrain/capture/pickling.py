@@ -211,14 +211,15 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
         index = self._leaf_index.get(storage._cdata)
-        if index is None and storage._cdata in self._elsewhere:
-            self._keep.append(storage)
-            index = self._add(Leaf("storage", "uint8", (storage.nbytes(),), storage.device.type), memoryview(b""))
-            self._leaf_index[storage._cdata] = index
-            self._left_out[index] = self._elsewhere[storage._cdata]
         if index is None:
             self._keep.append(storage)
-            index = self._leaf_index[storage._cdata] = self._add(*leaf_of(storage))
+            number = self._elsewhere.get(storage._cdata)
+            if number is None:
+                index = self._add(*leaf_of(storage))
+            else:
+                index = self._add(Leaf("storage", "uint8", (storage.nbytes(),), storage.device.type), memoryview(b""))
+                self._left_out[index] = number
+            self._leaf_index[storage._cdata] = index
         return index
 
     def _array(self, array: np.ndarray[Any, Any]) -> int:

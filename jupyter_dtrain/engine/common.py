@@ -11,6 +11,7 @@ samples of the bytes each time.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -57,13 +58,9 @@ class Common:
         """Return `packed` with leaves behind its own for what this rank copies, and where those are, by number."""
         own = [number for number, owner in enumerate(self.owners) if owner == self._rank]
         leaves = [leaf_of(self._storages[number]) for number in own]
-        more = Packed(
-            packed.stream,
-            [*packed.leaves, *(leaf for leaf, _ in leaves)],
-            [*packed.buffers, *(buffer for _, buffer in leaves)],
-            packed.elsewhere,
-        )
-        return more, {number: index for index, number in enumerate(own, len(packed.leaves))}
+        where = {number: index for index, number in enumerate(own, len(packed.leaves))}
+        all_leaves = [*packed.leaves, *(leaf for leaf, _ in leaves)]
+        return replace(packed, leaves=all_leaves, buffers=[*packed.buffers, *(buffer for _, buffer in leaves)]), where
 
     def bytes_of_others(self, *, on_cpu: bool) -> int:
         """Return how many bytes other ranks copy, in the host's memory or from devices."""

@@ -177,6 +177,16 @@ def test_who_has_run_to_the_end_takes_the_others_along():
         behind.boundary(step)
 
 
+@pytest.mark.parametrize(("words", "same"), [(("a", "a"), True), (("a", "b"), False), (("a", ""), False)])
+def test_ranks_that_say_the_same_and_those_that_do_not(words, same):
+    store = HashStore()
+    first, second = (Talk(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    second.tell("state/1", f"{words[1]}\n")
+    assert Control(first).all_take(1, words[0]) == (same, True)
+    second.tell("state/2", f"{words[0]}\n{words[1]}")
+    assert Control(first).all_take(2, words[0], words[0]) == (True, same)
+
+
 def asked_at(control: Control, finished: int) -> int | None:
     control.boundary(finished)
     return control.snapshot_due(finished)

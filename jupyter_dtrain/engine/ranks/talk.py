@@ -40,11 +40,6 @@ class Talk:
         keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
         return [self._store.get(key).decode() for key in keys] if self._wait(keys, unless=unless) else None
 
-    def all_say(self, topic: str, text: str) -> bool:
-        """Return whether all ranks say the same on `topic`; waits for them."""
-        self.tell(topic, text)
-        return all(word == text for word in self.words(topic) or ())
-
     def all_here(self, topic: str, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
         """Return whether all ranks call this within `limit` and before `unless` is true, the same answer on all that do."""
         self.tell(topic, "")
