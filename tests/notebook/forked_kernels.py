@@ -1,12 +1,14 @@
 """Kernels that are forked: what notebooks import first takes seconds of a core, and is imported once for all tests of a process.
 
-Run as a module this is the process that they are forked from. It takes lines of JSON, ``{"argv", "env", "cwd"}``, and each kernel answers
-with its pid. It has no threads and no event loop, which a fork could not bear.
+Run as a module this is the process that they are forked from. It takes lines of JSON: ``{"argv", "env", "cwd"}``, to which the new kernel
+answers with its pid, and ``{"ended": pid}``, to which it answers itself with what that kernel ended with. It has no threads and no event
+loop, which a fork could not bear.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -15,18 +17,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 FORKED = hasattr(os, "pidfd_open")  # Linux; elsewhere kernels are launched
+SAID = ".kernel.log"  # in a kernel's folder: what its process wrote, and Python's stack if it fell
 
 
 class ForkedKernel:
-    """Looks like the ``Popen`` of a kernel. What it ended with is not known: it is no child of this process."""
+    """Looks like the ``Popen`` of a kernel, which is no child of this process: the one that forked it is asked what it ended with."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self._handle = pid, os.pidfd_open(pid)
+    def __init__(self, pid: int, template: KernelTemplate) -> None:
+        self.pid, self._template, self._handle = pid, template, os.pidfd_open(pid)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -35,7 +39,7 @@ class ForkedKernel:
     def wait(self, timeout: float | None = None) -> int | None:
         if self.returncode is None and select.select([self._handle], [], [], timeout)[0]:
             os.close(self._handle)
-            self.returncode = 0
+            self.returncode = self._template.ask({"ended": self.pid})
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -61,12 +65,17 @@ class KernelTemplate:
         if self._process is None:
             code = [sys.executable, "-Xfrozen_modules=off", "-m", __name__]  # as kernels are started: the debugger says otherwise
             self._process = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env))
+        pid = self.ask({"argv": list(cmd[cmd.index("ipykernel_launcher") :]), "env": dict(env), "cwd": cwd})
+        return ForkedKernel(pid, self)
+
+    def ask(self, request: Mapping[str, Any]) -> int:
+        """Send a line, and return the number that is answered."""
+        assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"argv": list(cmd[cmd.index("ipykernel_launcher") :]), "env": dict(env), "cwd": cwd}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
-        return ForkedKernel(int(self._process.stdout.readline()))
+        return int(self._process.stdout.readline())
 
 
 def main() -> None:
@@ -75,22 +84,26 @@ def main() -> None:
     from ipykernel.kernelapp import launch_new_instance
 
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        if not os.fork():
-            _become(json.loads(line))
+        request = json.loads(line)
+        if "ended" in request:
+            print(os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1]), flush=True)
+        elif not os.fork():
+            _become(request)
             launch_new_instance()
             return
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Be the process that was asked for, as if it had been started."""
+    """Be the process that was asked for, as if it had been started. Where it falls it leaves Python's stack in its folder."""
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     print(os.getpid(), flush=True)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.dup2(2, 1)
+    said = os.open(Path(request["cwd"], SAID), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    faulthandler.enable(said)  # a kernel reads its standard error itself
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -20,7 +20,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
 
 from jupyter_dtrain.notebook.run_view import METADATA
-from tests.notebook.forked_kernels import FORKED, KernelTemplate
+from tests.notebook.forked_kernels import FORKED, SAID, KernelTemplate
 
 LIMIT = 120.0  # seconds; every wait ends at a condition, this is for the day it never comes
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -157,9 +157,11 @@ class Notebook:
             assert time.monotonic() < deadline, f"{what} did not come" + (f"; {cell}" if cell is not None else "")
 
     def _status(self) -> str:
-        """Say how the kernel's process has ended."""
+        """Say how the kernel's process has ended, and what it wrote at last."""
         process = getattr(self.manager.provisioner, "process", None)
-        return "by being shut down" if process is None else f"with status {process.poll()}"
+        log = self.folder / SAID
+        said = log.read_text(errors="replace")[-6000:] if log.exists() else ""
+        return "by being shut down" if process is None else f"with status {process.poll()}\n{said}"
 
     def wait_for_stdout(self, cell: Cell, text: str) -> None:
         self.wait(lambda: text in cell.stdout or not cell.running, f"{text!r}", cell)
