@@ -84,10 +84,20 @@ def main() -> None:
     from ipykernel.kernelapp import launch_new_instance
 
     gc.freeze()
+    ended: dict[int, int] = {}
+
+    def reap(*_: object) -> None:  # at once: a kernel that has ended is not there any more
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+
+    signal.signal(signal.SIGCHLD, reap)
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
-            print(os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1]), flush=True)
+            while request["ended"] not in ended:  # the signal may be on its way
+                reap()
+            print(ended[request["ended"]], flush=True)
         elif not os.fork():
             _become(request)
             launch_new_instance()
@@ -97,6 +107,7 @@ def main() -> None:
 def _become(request: Mapping[str, Any]) -> None:
     """Be the process that was asked for, as if it had been started. Where it falls it leaves Python's stack in its folder."""
     os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     print(os.getpid(), flush=True)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
