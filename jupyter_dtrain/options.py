@@ -55,11 +55,14 @@ class ClusterOptions:
         What the engines compute on; ``auto`` takes GPUs where there are any.
     start_timeout : timedelta
         Time after which a cluster that has not come up is an error.
+    part : (int, int)
+        Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
 
     num_engines: int | None = None
     device: DeviceKind = "auto"
     start_timeout: timedelta = timedelta(seconds=120)
+    part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         if self.num_engines is not None and self.num_engines < 1:
@@ -117,6 +120,11 @@ class RunOptions:
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
     detach : bool
         Whether the run goes on when the kernel ends: it has engines of its own, and a process that looks after them.
+    vary : tuple of (str, str)
+        Names that the cell is tried with several values of, each with the text of an expression for these. Of a single trial: each with
+        the text of its value.
+    each : int
+        Engines of each trial.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -138,6 +146,8 @@ class RunOptions:
     elastic: tuple[int, int] | None = None
     view: View = "live"
     detach: bool = False
+    vary: tuple[tuple[str, str], ...] = ()
+    each: int = 1
 
     def __post_init__(self) -> None:
         for option, known in _CHOICES.items():
@@ -166,3 +176,15 @@ class RunOptions:
             raise UsageError("--best keeps a checkpoint, which cells that distribute themselves (--strategy none) have none of.")
         if self.batch == "per-rank":
             object.__setattr__(self, "split_eval", True)
+        self._check_trials()
+
+    def _check_trials(self) -> None:
+        if self.each < 1:
+            raise UsageError(f"--each {self.each}: a trial takes at least one engine; give a number from 1 up.")
+        if self.each > 1 and not self.vary:
+            raise UsageError(f"--each {self.each} says how many engines a trial of --vary has: leave it out, or use --engines.")
+        for option, given in (("--detach", self.detach), ("--elastic", self.elastic), ("--preview", self.preview)):
+            if self.vary and given:
+                raise UsageError(f"--vary and {option} do not go together yet: leave out one of them.")
+        if self.vary and self.cluster.num_engines is not None and self.each > self.cluster.num_engines:
+            raise UsageError(f"--each {self.each}: a trial cannot take more engines than there are, {self.cluster.num_engines}.")

@@ -1,4 +1,4 @@
-"""What all ranks print, in lines that say whose each is."""
+"""What all ranks print, or all trials of a cell, in lines that say whose each is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 class RankLines:
-    """Puts a mark like ``[1]`` before each line of a rank.
+    """Puts a mark like ``[1]`` before each line of rank 1, or ``[lr=0.1]`` before those of a trial.
 
-    Lines of several ranks arrive in pieces and mixed, so a line is shown once it is complete. Of one that was written over with
+    Lines of several arrive in pieces and mixed, so a line is shown once it is complete. Of one that was written over with
     carriage returns, as progress bars are, the last state is shown.
 
     Parameters
@@ -19,9 +19,9 @@ class RankLines:
 
     def __init__(self, show: Callable[[str, str], None]) -> None:
         self._show = show
-        self._begun: dict[tuple[int, str], str] = {}
+        self._begun: dict[tuple[int | str, str], str] = {}
 
-    def stream(self, rank: int, name: str, text: str) -> None:
+    def stream(self, rank: int | str, name: str, text: str) -> None:
         """Take in what `rank` has printed to ``stdout`` or ``stderr``."""
         *lines, begun = (self._begun.pop((rank, name), "") + text).split("\n")
         if begun:
@@ -30,11 +30,10 @@ class RankLines:
         if lines:
             self._show(name, "".join(f"[{rank}] {_last_state(line)}\n" for line in lines))
 
-    def flush(self) -> None:
-        """Show the lines that were begun and not ended."""
-        for (rank, name), begun in sorted(self._begun.items()):
-            self._show(name, f"[{rank}] {_last_state(begun)}\n")
-        self._begun.clear()
+    def flush(self, of: int | str | None = None) -> None:
+        """Show the lines that were begun and not ended, all or those of one rank or trial."""
+        for rank, name in sorted((key for key in self._begun if of in (None, key[0])), key=str):
+            self._show(name, f"[{rank}] {_last_state(self._begun.pop((rank, name)))}\n")
 
 
 def _last_state(line: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from .capture.pickling import Packed
 from .engine.task import Outcome, Resume, Task
@@ -78,11 +79,21 @@ class Runner:
         Told of the recorder of each run.
     on_news : callable
         Called, on any thread, when the recorder has something new.
+    before : callable, optional
+        Returns another folder of buffers: what lies there is not stored again. So that it is known, all are named by what they hold.
     """
 
-    def __init__(self, engines: Engines, store: RunStore, *, on_begin: Callable[[RunRecorder], None], on_news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        store: RunStore,
+        *,
+        on_begin: Callable[[RunRecorder], None],
+        on_news: Callable[[], None],
+        before: Callable[[], Path | None] | None = None,
+    ) -> None:
         self._engines, self._store = engines, store
-        self._on_begin, self._on_news = on_begin, on_news
+        self._on_begin, self._on_news, self._before = on_begin, on_news, before
         self.supervisor: Supervisor | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
@@ -102,13 +113,18 @@ class Runner:
             Called when they are there: puts the notebook's values where they see them, and returns the cell.
         """
         group = self._group(options, options.num_engines, output)
-        if self._blobs is None or self._blobs.path != group.cluster.blob_dir:
-            self._blobs = BlobFolder(group.cluster.blob_dir, hashed=HASHED, watched=True)
-        blobs = self._blobs
+        blobs = self._blobs_in(group.cluster.blob_dir)
         given = work(blobs)
         keys = given.parcel.keys
         blobs.trim(keep=keys, limit=sum(map(bytes_of, keys)) + blobs.limit)
         return self._run(group, given, blobs, output)
+
+    def _blobs_in(self, folder: Path) -> BlobFolder:
+        if self._before is not None:
+            return BlobFolder(folder, before=self._before())
+        if self._blobs is None or self._blobs.path != folder:
+            self._blobs = BlobFolder(folder, hashed=HASHED, watched=True)
+        return self._blobs
 
     def _run(self, group: Group, work: Work, blobs: BlobFolder, output: Output) -> RunResult:
         options = work.options
@@ -131,7 +147,8 @@ class Runner:
             task = work.task(group, blobs, run_id=recording.run_id)
             task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep)
-            writer = None if options.strategy == "none" else self._writer(recording, task, output)
+            # Trials are compared by a number that may be there at their ends alone.
+            writer = None if options.strategy == "none" else self._writer(recording, task, output, expects_best=not options.vary)
         return self._carry_out(group, task, keeper, writer, recording, output)
 
     def resume(
@@ -291,7 +308,7 @@ class Runner:
         return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
 
     @staticmethod
-    def _writer(recording: Recording, task: Task, output: Output) -> CheckpointWriter | None:
+    def _writer(recording: Recording, task: Task, output: Output, *, expects_best: bool = True) -> CheckpointWriter | None:
         """Return what writes checkpoints into the run's folder, if it has one."""
         folder = recording.folder
         if folder is None:
@@ -300,7 +317,7 @@ class Runner:
         def on_written(checkpoint: Checkpoint) -> None:
             recording.recorder.note_checkpoint(checkpoint.step)
 
-        return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written)
+        return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written, expects_best=expects_best)
 
     def _resumable(self, run_id: str | None) -> RunRecord:
         if run_id is not None:

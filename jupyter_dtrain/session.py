@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .capture.bundle import Bundle, RandomState
+from .capture.bundle import Bundle
 from .capture.pickling import Packed
 from .cluster.cluster import EngineCluster
 from .cluster.devices import plan_devices
@@ -32,7 +32,11 @@ from .supervision.checkpoint import Wanted
 from .supervision.supervisor import Supervisor
 from .transport.blobs import BlobFolder
 from .transport.sending import Sending
-from .work import Work
+from .trials.grid import Trial
+from .trials.lanes import Lanes, lanes_for
+from .trials.side_by_side import SideBySide
+from .trials.trials import OfTrial, Trials
+from .work import Moment, Work
 
 NOT_RUNNING = "No cell is running."
 
@@ -60,7 +64,7 @@ class Session:
     def __init__(self, folder: Path | None = None, engines: Engines | None = None) -> None:
         self._store = RunStore(folder) if folder is not None else RunStore()
         self._lock = threading.Lock()
-        self._recorder: RunRecorder | RunMirror | None = None
+        self._recorder: RunRecorder | RunMirror | SideBySide | None = None
         self._cluster_update = ClusterUpdate(phase="stopped")
         self._news: list[Message] = []
         self._is_running = False
@@ -70,6 +74,7 @@ class Session:
         if engines is not None:
             self.note_cluster(engines.update)
         self._runner = Runner(self._engines, self._store, on_begin=self.begin, on_news=lambda: self.on_news())
+        self._lanes = Lanes(self._store, on_begin=self.begin, on_cluster=self.note_cluster, on_news=lambda: self.on_news())
         self.remote = Remote(self._store, self)
 
     @property
@@ -91,11 +96,13 @@ class Session:
 
     def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
+        self._lanes.stop()
         return self._engines.start(options, on_progress=on_progress)
 
     def stop_cluster(self) -> bool:
-        """Stop the cluster; return whether there was one."""
-        return self._engines.stop()
+        """Stop the cluster, and the engines of trials; return whether there were any."""
+        stopped = self._lanes.stop()
+        return self._engines.stop() or stopped
 
     def note_cluster(self, update: ClusterUpdate) -> None:
         """Tell views of the engines that this kernel's cells run on. Any thread may call this."""
@@ -110,7 +117,7 @@ class Session:
         self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
     ) -> RunResult:
         """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
-        random_state = RandomState.now()
+        moment = Moment.now()
 
         def work(blobs: BlobFolder) -> Work:
             return Work.of(
@@ -121,7 +128,7 @@ class Session:
                 cell=cell,
                 origin=origin,
                 filename=filename,
-                random_state=random_state,
+                moment=moment,
                 on_progress=Sending(output.progress),
             )
 
@@ -130,6 +137,7 @@ class Session:
                 plan_devices(options.cluster)  # what cannot be had must not cost the engines that there are
                 self.stop_cluster()  # what they compute on is the run's now
                 return self.remote.run(options, work, output=output)
+            self._lanes.stop()
             return self._runner.run(options.cluster, work, output=output)
 
     def run_handed(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
@@ -149,6 +157,22 @@ class Session:
         with self._one_run():
             return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
 
+    def run_trials(
+        self,
+        trials: Sequence[Trial],
+        options: RunOptions,
+        prepare: Callable[[Trial, Moment], tuple[OfTrial, Sequence[object]]],
+        *,
+        output: Output,
+        on_tick: Callable[[Trials], None],
+    ) -> Trials:
+        """Run a cell's trials side by side, and return what has become of them: see :meth:`Trials.run`."""
+        moment = Moment.now()
+        with self._one_run():
+            wanted = lanes_for(options, len(trials))
+            self._engines.stop()  # what they compute on is the trials' now
+            return self._lanes.run(trials, wanted, lambda trial: prepare(trial, moment), options=options, output=output, on_tick=on_tick)
+
     @contextmanager
     def _one_run(self) -> Iterator[None]:
         if self._is_running:
@@ -164,10 +188,11 @@ class Session:
         how = self._runner.stop() if self._recorder is not None else None
         if how is not None:
             self._show_phase("stopping")
-        return how
+        return how or self._lanes.stop_trials()
 
     def _supervisor(self) -> Supervisor:
         supervisor = self._runner.supervisor
+        self._lanes.check_none()
         if supervisor is None:
             raise UsageError(NOT_RUNNING)
         return supervisor
@@ -178,7 +203,7 @@ class Session:
             recorder.set_phase(phase)
         self.on_news()
 
-    def begin(self, recorder: RunRecorder | RunMirror) -> None:
+    def begin(self, recorder: RunRecorder | RunMirror | SideBySide) -> None:
         """Show this run to views from now on."""
         with self._lock:
             self._news.extend(() if self._recorder is None else self._recorder.drain())
@@ -199,6 +224,7 @@ class Session:
             devices=recorder.devices() if recorder is not None else [],
             times=recorder.times() if recorder is not None else [],
             notices=recorder.notices() if recorder is not None else [],
+            trials=recorder.trials() if isinstance(recorder, SideBySide) else [],
         )
 
     def drain(self) -> list[Message]:
@@ -229,6 +255,7 @@ class Session:
             case "roll_back":
                 return self._roll_back(command)
             case "start_cluster":
+                self._lanes.check_none()
                 if self._engines.update.phase in ("starting", "stopping"):
                     return Reply(id=command.id, ok=False, message=f"The cluster is {self._engines.update.phase}.")
                 options = ClusterOptions(num_engines=command.num_engines)
@@ -246,6 +273,7 @@ class Session:
 
     def _restart_engine(self, command: Command) -> Reply:
         rank, cluster, supervisor = command.rank, self._engines.cluster, self._runner.supervisor
+        self._lanes.check_none()
         if rank is None:
             raise UsageError("Which engine? The command names no rank.")
         if supervisor is not None:
@@ -264,7 +292,8 @@ class Session:
         supervisor, recorder, step = self._runner.supervisor, self._recorder, command.step
         if step is None:
             raise UsageError("Which checkpoint? The command names no step.")
-        if supervisor is None or recorder is None or recorder.run_update().run_id != command.run_id:
+        run = recorder.run_update() if recorder is not None else None
+        if supervisor is None or run is None or run.run_id != command.run_id:
             raise UsageError(f"That run is not going on. `%distribute resume {command.run_id}@{step}` in a cell lets it go on from there.")
         supervisor.roll_back(step)
         return Reply(id=command.id, ok=True, message=f"Going back to step {step}.")

@@ -23,6 +23,20 @@ from .transport.wire import Parcel, to_parcel
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What a cell begins with besides the notebook's values: random streams, settings of libraries, loggers."""
+
+    random_state: RandomState
+    surroundings: Surroundings
+    loggers: Loggers
+
+    @classmethod
+    def now(cls) -> Moment:
+        """Return those of this process, and of this thread."""
+        return cls(RandomState.now(), Surroundings.now(), Loggers.now())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """A cell and what it needs of the notebook.
@@ -59,7 +73,7 @@ class Work:
         bundle: Bundle,
         blobs: BlobFolder,
         *,
-        random_state: RandomState,
+        moment: Moment,
         options: RunOptions,
         filename: str,
         cell: str,
@@ -74,9 +88,9 @@ class Work:
             filename=filename,
             sources=sources_of(bundle.tracked),
             parcel=to_parcel(bundle.packed, blobs, on_progress),
-            random_state=random_state,
-            surroundings=Surroundings.now(),
-            loggers=Loggers.now(),
+            random_state=moment.random_state,
+            surroundings=moment.surroundings,
+            loggers=moment.loggers,
             options=options,
             cell=cell,
             origin=origin,
@@ -139,6 +153,8 @@ class Work:
             "keep": options.keep,
             "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
             "detach": options.detach,
+            "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
+            "each": options.each if options.vary else None,
         }
 
 

@@ -78,8 +78,10 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
     UsageError
         There are fewer GPUs than engines that were asked for, or ``cuda`` was and this machine or PyTorch has none.
     """
+    part, num_parts = options.part
     gpus = visible_gpus() if options.device != "cpu" else []
-    cores = usable_cores()
+    gpus = gpus[part * len(gpus) // num_parts : (part + 1) * len(gpus) // num_parts]
+    cores = max(1, usable_cores() // num_parts)
     if options.device == "auto" and not torch_has_cuda():
         gpus = []
     if gpus or options.device == "cuda":

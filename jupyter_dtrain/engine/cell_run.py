@@ -212,6 +212,8 @@ class CellRun:
                     with suppress(Exception):  # what is not whole stays behind, as after any other error
                         self._settled(None)
             self._rescue.stand_down()
+        if failure is None:
+            observer.log_metric(self._namespace)
         self._control.close()
         held = self._shown.held
         outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets, held=held)

@@ -80,6 +80,14 @@ def _metric(text: str) -> Metric:
     return Metric(name, "max" if mode == "max" else "min")
 
 
+def _varied(text: str) -> tuple[str, str]:
+    """Return the name and the expression of ``lr=0.1,0.01``."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip().isidentifier() or not values.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name with its values, as lr=0.1,0.01")
+    return name.strip(), values.strip()
+
+
 def _range(text: str) -> tuple[int, int]:
     """Return ``2:4``."""
     found = re.fullmatch(r"(\d+):(\d+)", text.strip())
@@ -173,6 +181,16 @@ def _cell_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let the run go on to its end when the kernel ends, on engines of its own; `%%distribute attach` in a new kernel follows it",
     )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        type=_varied,
+        default=[],
+        metavar="NAME=VALUES",
+        help="try the cell with each of these values of a name that it uses, side by side: lr=0.1,0.01; more than one --vary: with every "
+        "combination. The notebook then has what the best trial by --best has made",
+    )
+    parser.add_argument("--each", type=_number, default=1, metavar="N", help="engines of each trial of --vary (default: 1)")
     parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
     parser.add_argument(
         "--elastic",
@@ -263,6 +281,8 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         best=found.best,
         elastic=found.elastic,
         detach=found.detach,
+        vary=tuple(found.vary),
+        each=found.each,
         view=view if found.view is None else found.view,
     )
 

@@ -23,7 +23,9 @@ from .run_view import RunView
 from .status import describe
 
 if TYPE_CHECKING:
+    from ..capture.names import CellNames
     from ..engine.task import Outcome
+    from ..options import RunOptions
     from ..runner import RunResult
     from .arguments import LineCommand
 
@@ -78,6 +80,8 @@ class DistributeMagics(Magics):
             _show(preview_text(tree, shell.user_ns))
             return None
         names = find_names(tree)
+        if options.vary:
+            return self._try(options, cell, source, filename, tree, names)
         if not options.detach:  # it has a process of its own, which starts its engines
             self.session.begin_cluster(options.cluster)
         from ..capture.bundle import pack  # which imports torch
@@ -87,6 +91,30 @@ class DistributeMagics(Magics):
         output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
         return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+
+    def _try(self, options: RunOptions, cell: str, source: str, filename: str, tree: ast.Module, names: CellNames) -> Any:
+        """Run a cell with each of several values side by side, and bring home what the best trial has made."""
+        from .trials import TrialsCell
+
+        shell = self.shell
+        assert shell is not None
+        _check_split(options.split, names, shell.user_ns)
+        tried = TrialsCell(
+            source=source,
+            filename=filename,
+            tree=tree,
+            cell=cell,
+            origin=origin_of_cell(shell),
+            names=names,
+            cells=_cell_names(shell, filename),
+        )
+        trials = tried.run(self.session.get(), options, shell.user_ns)
+        value = None
+        if trials.best is not None and trials.best.result is not None:
+            value = self._bring_home(trials.best.result, list(trials.best.tracked), {}, filename, CellOutput())
+        if trials.interrupted:
+            raise CellInterrupted(["KeyboardInterrupt: The trials were stopped."])
+        return value
 
     def _preview(self, number: int | None) -> None:
         """Show what a cell that was run, the last distributed one by default, would send now."""

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from IPython.core.getipython import get_ipython
-from IPython.display import publish_display_data
 
 from ..options import View
 from ..protocol import Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
+from .display import Display
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -39,9 +38,6 @@ SHARE = 0.01
 """Part of the time that may go into either."""
 MAX_POINTS = 500
 """Points of one curve: a chart in a cell has about as many pixels."""
-METADATA = {"jupyter_dtrain": "run"}
-"""Marks the displays in the notebook, for tools that look for them; the sidebar takes away views that are left of a kernel."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +57,7 @@ class RunView:
         self._view: View = view
         self._at_once = at_once
         self._widget: RunWidget | None = None
-        self._summary, self._live = _Display(), _Display()
+        self._summary, self._live = Display(), Display()
         self._due = self._summary_due = 0.0
 
     def update(self, recorder: ViewedRun) -> None:
@@ -121,18 +117,6 @@ class RunView:
         if self._widget is not None:
             self._widget.close()
             self._widget = None
-
-
-class _Display:
-    """One output of the cell, which is shown anew in its own place."""
-
-    def __init__(self) -> None:
-        self.id = f"dtrain-{uuid.uuid4().hex}"
-        self.is_shown = False
-
-    def show(self, data: dict[str, object]) -> None:
-        publish_display_data(data, METADATA, transient={"display_id": self.id}, update=self.is_shown)
-        self.is_shown = True
 
 
 def _next(began: float, interval: float) -> float:

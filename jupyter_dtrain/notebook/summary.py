@@ -56,9 +56,9 @@ class Summary:
         """How the run went, or how far it is, in one line, without its name."""
         run = self._run
         if self._has_ended:
-            facts = [run.phase, f"{run.step:,} step{'' if run.step == 1 else 's'} in {_duration(run.elapsed)}"]
+            facts = [run.phase, f"{run.step:,} step{'' if run.step == 1 else 's'} in {duration(run.elapsed)}"]
         else:
-            facts = [f"at step {run.step:,} after {_duration(run.elapsed)}"]
+            facts = [f"at step {run.step:,} after {duration(run.elapsed)}"]
         if run.samples_per_second:
             facts.append(f"{run.samples_per_second:,.0f} samples/s")
         return ", ".join(facts) + f" on {run.world_size} engine{'' if run.world_size == 1 else 's'}"
@@ -110,21 +110,24 @@ def _row(curve: Points) -> _Row | None:
     if not curve.value:
         return None
     # A last value that is nan is what whoever looks for has to see.
-    first, last = _text(curve.value[0]), _text(curve.value[-1])
+    first, last = number(curve.value[0]), number(curve.value[-1])
     values = [value for value in curve.value if value is not None]
     if not values:
         return _Row(curve.name, first, last, "–", "–", "")
-    return _Row(curve.name, first, last, _text(min(values)), _text(max(values)), _spark(values))
+    return _Row(curve.name, first, last, number(min(values)), number(max(values)), spark(values))
 
 
-def _text(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return a value of a curve as it is shown; ``None`` is one that was not finite."""
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _spark(values: Sequence[float]) -> str:
-    """Return a curve in a few characters, a mean of its values each."""
-    size = len(values) / min(_SPARKS, len(values))
-    pieces = [values[math.floor(i * size) : math.floor((i + 1) * size)] for i in range(min(_SPARKS, len(values)))]
+def spark(values: Sequence[float], length: int = _SPARKS) -> str:
+    """Return a curve in so many characters, a mean of its values each; nothing of no values."""
+    if not values:
+        return ""
+    size = len(values) / min(length, len(values))
+    pieces = [values[math.floor(i * size) : math.floor((i + 1) * size)] for i in range(min(length, len(values)))]
     means = [sum(piece) / len(piece) for piece in pieces if piece]
     low, high = min(means), max(means)
     if not math.isfinite(high - low) or high == low:
@@ -132,7 +135,8 @@ def _spark(values: Sequence[float]) -> str:
     return "".join(_LEVELS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time as it is shown."""
     minutes, whole = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -56,6 +56,13 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
     return CellError.of(shown.name, shown.message, lines=[*lines, *ended(ends)], ranks=ranks)
 
 
+def at_fault(ends: Sequence[RankEnd], cells: Mapping[str, str]) -> str:
+    """Return in a line what the first of the ranks that failed has raised, and where; empty where none did."""
+    failures = [end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None]
+    failure = next((failure for failure in failures if not failure.secondary), failures[0] if failures else None)
+    return "" if failure is None else f"{failure.name}: {failure.message} ({_at(failure, cells).removeprefix('was ')})"
+
+
 def ended(ends: Sequence[RankEnd]) -> list[str]:
     """Return what to say of ranks whose processes we have ended."""
     killed = [end.rank for end in ends if end.killed]

@@ -58,6 +58,8 @@ from .updates import (
     Points,
     RunUpdate,
     Snapshot,
+    TrialRun,
+    TrialRuns,
 )
 
 __all__ = [
@@ -98,5 +100,7 @@ __all__ = [
     "StateSize",
     "Steps",
     "TimeSplit",
+    "TrialRun",
+    "TrialRuns",
     "parse",
 ]

@@ -77,6 +77,22 @@ class Points(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialRun(Message):
+    """A run that is one of a cell's trials. `started` is in seconds since the epoch."""
+
+    run_id: str
+    name: str
+    started: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRuns(Message):
+    """All trials of the cell that have begun, in that order: their curves are told as well, beside those of the run that is shown."""
+
+    runs: list[TrialRun]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot(Message):
     """Everything a view needs when it opens or reloads: the state so far, then updates follow."""
 
@@ -87,6 +103,7 @@ class Snapshot(Message):
     devices: list[DeviceUse] = field(default_factory=list)
     times: list[TimeSplit] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
+    trials: list[TrialRun] = field(default_factory=list)
 
 
-UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, Points, DeviceUse, TimeSplit, Notice)
+UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, TrialRuns, Points, DeviceUse, TimeSplit, Notice)

@@ -263,6 +263,11 @@ class RunRecorder:
         with self._lock:
             return self._curves.outline(limit)
 
+    def last_value(self, name: str) -> float | None:
+        """Return the last value of the curve `name`; ``None`` where there is none, or it was not finite."""
+        with self._lock:
+            return _finite(self._curves.last_value(name))
+
     # -- out, for the store ------------------------------------------------------------------------------------------
 
     def take_rows(self) -> list[Rows]:

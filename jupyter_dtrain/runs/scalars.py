@@ -43,9 +43,14 @@ class LoggedScalars:
         """
         if len({len(event.step), len(event.time), len(event.value)}) > 1:
             raise ProtocolError(f"the columns of {event.name!r} have different lengths")
-        name = f"{event.name} (logged)" if event.name in self._measured else event.name
+        name = logged_as(event.name, self._measured)
         if event.rank != 0:
             return name, []
         known = self._known.get(name, 0) - event.first
         self._known[name] = event.first + max(known, len(event.value))
         return name, list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]
+
+
+def logged_as(name: str, measured: Collection[str]) -> str:
+    """Return what the curve is called of what a cell logs as `name`."""
+    return f"{name} (logged)" if name in measured else name

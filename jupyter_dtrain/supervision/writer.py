@@ -37,6 +37,8 @@ class CheckpointWriter:
         Told if one cannot be written, and when one can again.
     on_written : callable
         Told of each, on the writing thread.
+    expects_best : bool
+        Whether it is worth a line that a run with a metric has come to no best.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class CheckpointWriter:
         *,
         say: Callable[[str], None],
         on_written: Callable[[Checkpoint], None],
+        expects_best: bool = True,
     ) -> None:
-        self._folder, self._task = folder, task
+        self._folder, self._task, self._expects_best = folder, task, expects_best
         (self._every, self._keep), self._best = task.checkpoints, task.best
         self._has_best = folder.best() is not None
         self._say, self._on_written = say, on_written
@@ -122,7 +125,7 @@ class CheckpointWriter:
                 self._folder.keep(0)
             except (CheckpointError, OSError) as error:  # somebody has taken the folder away, or the right to write there
                 self._news.append(f"Checkpoints of this run that nobody needs any more stay behind: {error}.")
-        if through and self._best is not None and not self._has_best:
+        if through and self._best is not None and self._expects_best and not self._has_best:
             name = self._best.name
             missing = f"the cell has logged no {name!r} and has no number of that name in its outermost loop"
             self._news.append(f"No checkpoint is kept as the best: {missing}.")

@@ -345,6 +345,26 @@ export interface IPoints {
 }
 
 /**
+ * A run that is one of a cell's trials. `started` is in seconds since the
+ * epoch.
+ */
+export interface ITrialRun {
+  type: 'trial_run';
+  run_id: string;
+  name: string;
+  started: number;
+}
+
+/**
+ * All trials of the cell that have begun, in that order: their curves are told
+ * as well, beside those of the run that is shown.
+ */
+export interface ITrialRuns {
+  type: 'trial_runs';
+  runs: Nested<ITrialRun>[];
+}
+
+/**
  * Everything a view needs when it opens or reloads: the state so far, then
  * updates follow.
  */
@@ -357,6 +377,7 @@ export interface ISnapshot {
   devices: Nested<IDeviceUse>[];
   times: Nested<ITimeSplit>[];
   notices: Nested<INotice>[];
+  trials: Nested<ITrialRun>[];
 }
 
 /**
@@ -518,6 +539,7 @@ export type Update =
   | ISnapshot
   | IClusterUpdate
   | IRunUpdate
+  | ITrialRuns
   | IPoints
   | IDeviceUse
   | ITimeSplit

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { TrainingState } from '../src/model/state';
+import type { Update } from '../src/protocol';
 import { play, recorded } from './fakes';
 
 describe('a recorded run on two engines', () => {
@@ -196,5 +197,62 @@ describe('a run that goes back to a checkpoint', () => {
       thinned: false
     });
     assert.equal(loss.last, 0.5);
+  });
+});
+
+describe("a cell's trials", () => {
+  const [one, two] = ['one', 'two'].map(name => ({
+    run_id: name,
+    name: `lr=${name}`,
+    started: 0
+  }));
+  assert.ok(one !== undefined && two !== undefined);
+  const run = play('digits-two-engines').run;
+  assert.ok(run !== null);
+
+  const update = (run_id: string): Update =>
+    ({ ...run, type: 'run_update', run_id, step: 1 }) as Update;
+  const points = (run_id: string, value: number): Update => ({
+    type: 'points',
+    run_id,
+    name: 'loss',
+    step: [value],
+    time: [0],
+    value: [value],
+    thinned: false
+  });
+  const lasts = (state: TrainingState): unknown =>
+    [state.curves, ...state.trials].map(curves => [
+      curves?.runId,
+      curves?.series.get('loss')?.values
+    ]);
+
+  it('have their curves beside those of the one that is shown', () => {
+    const state = play('digits-two-engines');
+    state.apply({ type: 'trial_runs', runs: [one, two] });
+    state.apply(update('one'));
+    state.apply(points('one', 1));
+    state.apply(points('two', 2));
+    assert.deepEqual(lasts(state), [
+      ['one', [1]],
+      ['two', [2]]
+    ]);
+    // The first has ended, and the second is shown.
+    state.apply(update('two'));
+    state.apply(points('one', 3));
+    state.apply(points('two', 4));
+    assert.deepEqual(lasts(state), [
+      ['two', [2, 4]],
+      ['one', [1, 3]]
+    ]);
+  });
+
+  it('are gone when another cell runs', () => {
+    const state = play('digits-two-engines');
+    state.apply({ type: 'trial_runs', runs: [one, two] });
+    state.apply(update('one'));
+    state.apply(points('two', 2));
+    state.apply(update('another'));
+    assert.deepEqual(lasts(state), [['another', undefined]]);
   });
 });

@@ -19,7 +19,7 @@ import zmq
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
 
-from jupyter_dtrain.notebook.run_view import METADATA
+from jupyter_dtrain.notebook.display import METADATA
 from tests.notebook.forked_kernels import FORKED, SAID, KernelTemplate
 
 LIMIT = 120.0  # seconds; every wait ends at a condition, this is for the day it never comes

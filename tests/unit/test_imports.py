@@ -43,6 +43,7 @@ LEVELS = {
     "loading": 6,
     "runner": 6,
     "detached": 7,
+    "trials": 7,
     "session": 8,
     "notebook": 9,
     "host": 9,

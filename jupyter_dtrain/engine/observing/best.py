@@ -44,14 +44,17 @@ class Best:
 
     def look(self, namespace: Mapping[str, Any]) -> None:
         """Take the value that the cell's own variable has."""
+        self.note(self.found_in(namespace))
+
+    def found_in(self, namespace: Mapping[str, Any]) -> float | None:
+        """Return the value of the cell's own variable, if it has set it to a number."""
         found = namespace.get(self.name)
-        if found is not self._before:
-            self.note(found)
+        return None if found is self._before else _number(found)
 
     def note(self, value: object) -> None:
         """Take a value, if it is a number."""
-        plain = isinstance(value, Real) or (type(value) is torch.Tensor and value.numel() == 1)
-        if not plain or self._given_up or math.isnan(number := float(value)):  # type: ignore[arg-type]
+        number = _number(value)
+        if number is None or self._given_up or math.isnan(number):
             return
         if self.value is None or self._metric.is_better(number, self.value):
             self.value, self.is_new = number, True
@@ -67,3 +70,8 @@ class Best:
     def set_state(self, state: float | None) -> None:
         """Go on from what :meth:`state` returned."""
         self.value = state
+
+
+def _number(value: object) -> float | None:
+    plain = isinstance(value, Real) or (type(value) is torch.Tensor and value.numel() == 1)
+    return float(value) if plain else None  # type: ignore[arg-type]

@@ -121,6 +121,14 @@ class Observer:
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)
 
+    def log_metric(self, namespace: Mapping[str, Any]) -> None:
+        """Log the number that the metric has at the cell's end in a variable of its name, if the cell has logged none itself."""
+        best = self.best
+        if best is None or self._num_sent[best.name] or any(name == best.name for name, *_ in self._logged):
+            return
+        if (value := best.found_in(namespace)) is not None:
+            self.log({best.name: value})
+
     def drain(self) -> list[Message]:
         """Return what is new as messages. Reads losses from the device: not for the training thread."""
         with self._lock:

@@ -13,6 +13,7 @@ import {
   type IPoints,
   type IRunUpdate,
   type ISnapshot,
+  type ITrialRun,
   type Nested,
   type RunPhase,
   type Update
@@ -66,6 +67,13 @@ export class TrainingState {
     return this._curves;
   }
 
+  /** The other trials of the cell that have begun, as charts take them. */
+  get trials(): ICurveRun[] {
+    return [...this._trials.values()].filter(
+      trial => trial.runId !== this._runId
+    );
+  }
+
   /** Whether a run is under way (one that may still change). */
   get running(): boolean {
     return this.run !== null && !hasEnded(this.run.phase);
@@ -81,6 +89,9 @@ export class TrainingState {
         break;
       case 'run_update':
         this._setRun(update, now);
+        break;
+      case 'trial_runs':
+        this._setTrials(update.runs);
         break;
       case 'points':
         this._addPoints(update);
@@ -115,6 +126,7 @@ export class TrainingState {
     }
     // A restarted kernel knows of no run; the last one stays to be read.
     if (snapshot.run !== null) {
+      this._setTrials(snapshot.trials);
       this._setRun(snapshot.run, now);
       // The curves are merged, not replaced: points that overtook the snapshot
       // stay.
@@ -154,21 +166,45 @@ export class TrainingState {
   }
 
   private _addPoints(points: Nested<IPoints>): void {
-    this._enterRun(points.run_id);
-    let series = this.series.get(points.name);
+    const { run_id, name } = points;
+    const trial = this._trials.get(run_id);
+    if (trial === undefined) {
+      this._enterRun(run_id);
+    }
+    const all = run_id === this._runId ? this.series : trial?.series;
+    let series = all?.get(name);
     if (series === undefined) {
-      series = new Series(points.name);
-      this.series.set(points.name, series);
+      series = new Series(name);
+      all?.set(name, series);
     }
     series.add(points);
   }
 
-  /** Forget the curves and notices of another run than `runId`. */
+  /** Know of the trials of a cell; the curves of those that were known stay. */
+  private _setTrials(trials: readonly Nested<ITrialRun>[]): void {
+    const known = new Map(this._trials);
+    this._trials.clear();
+    for (const { run_id, name, started } of trials) {
+      this._trials.set(
+        run_id,
+        known.get(run_id) ?? trialOf(run_id, name, started)
+      );
+    }
+  }
+
+  /**
+   * Forget the curves and notices of another run than `runId`. Of a trial the
+   * curves stay, beside those of another trial.
+   */
   private _enterRun(runId: string): void {
     if (this._runId !== runId) {
+      move(this.series, this._trials.get(this._runId ?? '')?.series);
+      if (!this._trials.has(runId)) {
+        this._trials.clear();
+      }
+      move(this._trials.get(runId)?.series, this.series);
       this._runId = runId;
       this.run = null;
-      this.series.clear();
       this.times.clear();
       this.notices.length = 0;
     }
@@ -206,6 +242,27 @@ export class TrainingState {
 
   private _runId: string | null = null;
   private _curves: ICurveRun | null = null;
+  private readonly _trials = new Map<string, ITrial>();
+}
+
+/** A trial beside the run that is shown; of that one, without its curves. */
+interface ITrial extends ICurveRun {
+  series: Map<string, Series>;
+}
+
+function trialOf(runId: string, name: string, started: number): ITrial {
+  const series = new Map<string, Series>();
+  return { runId, name, series, positions: new XPositions(started, series) };
+}
+
+function move<K, V>(
+  from: Map<K, V> | undefined,
+  to: Map<K, V> | undefined
+): void {
+  for (const [key, value] of from ?? []) {
+    to?.set(key, value);
+  }
+  from?.clear();
 }
 
 /** Whether a run in this phase changes no more. */

@@ -120,11 +120,10 @@ export class TrainingModel implements IDisposable {
       archive,
       checkpoints,
       curveRuns: () => {
-        const { curves } = connection.state;
-        const pinned = archive.pinned.filter(
-          run => run.runId !== curves?.runId
-        );
-        return curves === null ? pinned : [curves, ...pinned];
+        const { curves, trials } = connection.state;
+        const shown = curves === null ? trials : [curves, ...trials];
+        const ids = new Set(shown.map(run => run.runId));
+        return [...shown, ...archive.pinned.filter(run => !ids.has(run.runId))];
       }
     };
     const onChanged = (): void => {

@@ -1,0 +1,169 @@
+"""``%%distribute --vary``: from the line to trials, and from the best of them into the notebook."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..capture.texts import mentioned, sources_of
+from ..errors import CellError, UsageError
+from ..transport.sending import Sending
+from ..trials.grid import Trial, trials_of
+from ..work import Moment, Work
+from .output import CellOutput
+from .tracebacks import at_fault, cell_error
+from .trials_table import TrialsTable
+
+if TYPE_CHECKING:
+    from ..capture.bundle import Bundle
+    from ..capture.names import CellNames
+    from ..options import RunOptions
+    from ..runs.record import CellOrigin
+    from ..session import Session
+    from ..transport.blobs import BlobFolder
+    from ..trials.trials import OfTrial, Trials, Tried
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialsCell:
+    """A cell that is to be tried.
+
+    Attributes
+    ----------
+    source, filename, tree : str, str, ast.Module
+        Plain Python, and what tracebacks call it.
+    cell, origin : str, CellOrigin
+        As it was typed, and where.
+    names : CellNames
+        What it needs of the notebook.
+    cells : mapping of str to str
+        File names of cells, and what the notebook calls them.
+    """
+
+    source: str
+    filename: str
+    tree: ast.Module
+    cell: str
+    origin: CellOrigin
+    names: CellNames
+    cells: Mapping[str, str]
+
+    def run(self, session: Session, options: RunOptions, namespace: dict[str, Any]) -> Trials:
+        """Try the cell with all values side by side, show how they do, and return what has become of the trials.
+
+        The values of the best are in `namespace` then, what it has made is not yet.
+
+        Raises
+        ------
+        UsageError
+            A name is not one that the cell takes from the notebook, or its values cannot be made out.
+        CellError
+            The cell has failed in every trial.
+        """
+        for name, _ in options.vary:
+            self._check_set(name)
+        trials = trials_of(options.vary, namespace)
+        output, table = CellOutput(), TrialsTable(options.best)
+
+        def prepare(trial: Trial, moment: Moment) -> tuple[OfTrial, Sequence[object]]:
+            with having(namespace, trial.values):
+                bundle = self._packed(namespace, options)
+            return self._work(trial, bundle, options, moment), bundle.tracked
+
+        result = session.run_trials(trials, options, prepare, output=output, on_tick=lambda trials: table.update(trials.tried, trials.best))
+        table.update(result.tried, result.best, at_once=True)
+        self._tell(result, options, output)
+        if result.best is not None:
+            namespace.update(result.best.trial.values)
+        return result
+
+    def _check_set(self, name: str) -> None:
+        """Raise where the cell sets `name` itself before it reads it."""
+        if name in self.names:
+            return
+        line = next((node.lineno for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name), None)
+        if line is not None:
+            raise UsageError(f"--vary {name}: line {line} of the cell sets {name!r} itself. Set it in a cell before this one.")
+
+    def _packed(self, namespace: dict[str, Any], options: RunOptions) -> Bundle:
+        from ..capture.bundle import pack  # which imports torch
+
+        bundle = pack(self.names, namespace)
+        used = {*self.names}.union(*(mentioned(ast.parse(text)) for text in sources_of(bundle.tracked).values()))
+        for name, _ in options.vary:
+            if name not in used:
+                raise UsageError(f"--vary {name}: neither the cell nor a function that it calls uses {name!r}.")
+        return bundle
+
+    def _work(self, trial: Trial, bundle: Bundle, options: RunOptions, moment: Moment) -> OfTrial:
+        own = replace(options, vary=trial.texts, name=" ".join(filter(None, (options.name, trial.label))))
+
+        def work(blobs: BlobFolder) -> Work:
+            return Work.of(
+                self.source,
+                bundle,
+                blobs,
+                options=own,
+                cell=self.cell,
+                origin=self.origin,
+                filename=self.filename,
+                moment=moment,
+                on_progress=Sending(lambda _: None),
+            )
+
+        return work
+
+    def _tell(self, result: Trials, options: RunOptions, output: CellOutput) -> None:
+        """Say what went wrong and what is in the notebook now; raise where nothing went well."""
+        failed = [tried for tried in result.tried if tried.failed]
+        if failed and len(failed) == len(result.tried):
+            raise self._error(failed)
+        for tried in failed:
+            output.say(f"[{tried.trial.label}] {self._what_failed(tried)}")
+        if result.best is not None:
+            output.say(f"The notebook has what the trial {result.best.trial.label} has made.")
+        elif options.best is None:
+            output.say("The notebook's objects are as they were before the cell: with --best NAME it has what the best trial has made.")
+        else:
+            output.say(
+                f"No trial has come to a number called {options.best.name!r}, so the notebook's objects are as they were before the cell: "
+                f"log it with jupyter_dtrain.log, or set a variable of that name."
+            )
+
+    def _error(self, failed: Sequence[Tried]) -> BaseException:
+        first = failed[0]
+        error = self._cell_error(first)
+        if error is None:
+            return first.error or (first.result.lost if first.result is not None else None) or UsageError("The trials have failed.")
+        if len(failed) > 1 and isinstance(error, CellError):
+            error.lines.append(f"(The cell failed in all {len(failed)} trials; this is the error of {first.trial.label}.)")
+        return error
+
+    def _what_failed(self, tried: Tried) -> str:
+        error = self._cell_error(tried)
+        if error is None or tried.result is None:
+            return str(tried.error or (tried.result.lost if tried.result is not None else ""))
+        return at_fault(tried.result.ends, self.cells)
+
+    def _cell_error(self, tried: Tried) -> CellError | None:
+        return None if tried.result is None else cell_error(tried.result.ends, cells=self.cells, left_out={})
+
+
+@contextmanager
+def having(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """Let names in `namespace` have other values until the end of the ``with`` block."""
+    before = {name: namespace.get(name, _MISSING) for name in values}
+    namespace.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is _MISSING:
+                del namespace[name]
+            else:
+                namespace[name] = value

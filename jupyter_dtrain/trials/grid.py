@@ -1,0 +1,134 @@
+"""From the expressions of ``--vary`` to trials: every combination of the values."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The cell with one value for each name that varies.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    values : mapping of str to object
+        By name.
+    texts : tuple of (str, str)
+        The names, and how their values are shown.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    texts: tuple[tuple[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        """What it is called: ``lr=0.1 width=64``."""
+        return " ".join(f"{name}={text}" for name, text in self.texts)
+
+
+def trials_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> list[Trial]:
+    """Return a trial for each combination of values, the last name varying fastest.
+
+    Parameters
+    ----------
+    vary : iterable of (str, str)
+        Names, each with an expression: values with commas between them, or something that has them: a list, a range, an array.
+    namespace : dict
+        What the expressions refer to. A single word that is no name there is a text.
+
+    Raises
+    ------
+    UsageError
+        An expression cannot be evaluated, has no values, or a name comes twice.
+    """
+    axes: dict[str, list[tuple[str, Any]]] = {}
+    for name, expression in vary:
+        if name in axes:
+            raise UsageError(f"--vary {name}: it is given twice; give all its values in one, as {name}=1,2,3.")
+        axes[name] = _told_apart(_values(name, expression, namespace))
+    return [
+        Trial(
+            number,
+            values={name: value for name, (_, value) in zip(axes, chosen, strict=True)},
+            texts=tuple((name, text) for name, (text, _) in zip(axes, chosen, strict=True)),
+        )
+        for number, chosen in enumerate(itertools.product(*axes.values()), start=1)
+    ]
+
+
+def _values(name: str, expression: str, namespace: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the values of an expression, each with how it is shown."""
+    given = f"--vary {name}={expression}"
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise UsageError(f"{given}: this is no Python expression, {error.msg}. Values have commas between them: lr=0.1,0.01.") from None
+    listed = isinstance(tree, ast.Tuple | ast.List) and not any(isinstance(part, ast.Starred) for part in tree.elts)
+    parts = tree.elts if isinstance(tree, ast.Tuple | ast.List) and listed else [tree]
+    found: list[tuple[str, Any]] = []
+    for part in parts:
+        value = _evaluated(part, given, namespace)
+        items = None if listed else _items(value)
+        if items is None:
+            text = ast.unparse(part) if isinstance(part, ast.Constant | ast.Attribute | ast.Name | ast.UnaryOp) else _text(value)
+            found.append((value if isinstance(value, str) else text, value))
+        else:
+            found += [(_text(item), item) for item in items]
+    if not found:
+        raise UsageError(f"{given}: there are no values in it.")
+    return found
+
+
+def _evaluated(part: ast.expr, given: str, namespace: dict[str, Any]) -> Any:
+    code = compile(ast.Expression(part), "--vary", "eval")
+    try:
+        return eval(code, namespace)
+    except NameError as error:
+        if isinstance(part, ast.Name):
+            return part.id
+        raise UsageError(f"{given}: {error}.") from None
+    except Exception as error:
+        raise UsageError(f"{given}: {type(error).__name__}: {error}.") from error
+
+
+def _items(value: Any) -> list[Any] | None:
+    """Return what is in a list, a range or an array; ``None``: it is a value by itself."""
+    if isinstance(value, list | tuple | range | set | frozenset):
+        return list(value)
+    to_list = getattr(value, "tolist", None)  # of arrays and tensors: the cell is to have plain numbers
+    if callable(to_list) and getattr(value, "ndim", 0) == 1:
+        return list(to_list())
+    return None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None or isinstance(value, bool | int | str):
+        return str(value)
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str):
+        return name
+    text = repr(value)
+    return text if len(text) <= 24 and "\n" not in text else type(value).__name__
+
+
+def _told_apart(values: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the values with texts that differ."""
+    counts = Counter(text for text, _ in values)
+    met: Counter[str] = Counter()
+    told = []
+    for text, value in values:
+        met[text] += 1
+        told.append((f"{text}#{met[text]}" if counts[text] > 1 else text, value))
+    return told

@@ -1,0 +1,65 @@
+"""Trials side by side as a person sees them: a table in the cell, all curves and engines in the sidebar, and one button to stop them."""
+
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SETUP = """
+%load_ext jupyter_dtrain
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8)
+lr = 0.1
+"""
+TRAIN = """%%distribute --engines 2 --vary lr=0.1,0.01,0.001 --best final
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+for epoch in range(EPOCHS):
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+final = loss.item()
+"""
+setup, train, long = range(3)
+
+
+def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
+    lab = open_lab(SETUP, TRAIN.replace("EPOCHS", "8"), TRAIN.replace("EPOCHS", "10**6"))
+    lab.open_sidebar()
+    lab.resize_sidebar(340)
+    lab.run(setup)
+
+    lab.start(train)
+    expect(lab.part("rank")).to_have_count(2, timeout=60_000)
+    lab.finish(train)
+    rows = lab.cell(train).locator("table tbody tr")
+    expect(rows).to_have_count(3)
+    told = [row.locator("td").all_inner_texts() for row in rows.all()]
+    assert [cells[1:4] for cells in told] == [[lr, "finished", "64"] for lr in ("0.1", "0.01", "0.001")]
+    (best,) = [cells[1] for cells in told if cells[0] == "★"]
+    expect(lab.cell(train)).to_contain_text(f"The notebook has what the trial lr={best} has made.")
+
+    # The best is the one that is shown, and the others' curves are beside it.
+    expect(lab.part("run")).to_contain_text(f"lr={best}")
+    for lr in ("0.1", "0.01", "0.001"):
+        expect(lab.part("curves").get_by_role("listitem", name=f"lr={lr}", exact=True)).to_have_count(2)  # of the loss, of the metric
+    assert lab.faults() == []
+    screenshot(lab, "trials", cell=train)
+
+    lab.start(long)
+    expect(lab.part("run-phase")).to_have_text("Running", timeout=60_000)
+    expect(rows.last).to_contain_text("finished")
+    expect(lab.cell(long).locator("table tbody tr").nth(1)).to_contain_text("%")
+    lab.part("stop").click()
+    lab.finish(long)
+    stopped = lab.cell(long).locator("table tbody tr")
+    for number, phase in enumerate(("stopped", "stopped", "not begun")):
+        expect(stopped.nth(number)).to_contain_text(phase)
+    expect(lab.cell(long)).to_contain_text("No trial has come to a number called 'final'")
+    assert lab.faults() == []

@@ -1,0 +1,78 @@
+"""An engine, or the kernel, killed while trials run side by side."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import psutil
+import pytest
+
+from tests.faults.disturbed import kill_kernel
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import difference
+
+SETUP = """
+import os, time
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8, shuffle=True)
+lr = 0.5
+"""
+CELL = """
+print("process", os.getpid())
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+steps = 0
+for epoch in range(40):
+    for a, b in loader:
+        loss = F.mse_loss(model(a), b)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        steps += 1
+        time.sleep(PACE)
+    print("epoch", epoch)
+final = loss.item()
+"""
+LINE = "%%distribute --engines 2 --vary lr=0.1,0.01 --best final"
+STATE = "([p.detach() for p in model.parameters()], optimizer.state_dict(), lr, steps, final, torch.rand(3).tolist())"
+
+
+@pytest.fixture
+def trying(new_notebook):
+    notebook = new_notebook()
+    notebook.run(IMPORTS)
+    return notebook
+
+
+def begun(notebook, *, pace):
+    """Start the trials, wait until both are in their fifth epoch, and return the cell and the processes by learning rate."""
+    notebook.run(SETUP + f"PACE = {pace}")
+    cell = notebook.start(LINE + CELL)
+    notebook.wait(lambda: all(f"[lr={lr}] epoch 4" in cell.stdout for lr in (0.1, 0.01)) or not cell.running, "both at work", cell)
+    return cell, {float(lr): int(pid) for lr, pid in re.findall(r"\[lr=(\S+)\] process (\d+)", cell.stdout)}
+
+
+def test_an_engine_of_each_trial_in_turn(trying):
+    trying.run(SETUP + "PACE = 0")
+    trying.run(LINE + CELL)
+    expected = trying.value(STATE)
+    cell, processes = begun(trying, pace=0.01)
+    os.kill(processes[0.1], signal.SIGKILL)
+    trying.wait_for_stdout(cell, "[lr=0.01] epoch 12")
+    os.kill(processes[0.01], signal.SIGKILL)
+    trying.finish(cell)
+    assert cell.ok
+    assert difference(trying.value(STATE), expected) is None
+    for lr in (0.1, 0.01):
+        assert f"[lr={lr}] Lost rank 0 (its process has ended)" in cell.stderr
+        assert re.findall(rf"\[lr={lr}\] epoch (\d+)", cell.stdout) == [str(epoch) for epoch in range(40)], "each line once"
+
+
+def test_the_kernel(trying):
+    _, processes = begun(trying, pace=0.05)
+    kernel = psutil.Process(trying.manager.provisioner.pid)
+    everything = kernel.children(recursive=True)
+    assert set(processes.values()) < {process.pid for process in everything}
+    kill_kernel(trying)
+    assert psutil.wait_procs(everything, timeout=20)[1] == []

@@ -1,0 +1,192 @@
+"""``--vary``: many experiments side by side, each as if the cell had been run with its values here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import SESSION, difference
+
+SETUP = """
+torch.manual_seed(0)
+x = torch.randn(96, 4)
+y = x.sin().sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+lr, width = 0.5, 4
+kept = [1]
+"""
+CELL = """
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+for epoch in range(3):
+    for a, b in loader:
+        loss = F.mse_loss(model(a), b)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print("epoch", epoch)
+final = loss.item()
+kept.append(final)
+"""
+STATE = "([p.detach() for p in model.parameters()], optimizer.state_dict(), lr, width, final, kept, torch.rand(3).tolist())"
+
+
+@pytest.fixture(scope="module")
+def trying(module_notebook):
+    notebook = module_notebook()
+    notebook.run(IMPORTS)
+    return notebook
+
+
+def rows(cell):
+    """Return the table of a cell's trials, the first of them its head."""
+    return cell.run_views[-1]["text/plain"].splitlines()
+
+
+def test_the_notebook_has_what_the_best_trial_has_made(trying):
+    trying.run(SETUP)
+    plain = {}
+    for lr in (0.001, 0.1, 0.01):
+        trying.run(SETUP + f"lr = {lr}" + CELL)
+        plain[lr] = trying.value(STATE)
+    best = min(plain, key=lambda lr: plain[lr][4])
+    trying.run(SETUP)
+    cell = trying.run("%%distribute --engines 2 --vary lr=0.001,0.1,0.01 --best final" + CELL)
+    assert difference(trying.value(STATE), plain[best]) is None
+    assert cell.stderr == f"The notebook has what the trial lr={best} has made.\n"
+    assert sorted(cell.stdout.splitlines()) == sorted(f"[lr={lr}] epoch {epoch}" for lr in plain for epoch in range(3))
+
+
+def test_every_combination_is_a_run_of_its_own(trying):
+    trying.run(SETUP)
+    cell = trying.run("%%distribute --engines 2 --name grid --vary lr=0.1,0.01 --vary width=2,3 --best final:max" + CELL)
+    head, *lines = rows(cell)
+    assert head.split() == ["lr", "width", "step", "loss", "final", "(max)", "time"]
+    assert [line.replace("★", " ").split()[:4] for line in lines] == [
+        [lr, width, "finished", "18"] for lr in ("0.1", "0.01") for width in "23"
+    ]
+    assert sum("★" in line for line in lines) == 1
+    runs = trying.value(f"[(r.name, r.arguments['vary'], r.world_size) for r in {SESSION}.get()._store.list_runs()[-4:]]")
+    assert sorted(runs) == sorted((f"grid lr={lr} width={width}", f"lr={lr} width={width}", 1) for lr in ("0.1", "0.01") for width in "23")
+
+
+def test_the_better_end_of_the_metric_is_the_users(trying):
+    trying.run(SETUP)
+    trying.run("%%distribute --engines 2 --vary lr=0.1,0.0001 --best final:max" + CELL)
+    assert trying.value("lr") == 0.0001
+
+
+def test_names_that_functions_of_the_notebook_read(trying):
+    trying.run("def score():\n    return scale * 2\nscale = 1")
+    trying.run("%%distribute --engines 2 --vary scale=3,5 --best value:max\nvalue = score()")
+    assert trying.value("(value, scale)") == (10, 5)
+
+
+def test_objects_of_the_notebook_as_values(trying):
+    trying.run("one, two = nn.Linear(1, 1), nn.Linear(1, 1); net = None")
+    before = trying.value("[p.detach().clone() for p in one.parameters()]")
+    trying.run(
+        "%%distribute --engines 2 --vary net=one,two --best value:max\n"
+        "with torch.no_grad(): net.weight.fill_(2.0)\n"
+        "value = 1.0 if net.bias is None else float(net is not None)"
+    )
+    assert trying.value("net is one"), "the first of equals"
+    assert trying.value("float(one.weight)") == 2.0
+    assert difference(trying.value("[one.bias.detach()]"), before[1:]) is None
+    assert trying.value("float(two.weight) != 2.0")
+
+
+def test_without_a_metric_the_notebook_is_as_before(trying):
+    trying.run(SETUP + "model = optimizer = final = None")
+    cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01" + CELL)
+    assert trying.value("(lr, model, optimizer, final, kept)") == (0.5, None, None, None, [1])
+    assert "--best NAME" in cell.stderr
+    assert [line.split()[:2] for line in rows(cell)[1:]] == [["0.1", "finished"], ["0.01", "finished"]]
+
+
+def test_a_metric_that_no_trial_has(trying):
+    trying.run(SETUP)
+    cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01 --best accuracy" + CELL)
+    assert "No trial has come to a number called 'accuracy'" in cell.stderr
+    assert trying.value("lr") == 0.5
+
+
+def test_what_is_logged_last_counts(trying):
+    trying.run("import jupyter_dtrain as dtrain\nlevel = 0")
+    trying.run("%%distribute --engines 2 --vary level=1,2 --best score:max\nfor v in (9 * level, 3 - level):\n    dtrain.log(score=v)")
+    assert trying.value("level") == 1
+
+
+def test_a_trial_that_fails_is_named_and_the_others_go_on(trying):
+    trying.run(SETUP)
+    cell = trying.run("%%distribute --engines 2 --vary width=2,'wide',3 --best final" + CELL)
+    assert "[width=wide] TypeError: " in cell.stderr
+    assert "line 3)" in cell.stderr
+    assert trying.value("width") in (2, 3)
+    assert [line.replace("★", " ").split()[1] for line in rows(cell)[1:]] == ["finished", "failed:", "finished"]
+
+
+def test_an_error_in_all_trials_is_shown_once(trying):
+    trying.run(SETUP)
+    cell = trying.fail("%%distribute --engines 2 --vary width='a','b' --best final" + CELL)
+    name, _ = cell.error
+    assert name == "TypeError"
+    assert "---->   3 model = nn.Sequential" in cell.traceback
+    assert "all 2 trials; this is the error of width=a" in cell.traceback
+    assert trying.run("%%distribute --engines 2 --vary lr=1,2 --best z\nz = lr").ok
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--vary depth=1,2", "neither the cell nor a function that it calls uses 'depth'"),
+        ("--vary model=1,2", "line 3 of the cell sets 'model' itself"),
+        ("--vary lr", "no name with its values"),
+        ("--vary lr=1,2 --each 3 --engines 2", "a trial cannot take more engines than there are, 2"),
+        ("--vary lr=1,2 --detach", "--vary and --detach do not go together yet"),
+        ("--each 2", "leave it out, or use --engines"),
+    ],
+)
+def test_what_cannot_be_tried(trying, options, message):
+    trying.run(SETUP)
+    cell = trying.fail(f"%%distribute {options}" + CELL)
+    assert cell.error[0] == "UsageError"
+    assert message in cell.error[1]
+
+
+def test_interrupted_trials_stop_at_a_step_and_the_engines_stay(trying):
+    trying.run(SETUP)
+    cell = trying.start("%%distribute --engines 2 --vary lr=0.1,0.01,0.001 --best final" + CELL.replace("range(3)", "range(10**6)"))
+    trying.wait(lambda: all(f"[lr={lr}] epoch 3" in cell.stdout for lr in (0.1, 0.01)), "both first trials at work", cell)
+    trying.interrupt()
+    trying.finish(cell)
+    assert cell.error[0] == "KeyboardInterrupt"
+    assert [line.replace("★", " ").split()[1] for line in rows(cell)[1:]] == ["stopped", "stopped", "not"]
+    assert trying.run("%%distribute --engines 2 --vary lr=1,2 --best z\nz = lr").ok
+
+
+def test_what_several_trials_need_is_stored_once(trying):
+    trying.run("import os, pathlib\nlarge = torch.zeros(4_000_000)\nk = 0")
+    trying.run("%%distribute --engines 2 --vary k=1,2 --best z\nz = float(large.sum()) + k")
+    stored = trying.value(
+        f"[(e.stat().st_ino, e.stat().st_size) for lane in {SESSION}.get()._lanes for e in os.scandir(lane.folder) if e.is_file()]"
+    )
+    of_large = [inode for inode, size in stored if size == 32_000_000]
+    assert len(of_large) == 2
+    assert len(set(of_large)) == 1
+
+
+def test_a_trial_of_several_engines_gives_the_same(trying):
+    trying.run(SETUP + "lr = 0.1" + CELL)
+    plain = trying.value(STATE)
+    trying.run(SETUP)
+    trying.run("%%distribute --engines 4 --each 2 --vary lr=0.1,0.0001 --best final" + CELL)
+    assert difference(trying.value(STATE), plain) is None
+
+
+def test_cells_with_and_without_trials_in_turn(trying):
+    trying.run(SETUP)
+    trying.run("%%distribute --engines 2" + CELL)
+    trying.run("%%distribute --engines 2 --vary lr=0.1,0.01 --best final" + CELL)
+    trying.run("%%distribute --engines 2" + CELL)
+    assert trying.value("len(kept)") == 4
+    assert "2 engines" in trying.run("%distribute status").stdout
