@@ -16,7 +16,7 @@ import pickle
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
 import cloudpickle
@@ -333,6 +333,10 @@ class Unpacker(pickle.Unpickler):
         return self._made[index]
 
 
+_OWN_KINDS = (list, dict, set, bytearray, SimpleNamespace)
+"""Python's own classes whose instances can change in place."""
+
+
 def trackable(objects: Iterable[object]) -> list[object]:
     """Return those of `objects` that can change in place or whose identity matters, in order.
 
@@ -344,6 +348,6 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
-        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray):
+        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _OWN_KINDS:
             kept.append(obj)
     return kept

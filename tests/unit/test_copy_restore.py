@@ -56,6 +56,7 @@ CASES = {
     "OrderedDict": Case("from collections import OrderedDict; d = OrderedDict(a=1, b=2)", "d.move_to_end('a'); d['c'] = 3", "list(d.items())"),
     "defaultdict": Case("from collections import defaultdict; d = defaultdict(list)", "d['a'].append(1); d['b']", "d, d.default_factory"),
     "Counter": Case("from collections import Counter; c = Counter('aab')", "c['a'] += 1; c.update('zz')", "c, c.most_common()"),
+    "SimpleNamespace": Case("from types import SimpleNamespace; n = SimpleNamespace(lr=1, net={'w': 2}); m = n", "n.lr = 3; n.new = n; n.net['w'] = 4; del m.lr; m.lr = 5", "n is m, n.lr, n.net, n.new is n"),
     "bytearray": Case("b = bytearray(b'abc'); c = b", "b[0] = 120; b.append(33)", "b, c"),
     "array of Python's own": Case("from array import array; a = array('d', [1, 2]); b = a", "a[0] = 5; a.append(3)", "a.tolist(), b is a"),
     "iterators": Case("items = [1, 2, 3]; it = iter(items); pairs = zip('abc', it)", "seen = [next(it), next(pairs)]; items.append(4)", "seen, next(it), next(pairs, None), list(it)"),
