@@ -112,6 +112,9 @@ class RunOptions:
     batchnorm : {"auto", "global", "per-rank"}
         What BatchNorm takes its statistics of: the whole batch, as one process does, for an exchange in each layer, or each rank's share.
         ``auto`` takes the whole batch on CPUs.
+    checkpoint_activations : bool
+        Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again: less memory for
+        more time.
     output : {"main", "all"}
         Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
     view : {"live", "summary", "off"}
@@ -138,6 +141,7 @@ class RunOptions:
     split_eval: bool = False
     draws: OverBatch = "auto"
     batchnorm: OverBatch = "auto"
+    checkpoint_activations: bool = False
     output: ShownOutput = "main"
     balance: Balance = "off"
     checkpoint_every: timedelta | int | None = None

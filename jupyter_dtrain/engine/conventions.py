@@ -23,6 +23,8 @@ class Conventions:
         Whether loaders are split in evaluation too.
     split_inputs : bool
         Whether models in training share out what they are called on where no loader did.
+    checkpoint_activations : bool
+        Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again.
     """
 
     global_numbers: bool = True
@@ -31,3 +33,4 @@ class Conventions:
     per_rank_batches: bool = False
     split_evaluation: bool = False
     split_inputs: bool = False
+    checkpoint_activations: bool = False

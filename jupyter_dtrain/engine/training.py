@@ -23,6 +23,7 @@ from .loading.cursors import CursorLog
 from .loading.living import workers_ended
 from .loading.loaders import SharedLoaders
 from .loading.streams import Streams
+from .models.blocks import CheckpointedBlocks
 from .models.inputs import InputShares
 from .models.models import ModelCalls
 from .modules import outermost
@@ -133,6 +134,7 @@ class Training:
             draws=self._draws,
             normalization=self._normalization,
             inputs=InputShares(self.shares.own, self._on_input_shared) if conventions.split_inputs and shared else None,
+            blocks=CheckpointedBlocks() if conventions.checkpoint_activations else None,
             on_sequence=self._say_sequence,
         )
         objects = list(objects)

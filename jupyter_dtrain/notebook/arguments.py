@@ -81,11 +81,11 @@ def _metric(text: str) -> Metric:
 
 
 def _varied(text: str) -> tuple[str, str]:
-    """Return the name and the expression of ``lr=0.1,0.01``."""
-    name, equals, values = text.partition("=")
-    if not equals or not name.strip().isidentifier() or not values.strip():
+    """Return what varies and the expression of ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01``."""
+    found = re.fullmatch(r"\s*([^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\]=]+\])*)\s*=(?!=)\s*(.+)", text, re.DOTALL)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no name with its values, as lr=0.1,0.01")
-    return name.strip(), values.strip()
+    return found[1], found[2].strip()
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -151,6 +151,11 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="what BatchNorm normalizes over: the global batch, as on one process, or per-rank, which is faster (default: global on CPUs)",
     )
     parser.add_argument(
+        "--checkpoint-activations",
+        action="store_true",
+        help="less memory for more time: repeated blocks of models keep their inputs alone, and the backward pass computes the rest again",
+    )
+    parser.add_argument(
         "--output",
         default="main",
         metavar="KIND",
@@ -187,8 +192,8 @@ def _cell_parser() -> argparse.ArgumentParser:
         type=_varied,
         default=[],
         metavar="NAME=VALUES",
-        help="try the cell with each of these values of a name that it uses, side by side: lr=0.1,0.01; more than one --vary: with every "
-        "combination. The notebook then has what the best trial by --best has made",
+        help="try the cell with each of these values of what it uses, side by side: lr=0.1,0.01 or config.lr=0.1,0.01; more than one "
+        "--vary: with every combination. The notebook then has what the best trial by --best has made",
     )
     parser.add_argument("--each", type=_number, default=1, metavar="N", help="engines of each trial of --vary (default: 1)")
     parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
@@ -274,6 +279,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         split_eval=found.split_eval,
         draws=found.draws,
         batchnorm=found.batchnorm,
+        checkpoint_activations=found.checkpoint_activations,
         output=found.output,
         balance=found.balance,
         checkpoint_every=found.checkpoint_every,
@@ -323,7 +329,21 @@ def _cluster(found: argparse.Namespace) -> ClusterOptions:
 
 def _parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.Namespace:
     try:
-        words = shlex.split(line)
+        words = _words(line)
     except ValueError as error:
         raise UsageError(f"{line!r}: {error}") from None
     return make().parse_args(words)
+
+
+_WORD = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
+_QUOTED = re.compile(r"""(?P<before>--vary=)?(?:"(?:\\.|[^"\\])*"|'[^']*')""")
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line as a shell has them; quotes within what is given to ``--vary`` are Python's, and stay."""
+    plain = shlex.split(line)
+    words = _WORD.findall(line)
+    if len(words) != len(plain):
+        return plain
+    is_python = [word.startswith("--vary=") or before == "--vary" for before, word in zip(["", *words], words, strict=False)]
+    return [word if python and not _QUOTED.fullmatch(word) else shell for python, word, shell in zip(is_python, words, plain, strict=True)]

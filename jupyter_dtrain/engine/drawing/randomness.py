@@ -70,7 +70,16 @@ class OtherStreams:
     @classmethod
     def now(cls, holder: object) -> OtherStreams:
         """Return the states."""
-        return cls(random.getstate(), np.random.get_state(), [(generator, state_of(generator)) for generator in generators_in(holder)])
+        return cls.of(generators_in(holder))
+
+    @classmethod
+    def of(cls, generators: Iterable[Any]) -> OtherStreams:
+        """Return the states of Python's generator, of NumPy's, and of `generators`."""
+        return cls(random.getstate(), np.random.get_state(), [(generator, state_of(generator)) for generator in generators])
+
+    def again(self) -> OtherStreams:
+        """Return the states of the same generators as they are now."""
+        return OtherStreams.of(generator for generator, _ in self.own)
 
     def set(self) -> None:
         """Go on from here."""

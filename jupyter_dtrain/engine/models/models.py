@@ -36,6 +36,7 @@ from ..view.normalization import GlobalNormalization
 from ..view.placements import GlobalTensor, Shard, source_of
 from ..view.recomputation import BackwardPasses
 from ..view.turns import in_turn
+from .blocks import CheckpointedBlocks
 from .called import Called
 from .inputs import InputShares
 from .mixing import SEQUENCE_LAYERS
@@ -59,6 +60,8 @@ class ModelCalls:
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
     inputs : InputShares, optional
         Shares out what models in training are called on where no loader did.
+    blocks : CheckpointedBlocks, optional
+        Calls repeated blocks of models so that they keep little for the backward pass.
     on_sequence : callable, optional
         Told the class of a layer that takes the batch for a sequence.
     """
@@ -72,9 +75,10 @@ class ModelCalls:
         draws: ModelDraws | None = None,
         normalization: GlobalNormalization | None = None,
         inputs: InputShares | None = None,
+        blocks: CheckpointedBlocks | None = None,
         on_sequence: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._on_first_call, self._on_sequence = on_first_call, on_sequence
+        self._on_first_call, self._on_sequence, self._blocks = on_first_call, on_sequence, blocks
         self._view, self._inputs = view, inputs
         self._stream, self._draws, self._normalization = stream, draws, normalization
         self._called: IdentityMap[Called] = IdentityMap()
@@ -99,7 +103,10 @@ class ModelCalls:
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
         if (self.inside and self._caller == threading.get_ident()) or self.passes.compute_again((args, kwargs)):
-            result = original(module, *args, **kwargs)
+            if self._blocks is not None and not self.passes.under_way:
+                result = self._blocks.call(original, module, args, kwargs)
+            else:
+                result = original(module, *args, **kwargs)
             if self._part is not None and isinstance(module, nn.RNNBase):
                 self._part.note_batch_dims(module, result)
             return result
@@ -202,7 +209,10 @@ class ModelCalls:
         if stream is not None:
             stream.switch()
         try:
-            with nullcontext() if self._view is None else compiled():
+            with (
+                nullcontext() if self._view is None else compiled(),
+                nullcontext() if self._blocks is None else self._blocks.within(module),
+            ):
                 return original(module, *args, **kwargs)
         finally:
             if stream is not None:
