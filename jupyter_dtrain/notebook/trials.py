@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from ..capture.texts import mentioned, sources_of
 from ..errors import CellError, UsageError
 from ..transport.sending import Sending
 from ..trials.grid import Trial, trials_of
+from ..trials.varied import having, root_of, set_in
 from ..work import Moment, Work
 from .output import CellOutput
 from .tracebacks import at_fault, cell_error
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..transport.blobs import BlobFolder
     from ..trials.trials import OfTrial, Trials, Tried
-
-_MISSING: Any = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +63,8 @@ class TrialsCell:
         CellError
             The cell has failed in every trial.
         """
-        for name, _ in options.vary:
-            self._check_set(name)
+        for target, _ in options.vary:
+            self._check_set(root_of(target))
         trials = trials_of(options.vary, namespace)
         output, table = CellOutput(), TrialsTable(options.best)
 
@@ -79,7 +77,8 @@ class TrialsCell:
         table.update(result.tried, result.best, at_once=True)
         self._tell(result, options, output)
         if result.best is not None:
-            namespace.update(result.best.trial.values)
+            for target, value in result.best.trial.values.items():
+                set_in(namespace, target, value)
         return result
 
     def _check_set(self, name: str) -> None:
@@ -95,7 +94,7 @@ class TrialsCell:
 
         bundle = pack(self.names, namespace)
         used = {*self.names}.union(*(mentioned(ast.parse(text)) for text in sources_of(bundle.tracked).values()))
-        for name, _ in options.vary:
+        for name in (root_of(target) for target, _ in options.vary):
             if name not in used:
                 raise UsageError(f"--vary {name}: neither the cell nor a function that it calls uses {name!r}.")
         return bundle
@@ -152,18 +151,3 @@ class TrialsCell:
 
     def _cell_error(self, tried: Tried) -> CellError | None:
         return None if tried.result is None else cell_error(tried.result.ends, cells=self.cells, left_out={})
-
-
-@contextmanager
-def having(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
-    """Let names in `namespace` have other values until the end of the ``with`` block."""
-    before = {name: namespace.get(name, _MISSING) for name in values}
-    namespace.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is _MISSING:
-                del namespace[name]
-            else:
-                namespace[name] = value

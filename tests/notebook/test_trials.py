@@ -81,6 +81,19 @@ def test_names_that_functions_of_the_notebook_read(trying):
     assert trying.value("(value, scale)") == (10, 5)
 
 
+def test_parts_of_a_configuration(trying):
+    trying.run("from types import SimpleNamespace\nconfig = SimpleNamespace(lr=0.5, net={'width': 4, 'depth': 1}); same = config")
+    trying.run(
+        "%%distribute --engines 2 --vary config.lr=0.1,0.2 --vary config.net['width']=8,16 --best value:max\n"
+        "value = config.lr * config.net['width'] * config.net['depth']; config.seen = value"
+    )
+    assert trying.value("(value, vars(config), same is config)") == (3.2, {"lr": 0.2, "net": {"width": 16, "depth": 1}, "seen": 3.2}, True)
+    trying.run("%%distribute --engines 2 --vary config.lr=7,8\nvalue = config.lr")
+    assert trying.value("(config.lr, value)") == (0.2, 3.2), "without --best all is as before"
+    cell = trying.fail("%%distribute --engines 2 --vary config.missing=7,8\nvalue = config.lr")
+    assert "--vary config.missing: the notebook has nothing there, AttributeError" in cell.traceback
+
+
 def test_objects_of_the_notebook_as_values(trying):
     trying.run("one, two = nn.Linear(1, 1), nn.Linear(1, 1); net = None")
     before = trying.value("[p.detach().clone() for p in one.parameters()]")

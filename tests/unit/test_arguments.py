@@ -147,3 +147,31 @@ def test_which_checkpoint_a_run_goes_on_from(text, found):
 def test_a_step_is_a_number():
     with pytest.raises(UsageError, match="is the step of a checkpoint"):
         parse_line("resume digits@last")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--vary lr=0.1,0.01", ("lr", "0.1,0.01")),
+        ("--vary=lr=0.1,0.01", ("lr", "0.1,0.01")),
+        ("--vary 'lr=0.1, 0.01'", ("lr", "0.1, 0.01")),
+        ('--vary="lr = [0.1, 0.01]"', ("lr", "[0.1, 0.01]")),
+        ("--vary config['lr']=0.1", ("config['lr']", "0.1")),
+        ("--vary config.net['a b'][0]=1,2", ("config.net['a b'][0]", "1,2")),
+        ("--vary kind='a b',\"c\"", ("kind", "'a b',\"c\"")),
+        ("--vary make=dict(a=1),dict(a=2)", ("make", "dict(a=1),dict(a=2)")),
+        ("--name 'a b' --vary x=1 --keep 3", ("x", "1")),
+    ],
+)
+def test_what_varies(line, expected):
+    assert parse_cell_line(line).vary == (expected,)
+
+
+def test_several_names_vary_in_their_order():
+    assert [name for name, _ in parse_cell_line("--vary b=1,2 --name n --vary a=3,4").vary] == ["b", "a"]
+
+
+@pytest.mark.parametrize("text", ["lr", "=1", "lr=", "2x=1", "f()=1", "lr==1"])
+def test_what_cannot_vary(text):
+    with pytest.raises(UsageError, match=r"is no name with its values, as lr=0\.1,0\.01"):
+        parse_cell_line(f"--vary '{text}'")
