@@ -74,8 +74,8 @@ class TrialsCell:
             return self._work(trial, bundle, options, moment), bundle.tracked
 
         result = session.run_trials(trials, options, prepare, output=output, on_tick=lambda trials: table.update(trials.tried, trials.best))
-        table.update(result.tried, result.best, at_once=True)
-        self._tell(result, options, output)
+        table.show(result.tried, result.best, _after(result, options))
+        self._tell_failed(result.tried, output)
         if result.best is not None:
             for target, value in result.best.trial.values.items():
                 set_in(namespace, target, value)
@@ -117,22 +117,13 @@ class TrialsCell:
 
         return work
 
-    def _tell(self, result: Trials, options: RunOptions, output: CellOutput) -> None:
-        """Say what went wrong and what is in the notebook now; raise where nothing went well."""
-        failed = [tried for tried in result.tried if tried.failed]
-        if failed and len(failed) == len(result.tried):
+    def _tell_failed(self, tried: Sequence[Tried], output: CellOutput) -> None:
+        """Say which trials have failed, and raise the error where all have."""
+        failed = [one for one in tried if one.failed]
+        if failed and len(failed) == len(tried):
             raise self._error(failed)
-        for tried in failed:
-            output.say(f"[{tried.trial.label}] {self._what_failed(tried)}")
-        if result.best is not None:
-            output.say(f"The notebook has what the trial {result.best.trial.label} has made.")
-        elif options.best is None:
-            output.say("The notebook's objects are as they were before the cell: with --best NAME it has what the best trial has made.")
-        else:
-            output.say(
-                f"No trial has come to a number called {options.best.name!r}, so the notebook's objects are as they were before the cell: "
-                f"log it with jupyter_dtrain.log, or set a variable of that name."
-            )
+        for one in failed:
+            output.say(f"[{one.trial.label}] {self._what_failed(one)}")
 
     def _error(self, failed: Sequence[Tried]) -> BaseException:
         first = failed[0]
@@ -151,3 +142,18 @@ class TrialsCell:
 
     def _cell_error(self, tried: Tried) -> CellError | None:
         return None if tried.result is None else cell_error(tried.result.ends, cells=self.cells, left_out={})
+
+
+def _after(result: Trials, options: RunOptions) -> str:
+    """Return what the notebook has after the trials."""
+    if result.best is not None:
+        return f"The notebook has what the trial {result.best.trial.label} has made."
+    as_before = "The notebook's objects are as they were before the cell"
+    if options.best is None:
+        return f"{as_before}. With --best NAME it has what the best trial has made."
+    if all(tried.failed for tried in result.tried):
+        return f"{as_before}."
+    return (
+        f"{as_before}: no trial has come to a number called {options.best.name!r}. Log it with jupyter_dtrain.log, or set a variable of "
+        "that name."
+    )

@@ -42,14 +42,17 @@ class TrialsTable:
         self._display = Display()
         self._due = 0.0
 
-    def update(self, tried: Sequence[Tried], best: Tried | None, *, at_once: bool = False) -> None:
+    def update(self, tried: Sequence[Tried], best: Tried | None) -> None:
         """Show how the trials are doing, if it is time to."""
-        if time.monotonic() < self._due and not at_once:
-            return
+        if time.monotonic() >= self._due:
+            self.show(tried, best)
+
+    def show(self, tried: Sequence[Tried], best: Tried | None, note: str = "") -> None:
+        """Show how the trials are doing, with a line below."""
         self._due = time.monotonic() + INTERVAL
         head = ["", *(name for name, _ in tried[0].trial.texts), "", "step", LOSS, "", *self._metric_head(), "time"]
         rows = [_Row(self._cells(one, one is best), one is best) for one in tried]
-        self._display.show({"text/plain": _text(head, rows), "text/html": _html(head, rows)})
+        self._display.show({"text/plain": _text(head, rows, note), "text/html": _html(head, rows, note)})
 
     def _metric_head(self) -> list[str]:
         return [] if self._metric is None else [f"{self._metric.name} ({self._metric.mode})"]
@@ -82,16 +85,18 @@ def _state(tried: Tried, run: RunUpdate | None) -> str:
     return run.phase if run.phase in RUN_PHASES_ENDED or run.step else "starting"
 
 
-def _text(head: Sequence[str], rows: Sequence[_Row]) -> str:
+def _text(head: Sequence[str], rows: Sequence[_Row], note: str) -> str:
     lines = [head, *(row.cells for row in rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([*table, *filter(None, [note])])
 
 
-def _html(head: Sequence[str], rows: Sequence[_Row]) -> str:
+def _html(head: Sequence[str], rows: Sequence[_Row], note: str) -> str:
     def line(tag: str, cells: Sequence[str], *, bold: bool = False) -> str:
         inner = (f"<b>{escape(cell)}</b>" if bold and cell else escape(cell) for cell in cells)
         return "<tr>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in inner) + "</tr>"
 
     body = "".join(line("td", row.cells, bold=row.is_best) for row in rows)
-    return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+    below = f"<p>{escape(note)}</p>" if note else ""
+    return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>{below}"
