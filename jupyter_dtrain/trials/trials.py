@@ -10,10 +10,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from ..capture.open_files import WRITTEN
 from ..errors import ClusterError, DtrainError
 from ..execution import Output
 from ..interrupts import Interrupts
@@ -58,6 +59,8 @@ class Tried:
         The notebook's objects that went along.
     error : Exception, optional
         Why it could not be run.
+    written : list of dict
+        What it has written to open files of the notebook, which get that of the best alone.
     """
 
     trial: Trial
@@ -67,6 +70,7 @@ class Tried:
     result: RunResult | None = None
     tracked: Sequence[object] = ()
     error: BaseException | None = None
+    written: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -141,6 +145,8 @@ class Trials:
         for tried in self._waiting:
             tried.detail = "not begun"
         self._lines.flush()
+        for content in self.best.written if self.best is not None else ():
+            self._output.display(content, update=False)
         on_tick()
 
     def _run(self, prepare: Prepare, interrupts: Interrupts, on_tick: Callable[[], None]) -> None:
@@ -223,6 +229,7 @@ class Trials:
             other = before
         if other is not None and other.result is not None:
             other.result, other.tracked = replace(other.result, returned=None), ()
+            other.written.clear()
 
     def _is_better(self, tried: Tried, than: Tried) -> bool:
         """Return whether `tried` is better; of equals the one that comes first, whichever has ended first."""
@@ -258,6 +265,9 @@ class _TrialOutput:
         self._put(lambda: self._lines.stream(self._tried.trial.label, name, text))
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
+        if WRITTEN in content["data"]:
+            self._put(lambda: self._tried.written.append(content))
+            return
         if not update and "text/plain" in content["data"]:
             self.stream("stdout", "\n")  # whose it is
         self._put(lambda: self._output.display(content, update=update))

@@ -114,6 +114,13 @@ def test_objects_of_the_notebook_as_values(trying):
     assert trying.value("float(two.weight) != 2.0")
 
 
+def test_an_open_file_of_the_notebook_gets_what_the_best_has_written(trying):
+    trying.run("log = open('log.txt', 'w'); k = 0")
+    trying.run("%%distribute --engines 2 --vary k=1,2,3 --best z:max\nfor i in range(3):\n    print(k, i, file=log)\nz = k % 3")
+    trying.run("log.close()")
+    assert trying.value("open('log.txt').read()") == "2 0\n2 1\n2 2\n"
+
+
 def test_without_a_metric_the_notebook_is_as_before(trying):
     trying.run(SETUP + "model = optimizer = final = None")
     cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01" + CELL)
