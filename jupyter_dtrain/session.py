@@ -35,7 +35,7 @@ from .transport.sending import Sending
 from .trials.grid import Trial
 from .trials.lanes import Lanes, lanes_for
 from .trials.side_by_side import SideBySide
-from .trials.trials import OfTrial, Trials
+from .trials.trials import Prepare, Trials
 from .work import Moment, Work
 
 NOT_RUNNING = "No cell is running."
@@ -117,7 +117,7 @@ class Session:
         self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
     ) -> RunResult:
         """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
-        moment = Moment.now()
+        moment = Moment.now(None if options.detach else source)
 
         def work(blobs: BlobFolder) -> Work:
             return Work.of(
@@ -161,17 +161,16 @@ class Session:
         self,
         trials: Sequence[Trial],
         options: RunOptions,
-        prepare: Callable[[Trial, Moment], tuple[OfTrial, Sequence[object]]],
+        prepare: Prepare,
         *,
         output: Output,
         on_tick: Callable[[Trials], None],
     ) -> Trials:
         """Run a cell's trials side by side, and return what has become of them: see :meth:`Trials.run`."""
-        moment = Moment.now()
         with self._one_run():
             wanted = lanes_for(options, len(trials))
             self._engines.stop()  # what they compute on is the trials' now
-            return self._lanes.run(trials, wanted, lambda trial: prepare(trial, moment), options=options, output=output, on_tick=on_tick)
+            return self._lanes.run(trials, wanted, prepare, options=options, output=output, on_tick=on_tick)
 
     @contextmanager
     def _one_run(self) -> Iterator[None]:

@@ -32,8 +32,10 @@ class Moment:
     loggers: Loggers
 
     @classmethod
-    def now(cls) -> Moment:
-        """Return those of this process, and of this thread."""
+    def now(cls, source: str | None) -> Moment:
+        """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
+        if source is not None:
+            begin_service(source)  # which the environment names
         return cls(RandomState.now(), Surroundings.now(), Loggers.now())
 
 
@@ -81,8 +83,6 @@ class Work:
         on_progress: OnProgress,
     ) -> Work:
         """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
-        if not options.detach:
-            begin_service(source)
         return cls(
             source=source,
             filename=filename,

@@ -66,9 +66,9 @@ class TrialsCell:
         for target, _ in options.vary:
             self._check_set(root_of(target))
         trials = trials_of(options.vary, namespace)
-        output, table = CellOutput(), TrialsTable(options.best)
+        output, table, moment = CellOutput(), TrialsTable(options.best), Moment.now(self.source)
 
-        def prepare(trial: Trial, moment: Moment) -> tuple[OfTrial, Sequence[object]]:
+        def prepare(trial: Trial) -> tuple[OfTrial, Sequence[object]]:
             with having(namespace, trial.values):
                 bundle = self._packed(namespace, options)
             return self._work(trial, bundle, options, moment), bundle.tracked
