@@ -46,6 +46,7 @@ from .training import Training
 from .view.rules.losses import CountTargets
 from .written.event_writers import event_writers
 from .written.file_log import FileLog
+from .written.temporary import TemporaryFolders
 from .written.tracking_store import TrackingStore
 
 _modules = LocalModules()
@@ -89,6 +90,8 @@ class CellRun:
         self._loops.adopt(self._tracked, task.sources)
         self._shown = Shown(seen=task.resume.seen_of(task.rank) if task.resume is not None else Count())
         self._file_log = self._new_file_log()
+        loops, shown = self._loops, self._shown
+        self._temporary = TemporaryFolders(task.run_id, is_jumping=lambda: loops.is_jumping, is_leaving=lambda: shown.holds)
         self._training = self._new_training() if task.program_port is None else self._new_program(task.program_port)
         self._whole = {name: self._namespace[name] for name in task.split}
         self._shared_out = self._training.share_out(self._whole)
@@ -130,6 +133,7 @@ class CellRun:
             run_id=task.run_id,
             sources=task.sources,
             file_log=self._file_log,
+            temporary=self._temporary,
         )
 
     def _new_program(self, port: int) -> Program:
@@ -148,6 +152,7 @@ class CellRun:
             skip=self._skip,
             from_cpu=self._devices.from_cpu,
             file_log=self._file_log,
+            temporary=self._temporary,
         )
         snapshots = Snapshots(
             task.snapshot_folder,

@@ -22,6 +22,7 @@ from .staging import bytes_of_state
 from .telling.shown import Count, Shown
 from .training import Training
 from .written.file_log import FileLog
+from .written.temporary import TemporaryFolders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,8 @@ class Snapshot:
         Random streams of the rank.
     from_cpu : bool
         As in an :class:`~.task.Outcome`.
+    temporary : tuple of str
+        The temporary folders that the cell had.
     """
 
     step: int
@@ -57,6 +60,7 @@ class Snapshot:
     surroundings: Surroundings
     shown: Count
     from_cpu: bool = False
+    temporary: tuple[str, ...] = ()
 
 
 class RankState:
@@ -78,6 +82,7 @@ class RankState:
         What the notebook has on the CPU is on the rank's GPU.
     file_log : FileLog, optional
         Of rank 0.
+    temporary : TemporaryFolders, optional
     """
 
     def __init__(
@@ -92,9 +97,11 @@ class RankState:
         skip: Mapping[str, object],
         from_cpu: bool,
         file_log: FileLog | None = None,
+        temporary: TemporaryFolders | None = None,
     ) -> None:
         self._rank, self._home, self._loops, self._training, self._observer = rank, home, loops, training, observer
         self._shown, self._skip, self._from_cpu, self._file_log = shown, skip, from_cpu, file_log
+        self._temporary = temporary or TemporaryFolders()
 
     @property
     def namespace(self) -> Mapping[str, Any]:
@@ -162,6 +169,7 @@ class RankState:
             surroundings=Surroundings.now(),
             shown=self._shown.count,
             from_cpu=self._from_cpu,
+            temporary=self._temporary.open,
         )
 
     def put_in_place(self, snapshot: Snapshot, packed: Packed, *, is_own: bool, device: torch.device) -> list[object]:
@@ -191,6 +199,7 @@ class RankState:
         self._observer.set_state(observed)
         if is_own:
             self._training.set_streams(snapshot.streams)
+            self._temporary.go_on_with(snapshot.temporary)
         self._loops.adopt(objects, {})
         self._loops.jump(
             snapshot.position,

@@ -39,6 +39,7 @@ from .view.shares import Share, Shares
 from .view.turns import Turns
 from .written.file_log import FileLog
 from .written.once import written_once
+from .written.temporary import TemporaryFolders
 
 _NOT_SHARED_OUT = (
     "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
@@ -72,6 +73,7 @@ class Training:
         Texts of other cells by the names of their files.
     file_log : FileLog, optional
         Of rank 0.
+    temporary : TemporaryFolders, optional
     """
 
     def __init__(
@@ -90,10 +92,11 @@ class Training:
         run_id: str = "",
         sources: Mapping[str, str] | None = None,
         file_log: FileLog | None = None,
+        temporary: TemporaryFolders | None = None,
     ) -> None:
         self.rank, self._world_size = rank, world_size
         self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
-        self._file_log = file_log
+        self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
@@ -200,7 +203,7 @@ class Training:
     def _files(self) -> AbstractContextManager[None]:
         """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
         started = max(Exchange.objects(time.time_ns())) if self._world_size > 1 else None
-        return written_once(rank=self.rank, started=started, log=self._file_log)
+        return written_once(rank=self.rank, started=started, log=self._file_log, temporary=self._temporary)
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""

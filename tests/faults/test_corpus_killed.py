@@ -65,7 +65,6 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
 
 NOT_YET = {
     "kept_gradients": "an array that shares memory with a tensor has its own in another process",
-    "transfer_learning": "a `with TemporaryDirectory()` around the loop is entered again, with another folder",
     "wgan_gp": "a graph from before an inner loop, whose backward pass comes behind it, is lost with its engine",
 }
 

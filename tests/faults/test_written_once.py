@@ -168,3 +168,34 @@ def test_a_run_that_an_open_with_has_begun_is_one_run(two, rank):
     assert "Traceback" not in run_and_kill(two, WITH_WANDB, rank).stderr
     (folder,) = set(notebook.folder.glob("wandb/offline-run-*")) - before
     assert (notebook.value("last"), notebook.value("wandb.run")) == ((24, folder.name.rpartition("-")[2]), None)
+
+
+TEMPORARY = textwrap.dedent("""
+    import os, tempfile
+    with tempfile.TemporaryDirectory(prefix="outer-") as outer, tempfile.TemporaryDirectory(prefix="inner-") as inner:
+        best = os.path.join(inner, "best.pt")
+        with open(os.path.join(outer, "notes.txt"), "w") as notes:
+            notes.write("begun")
+        torch.save(0, best)
+        for number, (x, y, index) in enumerate(loader):
+            for again in range(6):
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                pace()
+            if number == 3:
+                torch.save(number, best)
+        seen = torch.load(best), open(os.path.join(outer, "notes.txt")).read(), os.listdir(inner)
+    left = [os.path.exists(folder) for folder in (outer, inner)]
+""")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_temporary_folders_are_there_for_who_goes_on_and_gone_at_the_end(two, rank, tmp_path):
+    notebook = two.notebook
+    notebook.run(f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; make()")
+    run_and_kill(two, f"\nimport tempfile; tempfile.tempdir = {str(tmp_path)!r}" + TEMPORARY, rank)
+    notebook.run("tempfile.tempdir = None")
+    assert notebook.value("(seen, left)") == ((3, "begun", ["best.pt"]), [False, False])
+    assert list(tmp_path.glob("*er-*")) == []

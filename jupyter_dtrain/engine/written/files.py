@@ -31,6 +31,7 @@ from torch.autograd import profiler
 
 from .asked import asked_path, is_within_open_folder
 from .folders import FolderWord
+from .temporary import TemporaryFolders
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
@@ -47,9 +48,12 @@ class OwnFiles:
         When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
     word : FolderWord
         What rank 0 says of folders.
+    temporary : TemporaryFolders
+        Folders of the rank's own.
     """
 
-    def __init__(self, folder: Path, *, started: int, word: FolderWord) -> None:
+    def __init__(self, folder: Path, *, started: int, word: FolderWord, temporary: TemporaryFolders) -> None:
+        self._temporary = temporary
         self._before = started - CLOCK_STEP
         self._folder = f"{folder.resolve()}{os.sep}"
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
@@ -145,7 +149,9 @@ class OwnFiles:
         @wraps(original)
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             path = asked_path(f)
-            return original(obj, f if path is None else self._instead(path, keep=False), *args, **kwargs)
+            if path is not None and not self._temporary.has(path):
+                f = self._instead(path, keep=False)
+            return original(obj, f, *args, **kwargs)
 
         return saved
 
