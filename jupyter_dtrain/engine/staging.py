@@ -115,9 +115,9 @@ def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
     return sum(storages.values())
 
 
-def tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yield the parameters of an optimizer, each with its gradient and what is kept of it."""
-    states = getattr(optimizer, "state", {})  # which one around another may not have
+def tensors_of(optimizer: torch.optim.Optimizer, *, with_state: bool = True) -> Iterator[torch.Tensor]:
+    """Yield the parameters of an optimizer, each with its gradient and, `with_state`, what is kept of it."""
+    states = getattr(optimizer, "state", {}) if with_state else {}  # which one around another may not have
     for group in getattr(optimizer, "param_groups", ()):
         for parameter in group["params"]:
             state = states.get(parameter)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from jupyter_dtrain.capture.pickling import Leaf, Packed
-from jupyter_dtrain.engine.common import SMALLEST, Common
+from jupyter_dtrain.engine.common import SMALLEST, Apart, Common, Held
 
 
 def trained(seed: int = 0, width: int = 256) -> tuple[nn.Sequential, torch.optim.Optimizer]:
@@ -50,6 +50,30 @@ def test_ranks_that_do_not_hold_the_same_are_found(place):
     with torch.no_grad():
         next(model[1].parameters()).view(-1)[place] += 1
     assert Common([one], rank=0, world_size=2).digest() != digest
+
+
+def test_what_one_rank_alone_has_is_copied_by_that_one():
+    model, optimizer = trained()
+    moments = [kept for key, kept in optimizer.state[next(model[1].parameters())].items() if key != "step"]
+    of_rank_1 = [Held(moment.untyped_storage(), 1, "cpu") for moment in moments]
+    apart = Apart(frozenset([id(optimizer)]), tuple(of_rank_1))
+    ranks = [Common([optimizer], rank=rank, world_size=3, apart=apart) for rank in range(3)]
+    assert ranks[0].owners == ranks[1].owners == ranks[2].owners
+    assert sorted(ranks[0].owners[:2]) == [0, 2], "the weight and its gradient, which all have: rank 1 has enough to copy"
+    assert ranks[0].owners[2:] == [1, 1]
+    digest = ranks[0].digest()
+    moments[0].fill_(1)
+    assert Common([optimizer], rank=0, world_size=3, apart=apart).digest() == digest, "others have something that stands for it"
+    only = Common([], rank=1, world_size=3, apart=apart)
+    assert len(only.add_own(Packed(b""))[1]) == 2
+
+
+def test_what_stands_for_something_on_a_device_is_written_as_that():
+    held = Held(torch.empty(SMALLEST).untyped_storage(), 1, "cuda")
+    common = Common([], rank=0, world_size=2, apart=Apart(frozenset([1]), (held,)))
+    packed = Packed(b"", [Leaf("storage", "uint8", (4 * SMALLEST,))], [memoryview(b"")], {0: 0})
+    assert [leaf.device for leaf in common.add_own(packed)[0].leaves] == ["cuda"]
+    assert (common.bytes_of_others(on_cpu=False), common.bytes_of_others(on_cpu=True)) == (4 * SMALLEST, 0)
 
 
 def test_what_is_small_or_of_another_kind_is_not_asked_about():
