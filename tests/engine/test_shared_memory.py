@@ -77,6 +77,33 @@ def test_rank_0s_part_is_there_for_all(ranks):
     assert ranks.call(3, from_first) == [[True] * len(SIZES)] * 3
 
 
+def exchanged(run: Run, reads: bool) -> list[bool]:
+    """Return of each exchange whether all parts are there that are wanted."""
+    found = []
+    cases: list[list[list[int]]] = [[[3], [], [5, 0, 1]], [[SLOT - 1, 2], [7], [SLOT, SLOT]], [[], [3 * SLOT + 5], []], [[], [], []]]
+    for sizes in cases:
+        there = [[part(10 * rank + index, size, torch.uint8) for index, size in enumerate(of_rank)] for rank, of_rank in enumerate(sizes)]
+        own = lambda rank: rank == run.rank  # noqa: E731
+        parts = [
+            [whole.clone() if own(rank) else torch.zeros_like(whole, device=None if reads else "meta") for whole in of_rank]
+            for rank, of_rank in enumerate(there)
+        ]
+        collectives.exchange(parts, device=torch.device("cpu"))
+        wanted = [rank for rank in range(3) if reads or own(rank)]
+        found.append(all(torch.equal(*pair) for rank in wanted for pair in zip(parts[rank], there[rank], strict=True)))
+    return found
+
+
+def exchanged_otherwise(run: Run) -> list[bool]:
+    with mock.patch.object(collectives, "near", return_value=None), mock.patch.object(collectives, "PIECE", 1000):
+        return exchanged(run, run.rank == 0)
+
+
+def test_parts_of_different_sizes_are_there_for_all_who_want_them(ranks):
+    assert ranks.call(3, exchanged, True) == ranks.call(3, exchanged, False) == [[True] * 4] * 3
+    assert ranks.call(3, exchanged_otherwise) == [[True] * 4] * 3
+
+
 def objects(run: Run) -> list[Any]:
     small = collectives.all_gather_object({"rank": run.rank, "text": "ä" * run.rank})
     large = collectives.all_gather_object(list(range(run.rank * SLOT // 4)))

@@ -12,7 +12,10 @@ from torch.futures import Future
 
 from ..timing import COMMUNICATION, Counted
 from .process_group import near
-from .shared_memory import SharedMemory
+from .shared_memory import SharedMemory, in_pieces
+
+PIECE = 1 << 25
+"""Bytes that are put together for one broadcast at most."""
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
@@ -42,6 +45,38 @@ def broadcast(tensor: torch.Tensor) -> Callable[[], object]:
     work: Any = dist.broadcast(tensor, 0, async_op=True)
     end: Callable[[], object] = work.wait
     return end
+
+
+def exchange(parts: Sequence[Sequence[torch.Tensor]], *, device: torch.device) -> None:
+    """Let all ranks have what each has.
+
+    Parameters
+    ----------
+    parts : sequence of sequence of Tensor
+        As :meth:`.SharedMemory.exchange` takes them, but of any device.
+    device : torch.device
+        By which they go: of one type on all ranks.
+    """
+    shared = near()
+    if shared is not None and device.type == "cpu":
+        shared.exchange(parts)
+        return
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        for source, tensors in enumerate(parts):
+            for piece in in_pieces(tensors, PIECE):
+                _broadcast_from(source, piece, device)
+
+
+def _broadcast_from(source: int, piece: Sequence[torch.Tensor], device: torch.device) -> None:
+    sizes = [tensor.numel() for tensor in piece]
+    if dist.get_rank() == source:
+        dist.broadcast(torch.cat([tensor.to(device) for tensor in piece]), source)
+        return
+    flat = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    dist.broadcast(flat, source)
+    for tensor, values in zip(piece, flat.split(sizes), strict=True):
+        if tensor.device.type != "meta":
+            tensor.copy_(values)
 
 
 def all_gather_object(value: Any) -> list[Any]:

@@ -93,6 +93,34 @@ class SharedMemory:
 
         self._in_parts(own, gather)
 
+    def exchange(self, parts: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Let all ranks have what each has.
+
+        Parameters
+        ----------
+        parts : sequence of sequence of Tensor
+            For each rank flat tensors of bytes, of the same sizes on all ranks. Those of this rank are shown, those of others written to;
+            where they are on the device ``meta``, they are passed over.
+        """
+        pieces = [in_pieces(of_rank, SLOT) for of_rank in parts]
+        total = sum(tensor.numel() for of_rank in parts for tensor in of_rank)
+        own = self._peers.rank
+        try:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                for index in range(max(map(len, pieces))):
+                    there = [of_rank[index] if index < len(of_rank) else [] for of_rank in pieces]
+                    slots = [memory.narrow(0, self._number % SLOTS * SLOT, SLOT) for memory in self._bytes]
+                    if there[own]:
+                        torch._foreach_copy_(_cut(slots[own], there[own]), there[own])
+                    self._number += 1
+                    self._meet(total & 0xFFFFFFFF)
+                    for rank, tensors in enumerate(there):
+                        if rank != own and tensors and tensors[0].device.type != "meta":
+                            torch._foreach_copy_(tensors, _cut(slots[rank], tensors))
+        except BaseException:  # as in `_in_parts`
+            self._peers.close()
+            raise
+
     def _in_parts(self, tensor: torch.Tensor, do: Callable[[torch.Tensor], object]) -> None:
         # Nothing of this is an operation of the cell's: what looks at those, or records them, is to see none.
         try:
@@ -148,6 +176,28 @@ class SharedMemory:
         if found is None:
             found = self._typed[dtype] = [list(memory.view(dtype).split(SLOT // dtype.itemsize)) for memory in self._bytes]
         return found
+
+
+def in_pieces(tensors: Sequence[torch.Tensor], size: int) -> list[list[torch.Tensor]]:
+    """Return flat tensors of bytes cut and put together to pieces of `size`, the last one smaller."""
+    pieces: list[list[torch.Tensor]] = []
+    left = 0
+    for tensor in tensors:
+        done, num_bytes = 0, tensor.numel()
+        while done < num_bytes:
+            if not left:
+                pieces.append([])
+                left = size
+            length = min(left, num_bytes - done)
+            pieces[-1].append(tensor if length == num_bytes else tensor.narrow(0, done, length))
+            done, left = done + length, left - length
+    return pieces
+
+
+def _cut(slot: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the places of `tensors` in `slot`, one behind the other."""
+    sizes = [tensor.numel() for tensor in tensors]
+    return list(slot[: sum(sizes)].split(sizes))
 
 
 def _add_up(slots: Sequence[torch.Tensor], out: torch.Tensor) -> None:
