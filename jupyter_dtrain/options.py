@@ -13,7 +13,7 @@ from .errors import UsageError
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 Numbers = Literal["global", "local"]
-Strategy = Literal["auto", "none"]
+Strategy = Literal["auto", "zero1", "none"]
 Batch = Literal["global", "per-rank"]
 OverBatch = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
@@ -81,9 +81,9 @@ class RunOptions:
         The cluster to start if none is running, and what a running one must match.
     name : str, optional
         What the run is called in lists; by default a number.
-    strategy : {"auto", "none"}
-        How the cell is distributed: ``auto`` shares out batches and reduces gradients; ``none`` runs the cell as ``torchrun`` runs a
-        script, for code that distributes itself.
+    strategy : {"auto", "zero1", "none"}
+        How the cell is distributed: ``auto`` shares out batches and reduces gradients; ``zero1`` shares out besides what optimizers keep of
+        their parameters, and the updating of these; ``none`` runs the cell as ``torchrun`` runs a script, for code that distributes itself.
     split : tuple of str
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     split_inputs : bool

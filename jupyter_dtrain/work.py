@@ -122,6 +122,7 @@ class Work:
                 split_evaluation=options.split_eval,
                 split_inputs=options.split_inputs,
                 checkpoint_activations=options.checkpoint_activations,
+                shared_states=options.strategy == "zero1",
             ),
             split=options.split,
             output=options.output,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from .arriving.warned import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
 from .control import Control, StopRun
 from .observing.extent import ExtentMeter
+from .optimizing.left_parts import LIMIT_OF_RESCUE, LeftParts
+from .optimizing.states import SharedStates
 from .program import Program
 from .rank_state import RankState
 from .ranks.process_group import near
@@ -81,6 +83,8 @@ class CellRun:
         self._tracked = self._unpack()
         self._devices = DeviceNames(self._namespace, self._tracked, device)
         self._devices.move_models()
+        self._left_parts: LeftParts | None = None
+        self._states = self._new_states()
         self._home = Home(self._namespace, self._tracked)
         task.random_state.set()
         self._loops = Loops(on_boundary=self._at_boundary, say=reports.notes.say)
@@ -109,6 +113,19 @@ class CellRun:
         self._namespace.update(values)
         connect_schedulers(tracked)
         return tracked
+
+    def _new_states(self) -> SharedStates | None:
+        task = self._task
+        if not task.conventions.shared_states or task.world_size == 1 or task.program_port is not None:
+            return None
+        states = SharedStates(rank=task.rank, world_size=task.world_size, say=self._reports.notes.say)
+        states.arrive(self._tracked)
+        self._left_parts = LeftParts(task.snapshot_folder, states, rank=task.rank, world_size=task.world_size, generation=task.generation)
+        return states
+
+    def _as_it_is(self) -> AbstractContextManager[None]:
+        """Let this thread see what optimizers keep as it is on this rank, until the end of the ``with`` block."""
+        return nullcontext() if self._states is None else self._states.quiet()
 
     def _new_file_log(self) -> FileLog | None:
         task, loops = self._task, self._loops
@@ -153,6 +170,7 @@ class CellRun:
             from_cpu=self._devices.from_cpu,
             file_log=self._file_log,
             temporary=self._temporary,
+            states=self._states,
         )
         snapshots = Snapshots(
             task.snapshot_folder,
@@ -189,12 +207,7 @@ class CellRun:
         """Run the cell and return what it came to; rank 0's has what goes home."""
         rank, training, observer = self._task.rank, self._training, self._reports.observer
         if rank == 0 or isinstance(training, Training):  # what others have of a cell that distributes itself may be a part
-            self._rescue.stand_by(
-                lambda failure: self._with_results(
-                    Outcome(rank=rank, failure=failure, stopped=False, steps=observer.step), skip=self._skip
-                ),
-                num_bytes=lambda: bytes_of_state(self._home.objects()),
-            )
+            self._rescue.stand_by(self._rescued, num_bytes=self._num_bytes)
         if isinstance(training, Training):
             self._control.on_speeds = training.shares.follow
             self._snapshots = self._new_snapshots(training)
@@ -222,7 +235,20 @@ class CellRun:
         self._control.close()
         held = self._shown.held
         outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets, held=held)
+        if self._left_parts is not None and not count_targets:
+            outcome = replace(outcome, states_missing=not self._left_parts.come_home(observer.step))
         return self._with_results(outcome, value) if rank == 0 else outcome
+
+    def _rescued(self, failure: Failure) -> Outcome:
+        """Return what the cell has made so far. Called on another thread."""
+        step, parts = self._reports.observer.step, self._left_parts
+        missing = parts is not None and not parts.come_home(step, LIMIT_OF_RESCUE)
+        outcome = Outcome(rank=self._task.rank, failure=failure, stopped=False, steps=step, states_missing=missing)
+        return self._with_results(outcome, skip=self._skip)
+
+    def _num_bytes(self) -> int:
+        with self._as_it_is():
+            return bytes_of_state(self._home.objects())
 
     def _hold_when_broken(self, interrupts: Interrupts) -> None:
         """Hold back what handlers in the cell show when a rank has left, or all go back: what the run comes to again is shown then."""
@@ -247,6 +273,8 @@ class CellRun:
             if self._snapshots is not None:
                 stack.enter_context(self._snapshots.finished())
             stack.enter_context(self._training.installed())
+            if self._states is not None:
+                stack.enter_context(self._states.installed())
             if is_training:
                 stack.enter_context(event_writers(rank=rank, source=task.source))
                 stack.enter_context(self._followed_runs())
@@ -291,12 +319,14 @@ class CellRun:
     def _settled(self, value: Any) -> Any:
         """Return the cell's value as a whole, after the same has been done to its names and to what it changed. A collective."""
         changed, unchanged = self._home.changed_and_not()
-        value, *_ = self._training.settle(value, self._namespace, *changed, unchanged=unchanged)
+        with nullcontext() if self._states is None else self._states.gathered():
+            value, *_ = self._training.settle(value, self._namespace, *changed, unchanged=unchanged)
         return value
 
     def _with_results(self, outcome: Outcome, value: object = None, *, skip: Mapping[str, object] | None = None) -> Outcome:
         """Return an outcome with what goes home, but for what is in `skip`."""
-        packed, not_returned = self._home.pack(value, skip=skip or {})
+        with self._as_it_is():
+            packed, not_returned = self._home.pack(value, skip=skip or {})
         after = Surroundings.now()
         return replace(
             outcome,

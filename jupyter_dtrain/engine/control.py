@@ -50,6 +50,7 @@ class Control:
         self._committed = 0  # the step in progress, or the next one if none is
         self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
         self._snapshots: list[int] = []  # that were asked for and not taken
+        self._came: set[int] = set()  # of which the others have heard where this rank is
         self.on_speeds: Callable[[Sequence[float]], None] = lambda _: None
         self.on_return: Callable[[], None] = lambda: None
         self._ends = False  # the stop that was asked for is the user's
@@ -171,8 +172,16 @@ class Control:
         words = [word.partition("\n") for word in self._talk.words(f"state/{number}") or ()]
         return all(word[0] == state for word in words), all(word[2] == alike for word in words)
 
+    def all_come(self, number: int, place: str) -> bool:
+        """Return whether all ranks are at one `place` to take snapshot `number`, which wants an exchange; waits for them."""
+        self._came.add(number)
+        self._talk.tell(f"place/{number}", place)
+        return all(word == place for word in self._talk.words(f"place/{number}") or ())
+
     def refuse(self, number: int) -> None:
         """Say that this rank does not take snapshot `number`, for whose word the others wait."""
+        if number not in self._came:
+            self._talk.tell(f"place/{number}", "")
         self._talk.tell(f"state/{number}", "")
 
     def _agree(self, command: str) -> int:

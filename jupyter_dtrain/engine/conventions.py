@@ -25,6 +25,8 @@ class Conventions:
         Whether models in training share out what they are called on where no loader did.
     checkpoint_activations : bool
         Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again.
+    shared_states : bool
+        Whether each rank keeps a part of what optimizers keep of their parameters, or all of it.
     """
 
     global_numbers: bool = True
@@ -34,3 +36,4 @@ class Conventions:
     split_evaluation: bool = False
     split_inputs: bool = False
     checkpoint_activations: bool = False
+    shared_states: bool = False

@@ -30,11 +30,19 @@ class IdentityMap(Generic[T]):
         self._entries[id(key)] = weakref.ref(key, partial(self._forget, id(key))), value
         return value
 
+    def remove(self, key: object) -> None:
+        """Forget the value of `key`."""
+        self._entries.pop(id(key), None)
+
     def items(self) -> Iterator[tuple[Any, T]]:
         """Yield the objects that there are, with their values."""
         for reference, value in list(self._entries.values()):
             if (key := reference()) is not None:
                 yield key, value
+
+    def values(self) -> Iterator[T]:
+        """Yield the values of the objects that there are."""
+        return (value for _, value in self.items())
 
     def _forget(self, number: int, dead: object) -> None:
         if number in self._entries and self._entries[number][0] is dead:

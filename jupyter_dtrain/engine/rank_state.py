@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +14,9 @@ from ..capture.open_files import kept_open, opened_by
 from ..capture.pickling import Packed
 from ..capture.surroundings import Surroundings
 from ..transport.wire import Parcel
-from .common import Common
+from .common import NOTHING_APART, Apart, Common
 from .observing.observe import Observer
+from .optimizing.states import SharedStates
 from .results import Home
 from .resuming.loops import Loops
 from .resuming.positions import Position
@@ -83,6 +85,8 @@ class RankState:
     file_log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders, optional
+    states : SharedStates, optional
+        Of optimizers, where each rank has a part.
     """
 
     def __init__(
@@ -98,7 +102,9 @@ class RankState:
         from_cpu: bool,
         file_log: FileLog | None = None,
         temporary: TemporaryFolders | None = None,
+        states: SharedStates | None = None,
     ) -> None:
+        self._states = states
         self._rank, self._home, self._loops, self._training, self._observer = rank, home, loops, training, observer
         self._shown, self._skip, self._from_cpu, self._file_log = shown, skip, from_cpu, file_log
         self._temporary = temporary or TemporaryFolders()
@@ -110,15 +116,46 @@ class RankState:
 
     def num_bytes(self, *, to_stage: bool = False) -> int:
         """Return about how many bytes change in training; `to_stage`: for how many a copy of them needs memory."""
-        return bytes_of_state(self._home.objects(), to_stage=to_stage)
+        with self._as_it_is():
+            return bytes_of_state(self._home.objects(), to_stage=to_stage)
+
+    def _as_it_is(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._states is None else self._states.quiet()
 
     def position(self) -> Position | None:
         """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
         return None if self._training.in_step else self._loops.position()
 
-    def common(self, *, world_size: int) -> Common:
-        """Return what all ranks hold alike."""
-        return Common(self._home.objects(), rank=self._rank, world_size=world_size)
+    def apart(self) -> Apart:
+        """Return what one rank alone has of the states of optimizers, as far as this one knows of it."""
+        return NOTHING_APART if self._states is None else self._states.apart()
+
+    @contextmanager
+    def put_together(self, position: Position, *, all_come: Callable[[str], bool]) -> Iterator[Apart | None]:
+        """Let what is on one rank alone have something that stands for it on all others, until the end of the ``with`` block.
+
+        Parameters
+        ----------
+        all_come : callable
+            Says whether all ranks are at a place, as they are to exchange something there.
+
+        Returns
+        -------
+        Apart, optional
+            ``None`` where the ranks are not at one place.
+        """
+        if self._states is None:
+            yield NOTHING_APART
+        elif all_come(repr((self._observer.step, position.describe()))):
+            with self._states.for_snapshot() as apart:
+                yield apart
+        else:
+            yield None
+
+    def common(self, *, world_size: int, is_alike: bool, apart: Apart) -> Common:
+        """Return what one rank is to copy for all: what is `apart`, and, if it `is_alike` on all of them, what optimizers train."""
+        with self._as_it_is():
+            return Common(self._home.objects() if is_alike else (), rank=self._rank, world_size=world_size, apart=apart)
 
     def save(
         self, number: int, position: Position, *, common: Common | None, agree: Callable[[str, str], bool]
@@ -195,6 +232,8 @@ class RankState:
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
         *values, observed, trained = values
         self._training.set_state(trained)
+        if self._states is not None:
+            self._states.restored()
         self._shown.count = snapshot.shown
         self._observer.set_state(observed)
         if is_own:

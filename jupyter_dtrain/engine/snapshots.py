@@ -33,7 +33,7 @@ from ..protocol import SnapshotTaken, StateSize
 from ..transport.blobs import BlobFolder
 from ..transport.whole import write_whole
 from ..transport.wire import from_parcel, to_parcel
-from .common import Common
+from .common import Apart, Common
 from .control import Control
 from .observing.best import Best
 from .observing.notes import Notes
@@ -159,7 +159,7 @@ class Snapshots:
         soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
         if now >= self._ready_at or soon:
             self._ready_at = math.inf
-            common = self._common()
+            common = self._common(self._state.apart())
             num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others(on_cpu=True) if common is not None else 0)
             if num_bytes >= LARGE:
                 self._begin(self._get_memory, num_bytes)
@@ -253,20 +253,25 @@ class Snapshots:
         ``None`` where the ranks are not at one place or do not hold the same.
         """
         self._emitter.flush()  # what is told after this is told again
-        common = self._common()
-        if torch.cuda.is_initialized():  # from where copies come while the state is pickled
-            on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
-            others = common.bytes_of_others(on_cpu=False) if common is not None else 0
-            check_memory(on_devices - others, of=on_devices, num_ranks=self._world_size)
-        saved = self._state.save(number, position, common=common, agree=partial(self._agree, number))
+        with self._state.put_together(position, all_come=partial(self._control.all_come, number)) as apart:
+            saved = None if apart is None else self._saved(number, position, self._common(apart))
         if saved is None:
             return None
         packed, snapshot = saved
         copied = replace(packed, buffers=self._staging.copied(packed))
         return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
 
-    def _common(self) -> Common | None:
-        return self._state.common(world_size=self._world_size) if self._is_shared_out else None
+    def _saved(self, number: int, position: Position, common: Common | None) -> tuple[Packed, Snapshot] | None:
+        if torch.cuda.is_initialized():  # from where copies come while the state is pickled
+            on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
+            others = common.bytes_of_others(on_cpu=False) if common is not None else 0
+            check_memory(on_devices - others, of=on_devices, num_ranks=self._world_size)
+        return self._state.save(number, position, common=common, agree=partial(self._agree, number))
+
+    def _common(self, apart: Apart) -> Common | None:
+        if not self._is_shared_out and not apart.optimizers:
+            return None
+        return self._state.common(world_size=self._world_size, is_alike=self._is_shared_out, apart=apart)
 
     def _agree(self, number: int, state: str, alike: str) -> bool:
         same, are_alike = self._control.all_take(number, state, alike)

@@ -105,6 +105,8 @@ class Outcome:
         What the notebook has on the CPU was on the rank's GPU.
     held : list of Held
         What the rank has shown since it knew that the run does not go on here: to be shown if it goes on nowhere.
+    states_missing : bool
+        Of optimizers, rank 0 has what it kept itself alone; of the rest, what the notebook had sent.
     from_snapshot : bool
         It is what a snapshot has of a rank that is gone: later steps are lost.
     """
@@ -121,4 +123,5 @@ class Outcome:
     device: str = "cpu"
     from_cpu: bool = False
     held: list[Held] = field(default_factory=list)
+    states_missing: bool = False
     from_snapshot: bool = False

@@ -123,7 +123,7 @@ def _cell_parser() -> argparse.ArgumentParser:
         "--strategy",
         default="auto",
         metavar="KIND",
-        help="auto shares out batches; none runs the cell as torchrun would, for code that distributes itself (default: auto)",
+        help="auto shares out batches; zero1 the state of optimizers too, for memory; none runs the cell as torchrun would (default: auto)",
     )
     parser.add_argument(
         "--numbers",

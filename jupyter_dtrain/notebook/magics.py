@@ -161,6 +161,8 @@ class DistributeMagics(Magics):
                     output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
                 for name, reason in unread.items():
                     output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
+                if result.first.states_missing:
+                    output.say(_missing(result.first))
             result.taken()
         if result.lost is not None:
             raise result.lost
@@ -190,6 +192,12 @@ def _stopped(first: Outcome | None) -> str:
     if not first.steps:
         return "Stopped. No step was finished."
     return f"Stopped after step {first.steps}; the notebook holds what was trained so far."
+
+
+def _missing(first: Outcome) -> str:
+    """Return what there is instead where engines have left with their parts of the optimizers."""
+    what = f"all is of step {first.steps}" if first.from_snapshot else "of that part there is what there was before the cell"
+    return f"Engines that have left had a part of what the optimizers keep of their parameters (`--strategy zero1`): {what}."
 
 
 def _show(text: object) -> None:

@@ -1,4 +1,7 @@
-"""What is left of rank 0 when it is gone: its part of the last snapshot, as if it had come home with that."""
+"""What is left of rank 0 when it is gone: its part of the last snapshot, as if it had come home with that.
+
+So also where it is there, but others have taken their part of the optimizers with them: weights and moments are to be of one step.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,17 @@ from .keeper import SnapshotKeeper
 
 
 def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
-    """Let rank 0 that is gone have come home with its part of the newest snapshot."""
-    if ends and ends[0].outcome is None:
+    """Let rank 0 that is gone, or has not all of the optimizers, have come home with its part of the newest snapshot, if there is one."""
+    first = ends[0].outcome if ends else None
+    if ends and (first is None or (first.states_missing and not first.from_snapshot)):
         keeper.settle()
         # Where somebody has removed the files, or there is no room, how the run has ended is to be told all the same.
         with suppress(OSError):
-            ends[0].outcome = salvaged(keeper, task)
+            found = salvaged(keeper, task)
+            if first is None:
+                ends[0].outcome = found
+            elif found is not None:
+                ends[0].outcome = replace(found, failure=first.failure, held=first.held, states_missing=True)
 
 
 def stop_there(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:

@@ -75,6 +75,7 @@ ENGINE_ORDER = [
     "drawing",
     "results",
     "backward",
+    "optimizing",
     "models",
     "loading",
     "resuming",

@@ -30,7 +30,7 @@ def _track_steps(optimizer: Any) -> None:
     @wraps(step)
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         self._opt_called = True
-        return step(self, *args, **kwargs)
+        return type(self).step(self, *args, **kwargs)  # which may be another one while a cell runs
 
     tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = MethodType(tracked, optimizer)
