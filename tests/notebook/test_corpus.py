@@ -74,10 +74,16 @@ def test_a_cell_comes_to_the_same_on_the_number_of_engines_that_is_left(notebook
     assert_same(notebook, cell, [7 - MANY[cell.name]])
 
 
-def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int]) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_cell_comes_to_the_same_where_each_engine_has_a_part_of_the_optimizers(notebook, cell):
+    assert_same(notebook, cell, [MANY[cell.name] - 1], "--strategy zero1")
+
+
+def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int], options: str = "") -> None:
     plain = run(notebook, cell, PLAIN)
     for engines in numbers:
-        found = difference(plain, run(notebook, cell, engines), cell.tolerance)
+        found = difference(plain, run(notebook, cell, engines, options), cell.tolerance)
         assert found is None, f"{engines} engines: {found}"
 
 

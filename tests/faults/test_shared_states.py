@@ -1,0 +1,132 @@
+"""``--strategy zero1``: each engine has a part of what the optimizer keeps, and none of it is lost with one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, Disturbed, checkpoints, kill_kernel
+from tests.faults.test_elastic import no_new_engines
+from tests.faults.test_kills import LATE
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import difference
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_is_killed(two, rank):
+    """What the cell comes to is what it comes to undisturbed, and with the state whole on each engine."""
+    cell = two.start("--strategy zero1")
+    two.wait_for_snapshot(cell)
+    os.kill(two.pids[rank], signal.SIGKILL)
+    assert f"Lost rank {rank} (its process has ended): going on from step " in two.finish(cell)
+
+
+def test_all_engines_are_killed_and_one_again(two):
+    cell = two.start("--strategy zero1")
+    two.wait_for_snapshot(cell)
+    for pid in two.pids:
+        os.kill(pid, signal.SIGKILL)
+    assert "Lost ranks 0, 1 (their processes have ended): going on from step " in two.finish(cell)
+
+
+def test_where_the_cell_reads_each_engines_own_numbers(two):
+    """What engines hold is not looked at for what they hold alike, and the parts are in the snapshot all the same."""
+    options = "--strategy zero1 --numbers local"
+    cell = two.notebook.finish(two.start(options))
+    assert cell.ok, cell
+    expected = two.notebook.value(STATE)
+    cell = two.start(options)
+    two.wait_for_snapshot(cell)
+    os.kill(two.pids[1], signal.SIGKILL)
+    two.notebook.finish(cell)
+    assert cell.ok, cell
+    assert "going on from step " in cell.stderr
+    assert two.notebook.value(STATE) == expected
+
+
+def test_before_there_is_a_snapshot(two):
+    cell = two.start("--strategy zero1")
+    two.wait_for_step(1, cell)
+    os.kill(two.pids[1], signal.SIGKILL)
+    assert "going on from " in two.finish(cell)
+
+
+def test_one_of_three(three):
+    cell = three.start("--strategy zero1")
+    three.wait_for_snapshot(cell)
+    os.kill(three.pids[2], signal.SIGKILL)
+    assert "Lost rank 2 (its process has ended): going on from step " in three.finish(cell)
+
+
+def test_interrupted_while_another_engine_starts(two):
+    """The engine that is gone had a part of the optimizer, so the notebook has what the snapshot has: weights and moments of one step."""
+    notebook = two.notebook
+    notebook.run("%distribute start -n 2 --device cpu")
+    notebook.run(LATE)
+    cell = two.start("--strategy zero1")
+    two.wait_for_snapshot(cell)
+    os.kill(two.pids[1], signal.SIGKILL)
+    notebook.wait(lambda: "others are late" in str(cell.messages) or not cell.running, "the start of another", cell)
+    notebook.interrupt()
+    notebook.finish(cell)
+    notebook.run("Arrival.of_engines = of_engines")
+    assert cell.error[0] == "KeyboardInterrupt"
+    (step,) = map(int, re.findall(r"what there was at step (\d+)", cell.traceback))
+    used, expected = notebook.value("used"), two.expected[4]
+    assert used == expected[: len(used)]
+    assert notebook.value("{int(kept['step']) for kept in optimizer.state_dict()['state'].values()}") == {step}
+    assert f"(`--strategy zero1`): all is of step {step}." in cell.stderr
+
+
+def test_the_parts_are_divided_anew_among_fewer_engines_and_among_more(three):
+    notebook = three.notebook
+    three.go()
+    expected = notebook.value(ROUNDED)
+    notebook.run(SLOW_UNTIL_ALL)
+    (notebook.folder / "all").unlink(missing_ok=True)
+    cell = three.start("--strategy zero1 --elastic 2:3")
+    with no_new_engines(three):
+        three.wait_for_snapshot(cell)
+        os.kill(three.pids[1], signal.SIGKILL)
+        notebook.wait(lambda: "going on with 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
+        assert cell.running, cell.stderr
+        three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+    notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
+    (notebook.folder / "all").touch()
+    notebook.finish(cell)
+    notebook.run("pace = fast")
+    assert cell.ok, cell
+    assert difference(notebook.value(ROUNDED), expected) is None
+
+
+@pytest.fixture(scope="module")
+def killed(module_notebook, two: Disturbed) -> tuple[Path, object]:
+    """Return the folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
+    notebook = module_notebook()
+    notebook.run(IMPORTS + SETUP)
+    notebook.run("%distribute start -n 2 --device cpu\nmake()")
+    cell = notebook.start(f"%%distribute --engines 2 --strategy zero1 --checkpoint-every 20 --name digits{CELL}")
+    notebook.wait(lambda: checkpoints(notebook) or not cell.running, "a checkpoint", cell)
+    assert cell.running
+    kill_kernel(notebook)
+    return notebook.folder, two.expected
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
+    folder, expected = killed
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    notebook = new_notebook(tmp_path)
+    notebook.run("%load_ext jupyter_dtrain")
+    assert "digits: going on from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
+    notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
+    found = notebook.value(STATE)
+    if engines == 2:
+        assert found == expected
+    steps = notebook.value("[kept['step'].item() for kept in optimizer.state_dict()['state'].values()]")
+    assert steps == [150.0] * len(expected[1])
