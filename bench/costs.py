@@ -56,6 +56,26 @@ for epoch in range(4):
         optimizer.step()
         stamps.append(time.perf_counter())
 """
+STEPPED = """%%distribute --engines 2 --device cpu --strategy {strategy}
+import psutil, statistics, torch, time
+from torch import nn
+torch.manual_seed(0)
+wide = nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(1024, 1024), nn.GELU())])
+updating = torch.optim.Adam(wide.parameters(), lr=1e-3)
+drawn, took, whole = torch.randn(16, 1024), [], []
+for step in range(20):
+    begun = time.perf_counter()
+    updating.zero_grad()
+    nn.functional.mse_loss(wide(drawn), drawn).backward()
+    stepped = time.perf_counter()
+    updating.step()
+    took.append(time.perf_counter() - stepped)
+    whole.append(time.perf_counter() - begun)
+used = psutil.Process().memory_full_info()
+private, shared = jupyter_dtrain.gather(used.uss), jupyter_dtrain.gather(used.pss)
+stepping, all_of_it, num_parameters = statistics.median(took[5:]), statistics.median(whole[5:]), sum(p.numel() for p in wide.parameters())
+del wide, updating
+"""
 WATCHED = """
 import time
 began = time.perf_counter(), time.process_time()
@@ -170,6 +190,29 @@ def checkpoints(folder: Path, rounds: int) -> None:
     print(f"stall of a checkpoint: {spread(stalls)} ms, {spread(ratios)} × torch.save; a copy in memory: {spread(copies)} ×")
 
 
+def optimizer(folder: Path, rounds: int) -> None:
+    """Print what an engine holds, and how long a step of Adam takes, where its state is whole on each engine and where it is shared out."""
+    kernel = Kernel(folder)
+    measured: dict[str, list[tuple[float, ...]]] = {"auto": [], "zero1": []}
+    try:
+        kernel.run("%load_ext jupyter_dtrain\nimport jupyter_dtrain, json")
+        for _, (strategy, found) in itertools.product(range(rounds), measured.items()):
+            kernel.run("%distribute start -n 2 --device cpu")
+            kernel.run(STEPPED.format(strategy=strategy))
+            private, shared, step, whole = json.loads(kernel.run("print(json.dumps([private, shared, stepping, all_of_it]))"))
+            found.append((max(private) / 2**20, max(shared) / 2**20, step * 1e3, whole * 1e3))
+            kernel.run("%distribute stop")  # what engines have used they keep for the next cell
+        num_parameters = int(kernel.run("print(num_parameters)"))
+    finally:
+        kernel.close()
+    print(f"{num_parameters / 1e6:.1f} million parameters under Adam on 2 engines, with auto and zero1:")
+    whats = ("an engine's private memory (MiB)", "its proportional memory (MiB)", "optimizer.step() (ms)", "a whole step (ms)")
+    for column, what in enumerate(whats):
+        auto, zero1 = ([figures[column] for figures in of] for of in measured.values())
+        ratios = [other / one for one, other in zip(auto, zero1, strict=True)]
+        print(f"{what}: {spread(auto)}, {spread(zero1)}, {spread(ratios)} ×")
+
+
 def watching(folder: Path, rounds: int, steps: int) -> None:
     """Print by how much a cell of many small steps takes longer where its run is shown."""
     kernel = Kernel(folder)
@@ -208,12 +251,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2**18, help="of 4 kB each in the data set (default: 1 GiB)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000, help="of the cell that is watched (default: 1000)")
-    parser.add_argument("--part", action="append", default=[], help="shipping, starting, checkpoints or watching; may be given again")
+    parser.add_argument(
+        "--part", action="append", default=[], help="shipping, starting, checkpoints, optimizer or watching; may be given again"
+    )
     options = parser.parse_args()
     parts: dict[str, Callable[[Path], None]] = {
         "shipping": lambda folder: shipping(folder, options.engines, options.rows, options.rounds),
         "starting": lambda _: starting(options.most),
         "checkpoints": lambda folder: checkpoints(folder, options.rounds),
+        "optimizer": lambda folder: optimizer(folder, options.rounds),
         "watching": lambda folder: watching(folder, options.rounds, options.steps),
     }
     for name in options.part or parts:
