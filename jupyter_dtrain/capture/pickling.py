@@ -333,10 +333,6 @@ class Unpacker(pickle.Unpickler):
         return self._made[index]
 
 
-_OWN_KINDS = (list, dict, set, bytearray, SimpleNamespace)
-"""Python's own classes whose instances can change in place."""
-
-
 def trackable(objects: Iterable[object]) -> list[object]:
     """Return those of `objects` that can change in place or whose identity matters, in order.
 
@@ -348,6 +344,6 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
-        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _OWN_KINDS:
+        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray, SimpleNamespace):
             kept.append(obj)
     return kept
