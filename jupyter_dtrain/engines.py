@@ -39,6 +39,7 @@ class Engines:
         self._cluster: EngineCluster | None = None
         self._group: Group | None = None
         self._beginning: _Beginning | None = None
+        self._part = (0, 1)
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
@@ -127,7 +128,8 @@ class Engines:
         from .transport.blobs import BlobFolder
 
         kind = old.device_plans[0].device.partition(":")[0]
-        options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu")
+        part = self._part  # of the machine, beside others
+        options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu", part=part)
         with self._lock:
             try:
                 cluster = self._start(options, on_progress)
@@ -168,6 +170,7 @@ class Engines:
 
         try:
             tell("starting")
+            self._part = options.part
             cluster = EngineCluster.start(options, on_progress=tell)
         except BaseException as error:
             self._cluster = self._group = None

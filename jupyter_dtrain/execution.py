@@ -7,7 +7,6 @@ printed by the thread that runs it. Events go to the recorder straight from the 
 from __future__ import annotations
 
 import pickle
-import queue
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from .engine.telling.link import CONTROL_MESSAGE
 from .engine.telling.shown import Count
 from .errors import ProtocolError
 from .group import Group
+from .inbox import Inbox
 from .interrupts import Interrupts
 from .patience import ASKED, AT_ONCE, FAILED, Means, Patience
 from .protocol import Homeward, Message, Notice, RankStarted, parse
@@ -89,7 +89,7 @@ class Execution:
         self._output = output
         self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
         self._lines = RankLines(output.stream) if task.output == "all" else None
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._tasks: list[channel.Task] = []
         self._ends = RankEnds(task, group.cluster, self._tasks)
         self._heard: dict[int, float] = {}
@@ -107,7 +107,7 @@ class Execution:
         on_interrupt : callable
             Called at the first keyboard interrupt, after the ranks were asked to stop.
         """
-        with Interrupts(wake=lambda: self._inbox.put(None)) as interrupts:
+        with Interrupts(wake=self._inbox.wake) as interrupts:
             self._submit()
             self._wait(interrupts, on_tick, on_interrupt)
             self._show_rest()
@@ -138,7 +138,7 @@ class Execution:
         encoded = pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL)
         for rank, engine_id in enumerate(self._group.engine_ids):
             task = self._group.channel.call(engine_id, worker.run, encoded, rank, on_message=self._listener(rank))
-            task.on_done(lambda: self._inbox.put(None))
+            task.on_done(self._inbox.wake)
             self._tasks.append(task)
 
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
@@ -149,7 +149,7 @@ class Execution:
             if is_program and not alone and not self._group.cluster.controller_alive:
                 alone = True
                 self._say(ALONE)
-            self._show(TICK)
+            self._inbox.work(TICK)
             on_tick()
             if not patience.begun and self._someone_left():
                 patience.begin(FAILED)
@@ -241,13 +241,13 @@ class Execution:
                 self._take_events(content)
             elif kind == "stream" and self._lines is not None:
                 lines = self._lines
-                self._inbox.put(lambda: lines.stream(rank, content["name"], content["text"]))
+                self._inbox.leave(lambda: lines.stream(rank, content["name"], content["text"]))
             elif rank == 0 and kind == "stream":
-                self._inbox.put(lambda: self._output.stream(content["name"], content["text"]))
+                self._inbox.leave(lambda: self._output.stream(content["name"], content["text"]))
             elif rank == 0 and kind in ("display_data", "update_display_data"):
-                self._inbox.put(lambda: self._output.display(content, update=kind != "display_data"))
+                self._inbox.leave(lambda: self._output.display(content, update=kind != "display_data"))
             elif rank == 0 and kind == "clear_output":
-                self._inbox.put(lambda: self._output.clear(wait=bool(content.get("wait"))))
+                self._inbox.leave(lambda: self._output.clear(wait=bool(content.get("wait"))))
 
         return listen
 
@@ -282,30 +282,16 @@ class Execution:
             self._tell([self._group.engine_ids[rank]], order)
 
     def _say(self, text: str) -> None:
-        self._inbox.put(lambda: self._output.say(text))
-
-    def _show(self, wait: timedelta) -> None:
-        """Show what has arrived; wait for something at most `wait`."""
-        try:
-            item = self._inbox.get(timeout=wait.total_seconds())
-        except queue.Empty:
-            return
-        while True:
-            if item is not None:
-                item()
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                return
+        self._inbox.leave(lambda: self._output.say(text))
 
     def _show_rest(self) -> None:
         """Show output that is still on its way: it takes another road than the results."""
         deadline = time.monotonic() + REST.total_seconds()
         for task in self._tasks:  # also of those whose output is not shown: their events come the same way
-            task.on_output_done(lambda: self._inbox.put(None))
+            task.on_output_done(self._inbox.wake)
         while time.monotonic() < deadline and any(not task.output_done and self._is_alive(rank) for rank, task in enumerate(self._tasks)):
-            self._show(TICK)
-        self._show(timedelta(0))
+            self._inbox.work(TICK)
+        self._inbox.work(timedelta(0))
         if self._lines is not None:
             self._lines.flush()
 

@@ -6,7 +6,6 @@ cells packs the notebook's values for each and shows what all of them print; a t
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from ..capture.open_files import WRITTEN
 from ..errors import ClusterError, DtrainError
 from ..execution import Output
+from ..inbox import Inbox
 from ..interrupts import Interrupts
 from ..options import Metric
 from ..rank_lines import RankLines
@@ -111,7 +111,7 @@ class Trials:
         self.interrupted = False
         self._lanes, self._metric, self._output = lanes, metric, output
         self._lines = RankLines(output.stream)
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._storing = threading.Lock()  # what one lane has stored, the next finds there
         self._stopping = False
         self._waiting = deque(self.tried)
@@ -121,7 +121,7 @@ class Trials:
     def stop(self) -> None:
         """Ask those that are running to stop, and begin no more. Any thread may call this."""
         self._stopping = True
-        self._inbox.put(None)
+        self._inbox.wake()
 
     def run(self, prepare: Prepare, *, on_tick: Callable[[], None]) -> None:
         """Run all trials to their end.
@@ -133,14 +133,14 @@ class Trials:
         on_tick : callable
             Called some ten times a second.
         """
-        with Interrupts(wake=lambda: self._inbox.put(None)) as interrupts:
+        with Interrupts(wake=self._inbox.wake) as interrupts:
             try:
                 self._run(prepare, interrupts, on_tick)
             finally:  # nothing is left running after an error of our own
                 self._stopping = True
                 while self._going:
                     self._stop_going()
-                    self._show(TICK)
+                    self._inbox.work(TICK)
                 self.interrupted = interrupts.count > 0
         for tried in self._waiting:
             tried.detail = "not begun"
@@ -158,7 +158,7 @@ class Trials:
                 return
             if self._stopping:
                 self._stop_going()
-            self._show(TICK)
+            self._inbox.work(TICK)
             on_tick()
 
     def _free_lanes(self) -> list[Lane]:
@@ -187,9 +187,9 @@ class Trials:
                 result = lane.run(stored, output)
             except BaseException as error:
                 raised = error
-            self._inbox.put(lambda: self._end(tried, lane, result, raised))
+            self._inbox.leave(lambda: self._end(tried, lane, result, raised))
 
-        output = _TrialOutput(tried, self._inbox.put, self._output, self._lines)
+        output = _TrialOutput(tried, self._inbox, self._output, self._lines)
         self._going[lane] = tried
         threading.Thread(target=run, name=f"dtrain-trial-{tried.trial.number}", daemon=True).start()
 
@@ -240,37 +240,23 @@ class Trials:
             return tried.trial.number < than.trial.number
         return self._metric.is_better(tried.value, than.value)
 
-    def _show(self, wait: timedelta) -> None:
-        """Carry out what threads have left to do here; wait for something at most `wait`."""
-        try:
-            item = self._inbox.get(timeout=wait.total_seconds())
-        except queue.Empty:
-            return
-        while True:
-            if item is not None:
-                item()
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                return
-
 
 class _TrialOutput:
     """What one trial shows, in the cell of all."""
 
-    def __init__(self, tried: Tried, put: Callable[[Callable[[], None]], None], output: Output, lines: RankLines) -> None:
-        self._tried, self._put, self._output, self._lines = tried, put, output, lines
+    def __init__(self, tried: Tried, inbox: Inbox, output: Output, lines: RankLines) -> None:
+        self._tried, self._inbox, self._output, self._lines = tried, inbox, output, lines
 
     def stream(self, name: str, text: str) -> None:
-        self._put(lambda: self._lines.stream(self._tried.trial.label, name, text))
+        self._inbox.leave(lambda: self._lines.stream(self._tried.trial.label, name, text))
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
         if WRITTEN in content["data"]:
-            self._put(lambda: self._tried.written.append(content))
+            self._inbox.leave(lambda: self._tried.written.append(content))
             return
         if not update and "text/plain" in content["data"]:
             self.stream("stdout", "\n")  # whose it is
-        self._put(lambda: self._output.display(content, update=update))
+        self._inbox.leave(lambda: self._output.display(content, update=update))
 
     def clear(self, *, wait: bool) -> None:
         """Leave what others have shown."""
@@ -279,7 +265,7 @@ class _TrialOutput:
         self._tried.detail = text
 
     def say(self, text: str) -> None:
-        self._put(lambda: self._output.say(f"[{self._tried.trial.label}] {text}"))
+        self._inbox.leave(lambda: self._output.say(f"[{self._tried.trial.label}] {text}"))
 
     def run(self, run: ViewedRun) -> None:
         self._tried.run = run

@@ -69,6 +69,22 @@ def test_an_engine_of_each_trial_in_turn(trying):
         assert re.findall(rf"\[lr={lr}\] epoch (\d+)", cell.stdout) == [str(epoch) for epoch in range(40)], "each line once"
 
 
+def test_the_controller_of_one(trying):
+    trying.run(SETUP + "PACE = 0")
+    trying.run(LINE + CELL)
+    expected = trying.value(STATE)
+    cell, processes = begun(trying, pace=0.01)
+    guard = psutil.Process(processes[0.1]).parent()
+    (controller,) = [process for process in guard.children() if "jupyter_dtrain.cluster.controller_app" in process.cmdline()]
+    controller.kill()
+    trying.finish(cell)
+    assert cell.ok
+    assert difference(trying.value(STATE), expected) is None
+    assert "[lr=0.1] Lost rank 0" in cell.stderr
+    assert "[lr=0.01] Lost" not in cell.stderr
+    assert trying.run(LINE + "\nfinal = lr").ok
+
+
 def test_the_kernel(trying):
     _, processes = begun(trying, pace=0.05)
     kernel = psutil.Process(trying.manager.provisioner.pid)

@@ -18,7 +18,8 @@ from jupyter_dtrain.cluster.devices import plan_devices
 from jupyter_dtrain.engine.telling import devices as use_of_devices
 from jupyter_dtrain.engine.telling.devices import DeviceSampler
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.options import ClusterOptions
+from jupyter_dtrain.options import ClusterOptions, RunOptions
+from jupyter_dtrain.trials.lanes import lanes_for
 
 
 class FakeNvml(types.ModuleType):
@@ -120,6 +121,28 @@ def test_one_engine_per_gpu(machine):
 def test_fewer_engines_than_gpus_take_the_first(machine):
     machine(gpus=["H100"] * 4)
     assert [plan.index for plan in plan_devices(ClusterOptions(num_engines=2))] == ["GPU-uuid-0", "GPU-uuid-1"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "num_trials", "indices", "num_threads"),
+    [
+        (4, {}, 10, [[0], [1], [2], [3]], 4),
+        (4, {}, 2, [[0], [2]], 8),
+        (4, {"each": 2}, 10, [[0, 1], [2, 3]], 4),
+        (5, {"each": 2}, 10, [[0, 1], [2, 3]], 4),
+        (4, {"cluster": ClusterOptions(num_engines=2)}, 10, [[0], [2]], 8),
+        (0, {}, 3, [[None]] * 3, 5),
+        (0, {"each": 2, "cluster": ClusterOptions(num_engines=4)}, 10, [[None, None]] * 2, 4),
+    ],
+)
+def test_the_lanes_of_trials_share_a_machine(machine, gpus, options, num_trials, indices, num_threads):
+    machine(gpus=["H100"] * gpus, cores=16)
+    lanes = lanes_for(RunOptions(vary=(("lr", "1,2"),), **options), num_trials)
+    plans = [plan_devices(lane) for lane in lanes]
+    assert [[plan.index for plan in of_lane] for of_lane in plans] == [
+        [None if index is None else f"GPU-uuid-{index}" for index in of_lane] for of_lane in indices
+    ]
+    assert {plan.num_threads for of_lane in plans for plan in of_lane} == {num_threads}
 
 
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"device": "auto"}])

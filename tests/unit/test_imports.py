@@ -26,6 +26,7 @@ LEVELS = {
     "patience": 1,
     "room": 1,
     "limits": 1,
+    "inbox": 1,
     "interrupts": 1,
     "rank_lines": 1,
     "capture": 2,
