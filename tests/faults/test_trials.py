@@ -75,6 +75,7 @@ def test_the_controller_of_one(trying):
     expected = trying.value(STATE)
     cell, processes = begun(trying, pace=0.01)
     guard = psutil.Process(processes[0.1]).parent()
+    assert guard is not None
     (controller,) = [process for process in guard.children() if "jupyter_dtrain.cluster.controller_app" in process.cmdline()]
     controller.kill()
     trying.finish(cell)
