@@ -96,12 +96,12 @@ class Session:
 
     def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
-        self._lanes.stop()
+        self._stop_lanes()
         return self._engines.start(options, on_progress=on_progress)
 
     def stop_cluster(self) -> bool:
         """Stop the cluster, and the engines of trials; return whether there were any."""
-        stopped = self._lanes.stop()
+        stopped = self._stop_lanes()
         return self._engines.stop() or stopped
 
     def note_cluster(self, update: ClusterUpdate) -> None:
@@ -110,6 +110,12 @@ class Session:
             self._news.append(update)
             self._cluster_update = update
         self.on_news()
+
+    def _stop_lanes(self) -> bool:
+        stopped = self._lanes.stop()
+        if stopped:  # those of other cells may have started meanwhile
+            self.note_cluster(self._engines.update)
+        return stopped
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -137,7 +143,7 @@ class Session:
                 plan_devices(options.cluster)  # what cannot be had must not cost the engines that there are
                 self.stop_cluster()  # what they compute on is the run's now
                 return self.remote.run(options, work, output=output)
-            self._lanes.stop()
+            self._stop_lanes()
             return self._runner.run(options.cluster, work, output=output)
 
     def run_handed(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
