@@ -161,6 +161,7 @@ class Session:
     ) -> tuple[RunResult, Packed]:
         """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
         with self._one_run():
+            self._stop_lanes()
             return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
 
     def run_trials(
