@@ -87,6 +87,7 @@ class PartCall:
     def __post_init__(self) -> None:
         self._handed = Handed(*self.own)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
+        self._numbers: dict[tuple[int, str], tuple[nn.Module, str]] = {}  # attributes that the call has set to them
         self._first: Before | None = None
         if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
             self._before: Before | BeforeLater = Before(self.module, self.stream)
@@ -135,6 +136,8 @@ class PartCall:
         """Note that attribute `name` of `module` is about to be set to `value`."""
         if isinstance(self._before, BeforeLater):
             self._before.setting(module)
+        if isinstance(value, int | float) and vars(module).get(name) != value:
+            self._numbers[id(module), name] = module, name
         if isinstance(value, torch.Tensor | list | tuple | dict):
             leaves = pytree.tree_leaves(value)
             if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
@@ -178,10 +181,13 @@ class PartCall:
         # What a model prints is of the batch.
         refuses = failed or self.keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
         elsewhere = drawing is not None and not failed and before.has_drawn_elsewhere()
-        of_ranks = Exchange.objects((refuses, elsewhere, None if drawing is None else drawing.result, self.view.functions.met))
+        drawn_here = None if drawing is None else drawing.result
+        of_ranks = Exchange.objects((refuses, elsewhere, bool(self._numbers), drawn_here, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
         if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
             self.refused = self._draws_for_samples_elsewhere()
+        if not self.refused and any(sets_numbers for _, _, sets_numbers, *_ in of_ranks):
+            self.refused = self._keeps_numbers_of_samples()
         if self.refused:
             raise NotPerSample
         if drawing is not None and self.draws is not None:
@@ -203,6 +209,20 @@ class PartCall:
         self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
         differ = not (ends and ends[0].are(then))
         return any(Exchange.objects(differ))
+
+    def _keeps_numbers_of_samples(self) -> bool:
+        """Return whether numbers that the model keeps in attributes go by its samples: how many it has seen, their mean. A collective."""
+        attributes = tuple(self._numbers.values())
+        found: list[list[Any]] = []
+        for call in (self._call_with_own, self._call_with_one_more):
+            call(_at_the_end(lambda: found.append([getattr(module, name, None) for module, name in attributes])))
+        differ = bool(attributes) and (len(found) < 2 or found[0] != found[1])
+        return any(Exchange.objects(differ))
+
+    def _call_with_own(self, mode: AbstractContextManager[Any]) -> None:
+        """Run the model on the rank's samples once more."""
+        with suppress(Exception):
+            self._call_to_learn(self.view.own(self.placement), mode)
 
     def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
         """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
