@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch.nn.utils import parametrize
 from ..drawing.randomness import ModelStream, OtherStreams, TorchState
 from ..view.placements import GlobalTensor
 from ..words import model_uses
+from .containers import Containers
 
 _MEMBERS = (
     "_parameters",
@@ -52,6 +54,7 @@ class Before:
             for child in module.modules()
             if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
         ]
+        self._containers = Containers(module)
         # What is written past PyTorch's count (`weight.data.copy_()`) is seen by comparing, where the code has a word of it.
         writes = may_write(module)
         self._parameters = [(p, p._version, p.detach().clone() if writes else None) for p in module.parameters()]
@@ -80,6 +83,10 @@ class Before:
             for tensor, version, value in (*buffers, *self._parameters)
         )
 
+    def filled(self) -> list[Any]:
+        """Return the lists, dicts and sets in its attributes that hold something else now."""
+        return self._containers.filled()
+
     def has_drawn_elsewhere(self) -> bool:
         """Return whether the call has drawn from Python's stream, from NumPy's or the model's own, where nobody sees for what."""
         return not OtherStreams.now(self._module).are(self._other_random)
@@ -88,6 +95,7 @@ class Before:
         """Undo what the call has done to the model and to random streams."""
         for attributes in self._attributes:
             attributes.restore()
+        self._containers.restore()
         with torch.no_grad():
             for parameter, _, value in self._parameters:
                 if value is not None and not _same(parameter, value):

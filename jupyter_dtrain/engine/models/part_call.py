@@ -7,7 +7,7 @@ placed where a row per sample comes out; a model of which anything shows that it
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ from ..words import model_uses
 from .before import Before
 from .before_later import BeforeLater, drawn_with
 from .called import Called
+from .containers import contents, hold_tensors
 from .handed import Handed
 from .mixing import left_alone, mixes_samples, normalizes_parts, shows_itself
 
@@ -179,15 +180,18 @@ class PartCall:
             failed = True  # a module that refuses a part of a batch may take all of it
         shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
         # What a model prints is of the batch.
-        refuses = failed or self.keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        filled = before.filled()
+        keeps = self.keeps or hold_tensors(filled)
+        refuses = failed or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
         elsewhere = drawing is not None and not failed and before.has_drawn_elsewhere()
         drawn_here = None if drawing is None else drawing.result
-        of_ranks = Exchange.objects((refuses, elsewhere, bool(self._numbers), drawn_here, self.view.functions.met))
+        notes = bool(self._numbers or filled)
+        of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
         if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
             self.refused = self._draws_for_samples_elsewhere()
-        if not self.refused and any(sets_numbers for _, _, sets_numbers, *_ in of_ranks):
-            self.refused = self._keeps_numbers_of_samples()
+        if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
+            self.refused = self._notes_go_by_samples(filled)
         if self.refused:
             raise NotPerSample
         if drawing is not None and self.draws is not None:
@@ -210,13 +214,20 @@ class PartCall:
         differ = not (ends and ends[0].are(then))
         return any(Exchange.objects(differ))
 
-    def _keeps_numbers_of_samples(self) -> bool:
-        """Return whether numbers that the model keeps in attributes go by its samples: how many it has seen, their mean. A collective."""
+    def _notes_go_by_samples(self, filled: Sequence[Any]) -> bool:
+        """Return whether what the model notes in its attributes goes by its samples: how many it has seen, their mean. A collective.
+
+        `filled` are lists, dicts and sets in them that its first call has changed.
+        """
         attributes = tuple(self._numbers.values())
-        found: list[list[Any]] = []
+
+        def noted() -> list[Any]:
+            return [*(getattr(module, name, None) for module, name in attributes), *contents(filled)]
+
+        ends: list[list[Any]] = []
         for call in (self._call_with_own, self._call_with_one_more):
-            call(_at_the_end(lambda: found.append([getattr(module, name, None) for module, name in attributes])))
-        differ = bool(attributes) and (len(found) < 2 or found[0] != found[1])
+            call(_at_the_end(lambda: ends.append(noted())))
+        differ = bool(attributes or filled) and (len(ends) < 2 or not _are_equal(*ends))
         return any(Exchange.objects(differ))
 
     def _call_with_own(self, mode: AbstractContextManager[Any]) -> None:
@@ -283,3 +294,9 @@ class PartCall:
 def _at_the_end(tell: Callable[[], None]) -> Iterator[None]:
     yield
     tell()
+
+
+def _are_equal(left: object, right: object) -> bool:
+    with suppress(Exception):  # arrays say so of each of their numbers
+        return bool(left == right)
+    return False
