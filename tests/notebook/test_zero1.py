@@ -22,7 +22,6 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 losses, kept = [], []
 """
 CELL = """
-import __main__
 for x, y in loader:
     loss = F.mse_loss(model(x), y)
     optimizer.zero_grad()
