@@ -53,7 +53,7 @@ class CheckpointedBlocks:
             before, attributes = Before(module, None), _attributes(module)
             result = original(module, *args, **kwargs)
             # One that goes by what its calls before have left cannot be computed again.
-            remembers = before.written() or not _are_same(attributes, _attributes(module))
+            remembers = before.written() or bool(before.filled()) or not _are_same(attributes, _attributes(module))
             self._known.set(module, _Block(remembers, generators_in(module)))
             return result
         if block.remembers:
