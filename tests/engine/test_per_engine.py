@@ -22,9 +22,9 @@ seen = []
 class Remembers(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.lengths = nn.Linear(3, 2), []
+        self.layer = nn.Linear(3, 2)
     def forward(self, x):
-        self.lengths.append(len(x))
+        seen.append(len(x))
         return self.layer(x)
 
 class Scaled(nn.Module):
@@ -46,8 +46,8 @@ def found(ranks: Any, setup: str, cell: str, expression: str) -> tuple[Any, list
     return plain, [of_rank["compared"] for of_rank in ranks.call(2, run_notebook, SETUP + setup, cell, expression, {})]
 
 
-def test_what_a_model_appends_to_a_list_of_its_own_is_of_the_share(ranks):
-    plain, of_ranks = found(ranks, "model = Remembers()", STEP, "model.lengths")
+def test_what_a_model_appends_to_a_list_of_the_notebook_is_of_the_share(ranks):
+    plain, of_ranks = found(ranks, "model = Remembers()", STEP, "seen")
     assert plain == [8]
     assert all(lengths[-1] == 4 for lengths in of_ranks)
 
