@@ -36,6 +36,11 @@ class Attributes:
         # A module that is being made may have nothing of this yet.
         self._held = [(module.__dict__[name], dict(module.__dict__[name])) for name in _MEMBERS if name in module.__dict__]
 
+    def are_others(self) -> bool:
+        """Return whether the module has others now."""
+        now = vars(self.module)
+        return len(now) != len(self._attributes) or any(now.get(name, self) is not value for name, value in self._attributes.items())
+
     def restore(self) -> None:
         """Let the module have these again, and no others."""
         self.module.__dict__.clear()
@@ -82,6 +87,10 @@ class Before:
             tensor._version != version or (value is not None and not _same(tensor, value))
             for tensor, version, value in (*buffers, *self._parameters)
         )
+
+    def has_set(self) -> bool:
+        """Return whether the call has set an attribute."""
+        return any(attributes.are_others() for attributes in self._attributes)
 
     def filled(self) -> list[Any]:
         """Return the lists, dicts and sets in its attributes that hold something else now."""

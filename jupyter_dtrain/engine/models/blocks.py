@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..drawing.randomness import OtherStreams, generators_in
 from ..identity import IdentityMap
-from ..modules import Found, has_hooks, modules_in
+from ..modules import Found, has_hooks
 from .before import Before
 
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -50,10 +50,10 @@ class CheckpointedBlocks:
             return original(module, *args, **kwargs)
         block = self._known.get(module)
         if block is None:
-            before, attributes = Before(module, None), _attributes(module)
+            before = Before(module, None)
             result = original(module, *args, **kwargs)
             # One that goes by what its calls before have left cannot be computed again.
-            remembers = before.written() or bool(before.filled()) or not _are_same(attributes, _attributes(module))
+            remembers = before.written() or bool(before.filled()) or before.has_set()
             self._known.set(module, _Block(remembers, generators_in(module)))
             return result
         if block.remembers:
@@ -98,17 +98,6 @@ def blocks_in(model: nn.Module) -> list[nn.Module]:
 def _has_layers(module: nn.Module) -> bool:
     is_called = not isinstance(module, nn.ModuleList | nn.ModuleDict)
     return is_called and bool(module._modules) and next(module.parameters(), None) is not None
-
-
-def _attributes(module: nn.Module) -> list[tuple[str, object]]:
-    """Return the attributes of a module and of those in it, but for parameters and buffers."""
-    return [(name, value) for part in modules_in(module) for name, value in part.__dict__.items() if not name.startswith("_")]
-
-
-def _are_same(attributes: list[tuple[str, object]], others: list[tuple[str, object]]) -> bool:
-    return len(attributes) == len(others) and all(
-        name == other_name and value is other for (name, value), (other_name, other) in zip(attributes, others, strict=True)
-    )
 
 
 def _is_checkpointed() -> bool:

@@ -10,7 +10,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ...capture.slots import SlotValues
+
 _KINDS = (list, dict, set, deque)
+MAPPINGS = (dict, SlotValues)
 _OWN = frozenset(vars(nn.Module()))  # what PyTorch keeps of each module
 _DEPTH, _MOST = 3, 100_000
 
@@ -29,20 +32,18 @@ class Containers:
         for value in values:
             if isinstance(value, _KINDS) and id(value) not in seen and len(value) <= _MOST:
                 seen.add(id(value))
-                self._copies.append((value, value.copy()))
+                self._copies.append((value, copy_of(value)))
                 if depth > 1:
                     self._look(list(value.values()) if isinstance(value, dict) else list(value), seen, depth - 1)
 
     def filled(self) -> list[Any]:
         """Return those that hold something else now."""
-        return [value for value, copy in self._copies if not _are_same(value, copy)]
+        return [value for value, copy in self._copies if not is_same(value, copy)]
 
     def restore(self) -> None:
         """Let all hold what they held."""
         for value, copy in self._copies:
-            if not _are_same(value, copy):
-                value.clear()
-                (value.extend if isinstance(value, list | deque) else value.update)(copy)
+            refill(value, copy)
 
 
 def contents(containers: Iterable[Any]) -> list[Any]:
@@ -59,11 +60,22 @@ def hold_tensors(containers: Iterable[Any]) -> bool:
     )
 
 
-def _are_same(value: Any, copy: Any) -> bool:
-    if len(value) != len(copy):
+def copy_of(holder: Any) -> Any:
+    """Return a copy of what is in a list, a dict, a set or what holds attributes, to be given to the functions below."""
+    return dict(holder) if isinstance(holder, MAPPINGS) else set(holder) if isinstance(holder, set) else list(holder)
+
+
+def is_same(holder: Any, copy: Any) -> bool:
+    """Return whether `holder` holds the very things that are in `copy`."""
+    if len(holder) != len(copy):
         return False
-    if isinstance(value, set):
-        return bool(value == copy)
-    if isinstance(value, dict):
-        return all(key is other and value[key] is copy[other] for key, other in zip(value, copy, strict=True))
-    return all(item is other for item, other in zip(value, copy, strict=True))
+    if isinstance(holder, MAPPINGS):
+        return all(key in copy and copy[key] is value for key, value in holder.items())
+    return bool(holder == copy) if isinstance(holder, set) else all(left is right for left, right in zip(holder, copy, strict=True))
+
+
+def refill(holder: Any, copy: Any) -> None:
+    """Let `holder` hold what is in `copy`, if it does not."""
+    if not is_same(holder, copy):
+        holder.clear()
+        (holder.extend if isinstance(holder, list | deque) else holder.update)(copy)

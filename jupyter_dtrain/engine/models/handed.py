@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...capture.slots import SlotValues
 from ..view.holders import attributes_worth_a_look
 from ..view.placements import GlobalTensor
+from .containers import MAPPINGS, copy_of, is_same, refill
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
 _SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
 _MOST = 2000  # objects that are looked at
 
 Holder = dict[Any, Any] | SlotValues | list[Any]
-_MAPPINGS = (dict, SlotValues)
 _HOLDERS = (dict, SlotValues, list)
 Slot = tuple[Holder, Any]  # and the key or index in it
 
@@ -53,7 +53,7 @@ class Handed:
         self._seen[id(value)] = value
         items: Iterator[Any] = iter(())
         if isinstance(value, (*_HOLDERS, deque, set)):
-            self._copies.append((value, _copy(value), in_object))
+            self._copies.append((value, copy_of(value), in_object))
             items = iter(list(value.values() if isinstance(value, dict | SlotValues) else value))
         elif isinstance(value, tuple | frozenset):
             items = iter(value)
@@ -92,7 +92,7 @@ class Handed:
     @contextmanager
     def as_before(self, own: Callable[[Any], Any]) -> Iterator[None]:
         """Let everything be as it was before the call, narrowed by `own`, until the end of the ``with`` block."""
-        now = [_copy(holder) for holder, _, _ in self._copies]
+        now = [copy_of(holder) for holder, _, _ in self._copies]
         narrowed, versions = self._narrowed, self._versions
         self.restore()
         self.narrow(own)
@@ -104,10 +104,7 @@ class Handed:
 
     def _set(self, copies: Iterable[Any]) -> None:
         for (holder, _, _), copy in zip(self._copies, copies, strict=True):
-            if _same(holder, copy):
-                continue
-            holder.clear()
-            (holder.extend if isinstance(holder, list | deque) else holder.update)(copy)
+            refill(holder, copy)
 
     # -- after it ----------------------------------------------------------------------------------------------------
 
@@ -118,7 +115,7 @@ class Handed:
         slots: list[Slot] = []
         parts = {(id(holder), key): part for holder, key, _, part in self._narrowed}
         for holder, copy, in_object in self._copies:
-            if _same(holder, copy):
+            if is_same(holder, copy):
                 continue
             if not in_object or not isinstance(holder, _HOLDERS):
                 return None
@@ -162,21 +159,9 @@ def _spans(value: Any) -> bool:
     return isinstance(value, GlobalTensor)
 
 
-def _copy(holder: Any) -> Any:
-    return dict(holder) if isinstance(holder, _MAPPINGS) else type(holder)(holder) if type(holder) in (set, deque) else list(holder)
-
-
 def _items(holder: Any) -> list[tuple[Any, Any]]:
-    return list(holder.items() if isinstance(holder, _MAPPINGS) else enumerate(holder))
+    return list(holder.items() if isinstance(holder, MAPPINGS) else enumerate(holder))
 
 
 def _get(holder: Holder, key: Any) -> Any:
-    return holder.get(key) if isinstance(holder, _MAPPINGS) else holder[key] if key < len(holder) else None
-
-
-def _same(holder: Any, copy: Any) -> bool:
-    if len(holder) != len(copy):
-        return False
-    if isinstance(holder, _MAPPINGS):
-        return all(key in copy and copy[key] is value for key, value in holder.items())
-    return isinstance(holder, set) or all(left is right for left, right in zip(holder, copy, strict=True))
+    return holder.get(key) if isinstance(holder, MAPPINGS) else holder[key] if key < len(holder) else None

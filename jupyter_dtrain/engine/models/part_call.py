@@ -137,7 +137,7 @@ class PartCall:
         """Note that attribute `name` of `module` is about to be set to `value`."""
         if isinstance(self._before, BeforeLater):
             self._before.setting(module)
-        if isinstance(value, int | float) and vars(module).get(name) != value:
+        elif isinstance(value, int | float) and vars(module).get(name) != value:
             self._numbers[id(module), name] = module, name
         if isinstance(value, torch.Tensor | list | tuple | dict):
             leaves = pytree.tree_leaves(value)
