@@ -336,7 +336,7 @@ def _parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.N
 
 
 _WORD = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
-_QUOTED = re.compile(r"""(?P<before>--vary=)?(?:"(?:\\.|[^"\\])*"|'[^']*')""")
+_QUOTED = re.compile(r"""(?:--vary=)?(?:"(?:\\.|[^"\\])*"|'[^']*')""")
 
 
 def _words(line: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ _VALUE = "_jupyter_dtrain_value"
 
 def root_of(target: str) -> str:
     """Return the name that `target` begins with."""
-    return next(node.id for node in ast.walk(ast.parse(target, mode="eval")) if isinstance(node, ast.Name) and target.startswith(node.id))
+    return target.partition(".")[0].partition("[")[0]
 
 
 def set_in(namespace: dict[str, Any], target: str, value: object) -> None:
