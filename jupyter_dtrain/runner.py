@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,8 +79,8 @@ class Runner:
         Told of the recorder of each run.
     on_news : callable
         Called, on any thread, when the recorder has something new.
-    before : callable, optional
-        Returns another folder of buffers: what lies there is not stored again. So that it is known, all are named by what they hold.
+    others : callable, optional
+        Returns other folders of buffers: what lies there is not stored again. So that it is known, all are named by what they hold.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Runner:
         *,
         on_begin: Callable[[RunRecorder], None],
         on_news: Callable[[], None],
-        before: Callable[[], Path | None] | None = None,
+        others: Callable[[], Sequence[Path]] | None = None,
     ) -> None:
         self._engines, self._store = engines, store
-        self._on_begin, self._on_news, self._before = on_begin, on_news, before
+        self._on_begin, self._on_news, self._others = on_begin, on_news, others
         self.supervisor: Supervisor | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
@@ -120,8 +120,8 @@ class Runner:
         return self._run(group, given, blobs, output)
 
     def _blobs_in(self, folder: Path) -> BlobFolder:
-        if self._before is not None:
-            return BlobFolder(folder, before=self._before())
+        if self._others is not None:
+            return BlobFolder(folder, self._others())
         if self._blobs is None or self._blobs.path != folder:
             self._blobs = BlobFolder(folder, hashed=HASHED, watched=True)
         return self._blobs

@@ -120,7 +120,7 @@ class Snapshots:
         self._is_shared_out = world_size > 1 and shares  # each rank copies a part of what all hold alike
         self._multiples = 0  # of these steps that are behind the run
         self._num_best = 0  # snapshots because of the metric
-        self._before: Path | None = None  # the buffers of the rank's last snapshot
+        self._before: list[Path] = []  # the buffers of the rank's last snapshot
         self._staging = Staging(world_size)
         self._beside: threading.Thread | None = None  # writes, or makes memory ready
         self._ready_at: float | None = None  # when to get memory for the first one; infinity: it is there
@@ -286,7 +286,7 @@ class Snapshots:
             snapshot: Snapshot = replace(pickle.loads(rest), parcel=parcel)
             file = snapshot_file(self._folder, taken.number, self._rank)
             write_whole(file, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
-            self._before = folder
+            self._before = [folder]
             taken = replace(taken, place=position.describe(), keys=parcel.keys)
         except Exception as error:
             self._say_not(error)
@@ -307,8 +307,9 @@ class Snapshots:
             Objects that came with it.
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
-        self._before = snapshot_blobs(self._folder, number)
-        packed = from_parcel(snapshot.parcel, BlobFolder(self._before))
+        blobs = snapshot_blobs(self._folder, number)
+        self._before = [blobs]
+        packed = from_parcel(snapshot.parcel, BlobFolder(blobs))
         objects = self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
         self._note_multiples()
         return objects

@@ -47,7 +47,7 @@ def salvaged(keeper: SnapshotKeeper, task: Task) -> Outcome | None:
         return None
     snapshot = read_snapshot(keeper.folder, newest.number, 0)
     held = keeper.blobs(newest)
-    blobs = BlobFolder(task.blob_folder, held.path)
+    blobs = BlobFolder(task.blob_folder, [held.path])
     for key in snapshot.parcel.keys:
         blobs.store(key, held.open(key))
     return Outcome(

@@ -73,8 +73,8 @@ class BlobFolder:
     ----------
     path : Path
         Made with mode 0700 if it is missing.
-    before : Path, optional
-        Another folder of the same file system: what lies there is linked from there and not written again.
+    others : sequence of Path
+        Other folders of the same file system: what lies in one of them is linked from there and not written again.
     hashed : int, optional
         Bytes above which :meth:`put_all` gives a buffer a name of its own; by default all are stored by content.
     in_place : bool
@@ -85,9 +85,9 @@ class BlobFolder:
     """
 
     def __init__(
-        self, path: Path, before: Path | None = None, *, hashed: int | None = None, in_place: bool = False, watched: bool = False
+        self, path: Path, others: Sequence[Path] = (), *, hashed: int | None = None, in_place: bool = False, watched: bool = False
     ) -> None:
-        self.path, self._before, self._hashed, self._in_place, self._watched = path, before, hashed, in_place, watched
+        self.path, self._others, self._hashed, self._in_place, self._watched = path, tuple(others), hashed, in_place, watched
         self._own: dict[Range, _Own] = {}
         self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -237,17 +237,23 @@ class BlobFolder:
             pass
         else:
             return
-        if self._before is not None and not (self._before / key).is_symlink():
-            try:
-                os.link(self._before / key, target)
-            except FileExistsError:  # another process was faster
-                return
-            except OSError:  # it is not there, or gone meanwhile
-                pass
-            else:
-                return
+        if any(self._linked(other / key, target) for other in self._others):
+            return
         outdated = self._outdated.pop(key, None)
         write_whole(target, buffer, durable=durable, on_written=on_written, over=None if outdated is None else self.path / outdated)
+
+    @staticmethod
+    def _linked(stored: Path, target: Path) -> bool:
+        """Return whether `target` is there now without a copy, as what lies in another folder or because another process was faster."""
+        if stored.is_symlink():  # to a disk, from which it goes with the folder
+            return False
+        try:
+            os.link(stored, target)
+        except FileExistsError:
+            return True
+        except OSError:  # it is not there, or gone meanwhile
+            return False
+        return True
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that are not stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..engines import Engines
@@ -25,8 +25,8 @@ class Lane:
     store : RunStore
     on_news : callable
         Called, on any thread, when its recorder has something new, or its engines have.
-    before : callable
-        Returns the folder of buffers of another lane, if there is one: what lies there is not stored again.
+    others : callable
+        Returns the folders of buffers of the other lanes: what lies there is not stored again.
 
     Attributes
     ----------
@@ -37,14 +37,14 @@ class Lane:
     """
 
     def __init__(
-        self, options: ClusterOptions, store: RunStore, *, on_news: Callable[[], None], before: Callable[[], Path | None] = lambda: None
+        self, options: ClusterOptions, store: RunStore, *, on_news: Callable[[], None], others: Callable[[], Sequence[Path]] = tuple
     ) -> None:
         self.options = options
         self.engines = Engines()
         self.engines.on_update = lambda _: on_news()
         self.recorder: RunRecorder | None = None
         self.on_begin: Callable[[Lane, RunRecorder], None] = lambda _lane, _recorder: None
-        self._runner = Runner(self.engines, store, on_begin=self._begin, on_news=on_news, before=before)
+        self._runner = Runner(self.engines, store, on_begin=self._begin, on_news=on_news, others=others)
 
     @property
     def folder(self) -> Path | None:

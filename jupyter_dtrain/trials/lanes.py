@@ -103,12 +103,12 @@ class Lanes:
         """Return a lane for each of `wanted`: those that there are, or new ones in their place."""
         if [lane.options for lane in self._lanes] != wanted:
             self.stop()
-            self._lanes = [Lane(options, self._store, on_news=self._note, before=self._folder_for(options)) for options in wanted]
+            self._lanes = [Lane(options, self._store, on_news=self._note, others=self._folders_but(options)) for options in wanted]
         return list(self._lanes)
 
-    def _folder_for(self, options: ClusterOptions) -> Callable[[], Path | None]:
-        """Return what tells where a lane finds what the first has stored."""
-        return lambda: self._lanes[0].folder if self._lanes and options.part[0] > 0 else None
+    def _folders_but(self, options: ClusterOptions) -> Callable[[], list[Path]]:
+        """Return what tells where a lane finds what others have stored: which of them is first, nobody knows before."""
+        return lambda: [lane.folder for lane in self._lanes if lane.options != options and lane.folder is not None]
 
     def _note(self) -> None:
         if self._lanes:

@@ -159,7 +159,7 @@ def test_what_finds_no_room_lies_on_the_disk(blobs, full, monkeypatch):
     assert not blobs.missing(keys)
     assert blobs.put_all([view(b"2" * 100), view(b"3" * 100)], lambda done, total: None)[0] == keys[1]
     assert {path.name for path in full.iterdir()} == {keys[1], key_of(view(b"3" * 100))}, "what is used no more makes room"
-    copy = BlobFolder(blobs.path.parent / "copy", blobs.path)
+    copy = BlobFolder(blobs.path.parent / "copy", [blobs.path])
     monkeypatch.undo()
     copy.write(keys[1], blobs.open(keys[1]))
     blobs.trim(keep=[], limit=1000)
@@ -280,15 +280,16 @@ def test_the_folder_is_the_users_own(tmp_path):
     assert BlobFolder(path).path == path, "and may be there already"
 
 
-def test_what_lies_in_the_folder_before_is_linked_and_outlives_it(tmp_path):
-    before = BlobFolder(tmp_path / "1")
-    same = before.put(memoryview(b"same"))
-    after = BlobFolder(tmp_path / "2", before.path)
-    assert after.put(memoryview(b"same")) == same
-    assert (before.path / same).samefile(after.path / same)
-    shutil.rmtree(before.path)
+def test_what_lies_in_other_folders_is_linked_and_outlives_them(tmp_path):
+    others = [BlobFolder(tmp_path / name) for name in ("1", "2")]
+    keys = [folder.put(memoryview(content)) for folder, content in zip(others, (b"of the first", b"of the second"), strict=True)]
+    after = BlobFolder(tmp_path / "3", [tmp_path / "none", *(folder.path for folder in others)])
+    assert after.put_all([view(b"of the first"), view(b"of the second")]) == keys
+    for folder, key in zip(others, keys, strict=True):
+        assert (folder.path / key).samefile(after.path / key)
+        shutil.rmtree(folder.path)
     new = after.put(memoryview(b"new"))
-    assert (bytes(after.open(same)), bytes(after.open(new))) == (b"same", b"new")
+    assert [bytes(after.open(key)) for key in (*keys, new)] == [b"of the first", b"of the second", b"new"]
 
 
 # -- without a hash ----------------------------------------------------------------------------------------------------
