@@ -43,6 +43,7 @@ class Lanes:
     ) -> None:
         self._store, self._on_begin, self._on_cluster, self._on_news = store, on_begin, on_cluster, on_news
         self._lanes: list[Lane] = []
+        self._telling = threading.RLock()
         self._told: ClusterUpdate | None = None
         self._trials: Trials | None = None
         self._shown: SideBySide | None = None
@@ -111,14 +112,16 @@ class Lanes:
         return lambda: [lane.folder for lane in self._lanes if lane.options != options and lane.folder is not None]
 
     def _note(self) -> None:
-        if self._lanes:
-            self._tell(_all_engines(self._lanes))
+        with self._telling:  # many threads: what is older is not to be told after what is newer
+            if lanes := self._lanes:
+                self._tell(_all_engines(lanes))
         self._on_news()
 
     def _tell(self, update: ClusterUpdate) -> None:
-        if update != self._told:
-            self._told = update
-            self._on_cluster(update)
+        with self._telling:
+            if update != self._told:
+                self._told = update
+                self._on_cluster(update)
 
 
 def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
