@@ -99,7 +99,7 @@ class Recording:
 
     @classmethod
     def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
-        """Go on with the record of a run that was broken off."""
+        """Go on with the record of a run that was broken off; a `UsageError`: another process does so already."""
         recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
         with suppress(StoreError):  # what follows says so
             recorder.know({name: store.points(record.run_id, name) for name in store.names(record.run_id)})

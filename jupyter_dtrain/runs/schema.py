@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
+from datetime import timedelta
 from pathlib import Path
 
 from ..errors import StoreError
 
 SCHEMA_VERSION = 2
+BUSY_TIMEOUT = timedelta(seconds=10)
+"""Time in which other processes let go of a database."""
+BUSY_INTERVAL = timedelta(milliseconds=20)
 
 # No "points" without their curve and no curve without its run: deleting a run deletes all three.
 _SCHEMA = """
@@ -58,11 +63,28 @@ def connect(path: Path) -> sqlite3.Connection:
     ------
     StoreError
         A newer version of this project has written it.
+    sqlite3.Error
+        It cannot be read, or other processes have kept it locked for longer than `BUSY_TIMEOUT`.
     """
+    deadline = time.monotonic() + BUSY_TIMEOUT.total_seconds()
+    while True:
+        try:
+            return _connect(path)
+        except sqlite3.OperationalError as error:
+            # SQLite's own timeout does not wait where processes switch a new database to WAL at the same moment: it fails at once.
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() >= deadline:
+                raise
+            time.sleep(BUSY_INTERVAL.total_seconds())
+
+
+def _connect(path: Path) -> sqlite3.Connection:
     # Where the folder cannot be written, SQLite cannot lock either: read the file as one that does not change.
     writable = os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)
     uri = path.as_uri() + ("" if writable else "?immutable=1")
-    connection = sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None, check_same_thread=False)  # our lock guards it
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=BUSY_TIMEOUT.total_seconds(), isolation_level=None, check_same_thread=False
+    )  # our lock guards it
     connection.row_factory = sqlite3.Row
     try:
         connection.execute("PRAGMA foreign_keys = ON")

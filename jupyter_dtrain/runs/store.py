@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, StoreError
+from ..errors import CheckpointError, StoreError, UsageError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curve import Curve
 from .database import Database
@@ -136,7 +136,8 @@ class RunStore:
         if phase not in RUN_PHASES_ENDED:
             raise ValueError(f"a run does not end as {phase!r}")
         _ends[self.folder / run_id] = phase, error, time.time()
-        ends = {folder: end for folder, end in _ends.items() if folder.parent == self.folder}
+        # A copy: other threads end their runs meanwhile.
+        ends = {folder: end for folder, end in _ends.copy().items() if folder.parent == self.folder}
         with self._database.transaction() as connection:
             self._number(connection, run_id)
             update = "UPDATE runs SET phase = ?, error = ?, ended = ? WHERE run_id = ?"
@@ -145,12 +146,18 @@ class RunStore:
             _ends.pop(folder, None)
 
     def reopen_run(self, run_id: str, world_size: int) -> None:
-        """Record that this process goes on with a run that has ended."""
+        """Record that this process goes on with a run that has ended.
+
+        Raises
+        ------
+        UsageError
+            Another process goes on with it already: of several that ask at the same moment, one gets it.
+        """
         owner = Owner.this_process()
         with self._database.transaction() as connection:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
-                raise StoreError(f"Run {run_id} is still going on.")
+                raise UsageError(f"{run_id} is still going on, in another process: stop it there first.")
             _ends.pop(record.folder, None)
             connection.execute(
                 "UPDATE runs SET phase = 'running', error = NULL, ended = NULL, world_size = ?, owner_host = ?, owner_pid = ?,"

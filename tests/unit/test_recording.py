@@ -2,6 +2,7 @@
 
 import pytest
 
+from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.protocol import Steps
 from jupyter_dtrain.runs import recording as module
 from jupyter_dtrain.runs.recording import Recording
@@ -99,3 +100,15 @@ def test_a_run_whose_beginning_cannot_be_written_is_not_recorded(tmp_path):
 def _phases(store):
     with store._database.reading() as connection:
         return [phase for (phase,) in connection.execute("SELECT phase FROM runs ORDER BY number")]
+
+
+def test_a_run_that_two_kernels_go_on_with_at_once_is_one_kernels(run):
+    run.train(4)
+    run.recording.finish("stopped", None)
+    record = run.store.get_run(run.recording.run_id)
+    Recording.again(run.store, record, world_size=2, say=run.said.append)
+    with pytest.raises(UsageError, match="still going on, in another process"):
+        Recording.again(RunStore(run.folder), record, world_size=3, say=run.said.append)
+    assert run.recorded == ([1, 2, 3, 4], "running")
+    assert run.store.get_run(record.run_id).world_size == 2
+    assert run.said == []

@@ -12,10 +12,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_dtrain.errors import StoreError
+from jupyter_dtrain.runs import schema
 from jupyter_dtrain.runs.curve import Curve
 from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import new_run_id
@@ -264,6 +266,31 @@ def test_several_kernels_write_to_one_new_folder_at_once(store):
     assert [record.number for record in store.list_runs()] == list(range(1, 21))
     for run_id in ids:
         assert store.points(run_id, "loss").step == list(range(10))
+
+
+def test_a_new_folder_that_another_kernel_prepares_this_moment_is_waited_for(store, monkeypatch):
+    """SQLite's own timeout does not do that: it fails at once."""
+    store.folder.mkdir()
+    with closing(sqlite3.connect(store.folder / DATABASE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waited = []
+
+        def wait(seconds):
+            waited.append(seconds)
+            other.execute("ROLLBACK")
+
+        monkeypatch.setattr(schema, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+        run_id = start(store)
+    assert len(waited) == 1
+    assert [run.run_id for run in store.list_runs()] == [run_id]
+
+
+def test_several_threads_end_their_runs_at_once(store):
+    """As trials do that run side by side."""
+    runs = [start(store) for _ in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda run_id: store.finish_run(run_id, "finished"), runs))
+    assert [run.phase for run in store.list_runs()] == ["finished"] * 24
 
 
 def test_several_threads_write_at_once(store):
