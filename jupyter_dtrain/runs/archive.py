@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import StoreError
 from ..protocol import Command, PastRun, Points, Reply, RunCell
 from .compare import compare
+from .curve import LEAST_LIMIT
 from .record import DEFAULT_FOLDER, RunRecord
 from .recorder import LOSS
 from .run_curves import MAX_VIEW_POINTS, OF_DEVICES
@@ -93,7 +94,7 @@ class RunArchive:
         names = [name for name in self._store.names(run_id) if not name.startswith(OF_DEVICES)]
         if command.curve is not None:
             names = [name for name in names if name == command.curve]
-        limit = MAX_VIEW_POINTS if command.limit is None else max(2, command.limit)
+        limit = MAX_VIEW_POINTS if command.limit is None else max(LEAST_LIMIT, command.limit)
         found = []
         for name in names:
             curve, thinned = self._store.view(run_id, name, limit=limit, first=command.first, last=command.last)

@@ -2,7 +2,8 @@
 
 A run of a million steps is a million points; a view a thousand pixels wide can show a few thousand. What is sent to
 views and kept for them in memory is therefore thinned, and thinning keeps the smallest and the largest value of each
-stretch of steps, so that a spike survives (a mean or every n-th point would hide it). The store keeps all points.
+stretch of steps, so that a spike survives (a mean or every n-th point would hide it), and both ends of the curve: what is said of its
+first, last, smallest and largest value is exact. The store keeps all points.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+
+KEPT = 4
+"""Points that every thinned curve has: the first, the last, the smallest and the largest."""
+LEAST_LIMIT = KEPT + 2
+"""Points to which a curve can be thinned."""
 
 
 @dataclass(kw_only=True)
@@ -55,15 +61,16 @@ class Curve:
         return [value if math.isfinite(value) else None for value in self.value]
 
     def thinned(self, limit: int) -> Curve:
-        """Return a curve of at most `limit` points (at least 2) that looks the same.
+        """Return a curve of at most `limit` points (at least `LEAST_LIMIT`) that looks the same.
 
-        The steps are cut into ``limit // 2`` stretches of equal width, and of each the points with the smallest and the largest
-        value stay. Because the stretches are counted in steps and not in points, a curve that was thinned before and has
-        grown since comes out evenly. A value that is not finite takes the place of the largest: a gap is worth seeing.
+        The first and the last point stay, and of all finite values the smallest and the largest. Apart from that the steps are cut into
+        stretches of equal width, and of each the points with the smallest and the largest value stay. Because the stretches are counted
+        in steps and not in points, a curve that was thinned before and has grown since comes out evenly. A value that is not finite takes
+        the place of the largest of its stretch: a gap is worth seeing.
         """
         if len(self) <= limit:
             return self
-        num_stretches = limit // 2
+        num_stretches = (limit - KEPT) // 2
         first = min(self.step)
         width = max(self.step) - first + 1
         kept: dict[int, tuple[int, int]] = {}  # stretch → positions of its smallest and its largest value
@@ -78,7 +85,9 @@ class Curve:
             elif math.isfinite(self.value[high]):
                 high = position
             kept[stretch] = (low, high)
-        positions = sorted({position for pair in kept.values() for position in pair})
+        finite = [position for position, value in enumerate(self.value) if math.isfinite(value)]
+        always = {0, len(self) - 1} | {extreme(finite, key=self.value.__getitem__) for extreme in (min, max) if finite}
+        positions = sorted(always.union(*kept.values()))
         return Curve(
             step=[self.step[position] for position in positions],
             time=[self.time[position] for position in positions],

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..errors import CheckpointError, StoreError, UsageError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
-from .curve import Curve
+from .curve import KEPT, Curve
 from .database import Database
 from .owner import Owner
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
@@ -217,8 +217,9 @@ class RunStore:
     def view(self, run_id: str, name: str, *, limit: int, first: int | None = None, last: int | None = None) -> tuple[Curve, bool]:
         """Return the points of one curve from step `first` to step `last`, and whether some of them were left out.
 
-        Where there are more than `limit`, those with the smallest and the largest value of each of ``limit // 2`` stretches of
-        steps are returned (:meth:`~.curve.Curve.thinned` says why). SQLite chooses them, so a million points are never in memory.
+        Where there are more than `limit` (at least `LEAST_LIMIT`), the first, the last, the smallest and the largest are returned, and
+        those with the smallest and the largest value of each of a number of stretches of steps (:meth:`~.curve.Curve.thinned` says why).
+        SQLite chooses them, so a million points are never in memory.
         """
         with self._database.reading() as connection:
             number = self._number(connection, run_id)
@@ -232,16 +233,19 @@ class RunStore:
             if total <= limit:
                 query = f"SELECT step, time, value {where} ORDER BY step, rowid"
             else:
-                span |= {"low": low, "stretches": max(1, limit // 2), "width": high - low + 1}
+                span |= {"low": low, "stretches": (limit - KEPT) // 2, "width": high - low + 1}
                 # SQLite takes the other columns from the row that has the minimum; no value, a gap, counts as the largest.
-                extremes = "SELECT step, time, value, rowid AS place, {} {where} GROUP BY (step - :low) * :stretches / :width"
-                query = (
-                    "SELECT DISTINCT step, time, value, place FROM ("
-                    + extremes.format("min(value)", where=where)
-                    + " UNION ALL "
-                    + extremes.format("max(ifnull(value, 9e999))", where=where)
-                    + ") ORDER BY step, place"
-                )
+                chosen = "SELECT step, time, value, rowid AS place"
+                stretch = "GROUP BY (step - :low) * :stretches / :width"
+                queries = [
+                    f"{chosen}, min(value) {where} {stretch}",
+                    f"{chosen}, max(ifnull(value, 9e999)) {where} {stretch}",
+                    f"{chosen}, min(value) {where}",
+                    f"{chosen}, max(value) {where}",
+                    f"SELECT * FROM ({chosen}, 0 {where} ORDER BY step, rowid LIMIT 1)",
+                    f"SELECT * FROM ({chosen}, 0 {where} ORDER BY step DESC, rowid DESC LIMIT 1)",
+                ]
+                query = f"SELECT DISTINCT step, time, value, place FROM ({' UNION ALL '.join(queries)}) ORDER BY step, place"
             for row in connection.execute(query, span):
                 _append(points, row)
             return points, total > limit

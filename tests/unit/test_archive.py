@@ -105,6 +105,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_spikes_and_its_gap(store, archive
     assert 250 < len(loss.step) <= 500
     assert loss.step == sorted(set(loss.step))
     assert loss.thinned
+    assert (loss.step[0], loss.value[0], loss.step[-1], loss.value[-1]) == (1, values[0], 50_000, values[-1])
     seen = dict(zip(loss.step, loss.value, strict=True))
     assert (seen[12_345], seen[40_001], seen[30_001]) == (99.0, -99.0, None)
 
@@ -157,3 +158,15 @@ def test_a_record_of_the_first_version_is_brought_up_to_date(store, archive):
     ask(archive, "tag_run", run_id="old", text="kept")
     assert store.get_run("old").tags == ["kept"]
     assert store.points("old", "loss").value == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_a_thinned_curve_has_its_ends_and_its_extremes_beside_a_gap(store, archive, limit):
+    values = [1.0 + step / 1000 for step in range(1, 1001)]
+    values[0], values[1], values[500], values[501], values[-1] = 3.5, 9.0, math.nan, 50.0, math.nan
+    run_id = record(store, "long", losses=values)
+    (loss,) = ask(archive, "get_curves", run_id=run_id, limit=limit).points
+    assert len(loss.step) <= max(6, limit)
+    assert (loss.step[0], loss.value[0], loss.step[-1], loss.value[-1]) == (1, 3.5, 1000, None)
+    finite = [value for value in loss.value if value is not None]
+    assert (min(finite), max(finite)) == (values[2], 50.0)

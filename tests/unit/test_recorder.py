@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jupyter_dtrain.errors import ProtocolError
 from jupyter_dtrain.protocol import ClusterUpdate, DeviceUse, Notice, Points, Progress, RankStarted, RunUpdate, Scalars, Steps
-from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.curve import LEAST_LIMIT, Curve
 from jupyter_dtrain.runs.notices import MAX_NOTICES
 from jupyter_dtrain.runs.recorder import RunRecorder
 from jupyter_dtrain.runs.run_curves import MAX_VIEW_POINTS
@@ -415,6 +415,7 @@ def test_views_of_a_long_run_get_a_bounded_curve_that_keeps_its_spikes_and_the_s
     (outline,) = [points for points in run.outline(100) if points.name == "loss"]
     assert len(outline.step) <= 100 and outline.thinned
     assert {99.0, -99.0, None} <= set(outline.value)
+    assert (outline.step[0], outline.value[0], outline.step[-1], outline.value[-1]) == (0, values[0], total - 1, values[-1])
 
 
 def test_an_outline_has_what_was_fetched_and_what_was_not():
@@ -426,18 +427,18 @@ def test_an_outline_has_what_was_fetched_and_what_was_not():
     assert curve(run.drain()) == {3: 0.3}
 
 
-@given(st.lists(st.tuples(st.integers(0, 10_000), st.floats()), max_size=300), st.integers(1, 50))
-def test_thinning_keeps_the_extremes_the_order_and_the_limit(points, half):
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.floats()), max_size=300), st.integers(LEAST_LIMIT, 100))
+def test_thinning_keeps_the_ends_the_extremes_the_order_and_the_limit(points, limit):
     points = sorted(points, key=lambda point: point[0])
     whole = Curve(step=[step for step, _ in points], time=[float(i) for i in range(len(points))], value=[value for _, value in points])
-    thin = whole.thinned(2 * half)
-    assert len(thin) <= 2 * half
+    thin = whole.thinned(limit)
+    assert len(thin) <= limit
+    assert (thin.time[:1], thin.time[-1:]) == (whole.time[:1], whole.time[-1:])
     assert set(thin.time) <= set(whole.time)
     assert thin.time == sorted(thin.time)
     finite = [value for value in whole.value if math.isfinite(value)]
     if finite:
         assert min(finite) in thin.value
-    if finite and len(finite) == len(whole):
         assert max(finite) in thin.value
     if len(finite) < len(whole):
         assert None in thin.finite()

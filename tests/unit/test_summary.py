@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain.notebook.picture import picture
+from jupyter_dtrain.notebook.run_view import MAX_POINTS
 from jupyter_dtrain.notebook.summary import Summary
-from jupyter_dtrain.protocol import Points, RunUpdate
+from jupyter_dtrain.protocol import Points, RunUpdate, Steps
+from jupyter_dtrain.runs.recorder import RunRecorder
 
 
 def run(**changes):
@@ -129,3 +131,22 @@ def test_a_spark_of_a_long_curve_is_short_and_of_a_wild_one_is_flat():
     spark = Summary(run(), [curve("loss", *(math.cos(i / 400) for i in range(1000)))]).text().split()[-1]
     assert len(spark) == 24 and spark[0] == "█" and spark[-1] == "▁"
     assert Summary(run(), [curve("loss", 1.7e308, -1.7e308)]).text().endswith("▁▁")
+
+
+def test_a_long_run_has_the_very_numbers_that_it_began_and_ended_with():
+    values = [6.0 - step / 300 + math.sin(step) for step in range(1, 1281)]
+    values[700], values[701] = 40.0, math.nan
+    recorder = RunRecorder(run_id="r", name="digits", world_size=1)
+    for first in range(0, 1280, 128):
+        steps = list(range(first + 1, first + 129))
+        ones = [1.0] * len(steps)
+        told = Steps(
+            rank=0, step=steps, time=ones, loss=[*values[first : first + 128]], weight=ones, learning_rate=[*ones], samples=[8] * 128
+        )
+        recorder.apply(told)
+        recorder.drain()
+    html = Summary(recorder.run_update(), recorder.outline(MAX_POINTS)).html()
+    expected = [f"{value:.4g}" for value in (values[0], values[-1], min(value for value in values if value == value), 40.0)]
+    assert re.findall(r"<td>(.*?)</td>", html)[:5] == ["loss", *expected]
+    assert f"{expected[0]} → {expected[1]}" in Summary(recorder.run_update(), recorder.outline(MAX_POINTS)).text()
+    assert texts(drawing(html))[3:5] == ["step 1", "1,280"]

@@ -2,13 +2,15 @@
  * Which points of a curve to keep where there are more of them than pixels.
  *
  * Of each stretch of the x axis the smallest and the largest value stay, so
- * that a spike survives; a mean or every n-th point would hide it. A gap takes
- * the place of the largest value, as in the kernel (`runs/curve.py`).
+ * that a spike survives; a mean or every n-th point would hide it. Both ends of
+ * the curve stay. A gap takes the place of the largest value, as in the kernel
+ * (`runs/curve.py`).
  */
 
 /**
  * The indices from `start` to `end` (exclusive) that are to be kept, in order:
- * at most two for each of `stretches` stretches of equal width.
+ * the first, the last, and at most two for each of `stretches` stretches of
+ * equal width.
  */
 export function extremes(
   x: readonly number[],
@@ -55,7 +57,8 @@ export function extremes(
     }
   }
   keep();
-  return kept;
+  const inside = kept.filter(index => index > start && index < end - 1);
+  return [start, ...inside, end - 1];
 }
 
 /** The first index whose value is not below `value`, in ascending `sorted`. */
