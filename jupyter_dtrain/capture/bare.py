@@ -22,7 +22,12 @@ def wants_arguments(kind: type) -> bool:
         return False
     wanted = list(inspect.signature(made).parameters.values())[1:]
     required = any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in wanted)
-    return required and all(base is object or base.__flags__ & _OF_PYTHON for base in kind.__mro__)
+    return required and is_of_python(kind)
+
+
+def is_of_python(kind: type) -> bool:
+    """Return whether `kind` and all that it is made from are classes in Python, so that ``object`` can make one."""
+    return all(base is object or base.__flags__ & _OF_PYTHON for base in kind.__mro__)
 
 
 def bare(kind: type) -> Any:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError
+from .archives import go_back_to_archives
 from .by_text import with_names_by_text
 from .copy_restore import attributes_of
 from .garbage import collection_paused
@@ -144,6 +145,8 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
         try:
             return packed()
         except Exception as error:
+            if go_back_to_archives(lambda obj: _Search(packer).why_not(obj) is not None):
+                return _pack(names, namespace)
             # Find the names at fault, one by one: only now, so that what can be sent is pickled once.
             for name in list(values):
                 reason = _Search(packer).why_not(values[name])

@@ -29,6 +29,7 @@ from .pickling import Numbers
 from .reduction import foreign_attributes
 from .slots import slots_of
 from .tensors import is_leaf
+from .weak import is_weak_container, items_of_weak, refill
 
 ABSENT = object()
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
@@ -145,6 +146,8 @@ def items_of(obj: Any) -> Any:
             return [*set.__iter__(obj)]
         case deque():
             return [*deque.__iter__(obj)]
+        case _ if is_weak_container(obj):
+            return items_of_weak(obj)
         case bytearray():
             return bytes(obj)
         case array():
@@ -187,6 +190,8 @@ def _restore_items(obj: Any, items: Any) -> None:
         case deque():
             deque.clear(obj)
             deque.extend(obj, items)
+        case _ if is_weak_container(obj):
+            refill(obj, items)
         case bytearray() | array():
             obj[:] = items
         case FunctionType():

@@ -32,12 +32,13 @@ from .annotations import with_annotations
 from .originals import original_code
 from .reduction import ModuleName, is_dynamic, reduced
 from .tensors import as_array
+from .weak import PROXIES
 
 Buffer = memoryview
 Reference = tuple[str, Any]
 
 _ATOMIC = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer}
+    {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
 )
 _PLAIN = frozenset({list, dict, set})
 _NOTEBOOKS_OPEN = interactiveshell._modified_open  # what IPython has for `open` in a notebook

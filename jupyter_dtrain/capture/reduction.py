@@ -10,12 +10,11 @@ import copyreg
 import importlib
 import pickle
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import cloudpickle
 import torch
@@ -27,6 +26,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from .archives import gives_up_what_it_shares, reduced_archive
 from .bare import bare, reduced_exception, reduced_renamed, reduced_value, wants_arguments
 from .compiled import reduced_compiled
 from .containers import reduced_container, set_attributes
@@ -44,6 +44,7 @@ from .scripted import methods_of, reduced_function, reduced_module
 from .slots import reduced_class, slots_of
 from .tensors import reduced_tensor
 from .wandb_run import reduced_run
+from .weak import OWN, is_weak, is_weak_container, reduced_weak
 
 _Cached = type(lru_cache(lambda: None))
 
@@ -56,6 +57,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
     words : container of str
         Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
     """
+    if is_weak(obj):  # of a proxy all that follows would see what it stands for
+        return reduced_weak(obj)
     match obj:
         case torch.Tensor():
             return reduced_tensor(obj)
@@ -93,8 +96,6 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
         case GeneratorType() if obj.gi_frame is None:
             return _ended_generator, ()
-        case _ if type(obj) is weakref.ref and cast("Any", obj).__callback__ is None:  # one of a weak dict's has a callback
-            return _reference, () if (target := obj()) is None else (target,)
         case _ if is_progress_bar(obj):
             # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
@@ -145,6 +146,7 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,
+    reduced_archive,
     _as_it_was,
 )
 
@@ -153,11 +155,6 @@ def _ended_generator() -> Iterator[Any]:
     generator = (item for item in tuple[Any, ...]())
     next(generator, None)
     return generator
-
-
-def _reference(target: Any = None) -> weakref.ref[Any]:
-    """Return a weak reference to `target`, which is gone if nothing else in what was sent refers to it."""
-    return weakref.ref({0} if target is None else target)
 
 
 def _named(obj: object, value: Any) -> Any:
@@ -196,6 +193,8 @@ def foreign_attributes(obj: object) -> frozenset[str]:
         return _REFERENCES  # weak ones, which it makes anew
     if isinstance(obj, torch.jit.ScriptModule):
         return methods_of(obj)
+    if is_weak_container(obj):
+        return OWN  # which its items say
     if is_event_writer(obj):
         return _FILES  # each process writes one of its own, which is opened when there is something to write
     return _NONE
@@ -234,7 +233,7 @@ _REFERENCES, _FILES = frozenset({"_flat_weight_refs"}), frozenset({"file_writer"
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
     """Return how `obj` reduces, less some of its attributes."""
-    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
+    if _is_to_go_by_attributes(obj):
         own_state = {key: value for key, value in vars(obj).items() if key not in names}
         return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
     function, args, state, *rest = obj.__reduce_ex__(4)
@@ -249,9 +248,20 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
     return (function, args, state, *rest)
 
 
+def _is_to_go_by_attributes(obj: Any) -> bool:
+    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
+        return True
+    kind: Any = type(obj)
+    reduces = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
+    return reduces and gives_up_what_it_shares(obj)
+
+
 def _module_of_layers(module: nn.Module) -> Any:
-    way = _parametrized if parametrize.is_parametrized(module) else reduced_pretrained if is_pretrained(module) else _as_it_was
-    return way(module)
+    if parametrize.is_parametrized(module):
+        return _parametrized(module)
+    if is_pretrained(module):
+        return reduced_pretrained(module)
+    return _as_it_was(module) if (found := reduced_archive(module)) is NotImplemented else found
 
 
 def _parametrized(module: nn.Module) -> tuple[Any, ...]:

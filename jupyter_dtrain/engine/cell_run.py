@@ -21,6 +21,7 @@ from ..transport.wire import from_parcel, to_parcel
 from .arriving.device_names import DeviceNames
 from .arriving.local_modules import LocalModules
 from .arriving.optimizers import connect_schedulers
+from .arriving.rebuilt import Rebuilt
 from .arriving.sent_modules import found_by_name
 from .arriving.stand_ins import known_by_names, namespaces_of
 from .arriving.warned import warnings_of_callers
@@ -81,6 +82,7 @@ class CellRun:
             keep_text(filename, text)  # scripted functions are compiled from it
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._tracked = self._unpack()
+        self._rebuilt = Rebuilt(self._tracked) if task.rank == 0 else None
         self._devices = DeviceNames(self._namespace, self._tracked, device)
         self._devices.move_models()
         self._left_parts: LeftParts | None = None
@@ -232,6 +234,8 @@ class CellRun:
             self._rescue.stand_down()
         if failure is None:
             observer.log_metric(self._namespace)
+        if self._rebuilt is not None and (line := self._rebuilt.trained(self._namespace)) is not None:
+            self._reports.notes.say(line)
         self._control.close()
         held = self._shown.held
         outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets, held=held)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..capture.archives import go_back_to_archives
 from ..capture.baseline import Baseline
 from ..capture.copy_restore import Contents, items_of, restore
 from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
@@ -118,6 +119,8 @@ class Home:
         try:
             return self._pickled(*graphs_of(changes, bound, value)), {}
         except Exception:
+            if go_back_to_archives(lambda obj: self._why_not(obj) is not None):
+                return self.pack(value, skip=skip)
             # Something cannot be sent; now find out what, piece by piece.
             stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in stays}

@@ -1,0 +1,104 @@
+"""Objects whose own way of pickling makes an archive of what they hold: written by their attributes instead.
+
+A Keras model reduces to the bytes of a file, a wrapper of other libraries to those of ``torch.save``. Read again they have parameters of
+their own, which the optimizer does not know: the cell would train one and the notebook would keep the other. So where the tensors,
+modules, optimizers and schedulers that an object holds are not among what it reduces to, its attributes are what is written.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from .bare import bare, is_of_python
+from .weak import PROXIES
+
+_SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same
+_PLAIN = (dict, list, tuple, set, frozenset, deque)
+_as_they_say: WeakSet[type] = WeakSet()  # classes whose objects' attributes cannot be written
+_has_a_way: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+_last: WeakKeyDictionary[type, weakref.ref[Any]] = WeakKeyDictionary()  # one of each class that was written so
+
+
+def reduced_archive(obj: Any) -> Any:
+    """Return how an object reduces by its attributes whose own way would give up what it shares, ``NotImplemented`` for all others."""
+    kind = type(obj)
+    if not has_a_way_of_its_own(kind) or kind in _as_they_say or not gives_up_what_it_shares(obj):
+        return NotImplemented
+    _last[kind] = weakref.ref(obj)
+    make = bare if is_of_python(kind) else copyreg.__newobj__  # type: ignore[attr-defined]
+    return make, (kind,), dict(vars(obj)), None, None, _become
+
+
+def has_a_way_of_its_own(kind: type) -> bool:
+    """Return whether objects of `kind` say themselves how they are pickled."""
+    known = _has_a_way.get(kind)
+    if known is None:
+        anything: Any = kind
+        known = (
+            anything.__reduce_ex__ is not object.__reduce_ex__
+            or anything.__reduce__ is not object.__reduce__
+            or getattr(anything, "__getstate__", None) is not getattr(object, "__getstate__", None)
+            or kind in copyreg.dispatch_table
+        )
+        _has_a_way[kind] = known
+    return known
+
+
+def gives_up_what_it_shares(obj: Any) -> bool:
+    """Return whether something that `obj` holds and others may hold as well is not among what it reduces to."""
+    own = getattr(obj, "__dict__", None)
+    if type(own) is not dict or not (given_up := {id(part) for part in _shared_in(own)}):
+        return False
+    before = dict(own)
+    try:
+        found = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # it refuses to be pickled, for a reason that is not this project's
+        return True
+    finally:
+        if own.keys() != before.keys() or any(own[key] is not value for key, value in before.items()):
+            own.clear()
+            own.update(before)
+    for part in _shared_in(found):
+        given_up.discard(id(part))
+    return bool(given_up)
+
+
+def go_back_to_archives(cannot_be_written: Callable[[Any], bool]) -> bool:
+    """Let objects be written as they say themselves of whose class one was met that cannot be written by its attributes.
+
+    Returns whether there is such a class that was not known before.
+    """
+    met = [(kind, obj) for kind, reference in list(_last.items()) if kind not in _as_they_say and (obj := reference()) is not None]
+    found = [kind for kind, obj in met if cannot_be_written(obj)]
+    _as_they_say.update(found)
+    return bool(found)
+
+
+def _shared_in(holder: Any) -> Iterator[Any]:
+    """Yield what others may hold as well of what is in a dict or tuple, and in Python's own containers there."""
+    todo, met = deque([holder]), {id(holder)}
+    while todo:
+        found = todo.popleft()
+        for part in (*found.keys(), *found.values()) if isinstance(found, dict) else found:
+            if isinstance(part, _PLAIN):
+                if id(part) not in met:
+                    met.add(id(part))
+                    todo.append(part)
+            elif type(part) not in PROXIES and isinstance(part, _SHARED):
+                yield part
+
+
+def _become(obj: Any, attributes: dict[str, Any]) -> None:
+    vars(obj).clear()
+    vars(obj).update(attributes)
