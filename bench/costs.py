@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.cluster.local import EngineCluster
 from jupyter_dtrain.options import ClusterOptions
 
 from .contenders import Kernel
@@ -30,7 +30,7 @@ from .report import spread
 CLUSTER = 'get_ipython().magics_manager.registry["DistributeMagics"].session.get().cluster'
 DATA = "import torch\ndata = torch.randn({rows}, 1024)"
 NUM_SENT = """
-import jupyter_dtrain.work as work
+import jupyter_dtrain.elastic.job as work
 sent, to_parcel = [], work.to_parcel
 def noting(*args):
     parcel = to_parcel(*args)

@@ -22,17 +22,17 @@ from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from jupyter_dtrain.engine.comm.collectives import reducer_group
+from jupyter_dtrain.engine.comm.process_group import LOOPBACK, ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.comm.store import Talk
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.conventions import Conventions
-from jupyter_dtrain.engine.observing.notes import Notes
-from jupyter_dtrain.engine.observing.observe import Observer
-from jupyter_dtrain.engine.ranks.collectives import reducer_group
-from jupyter_dtrain.engine.ranks.process_group import LOOPBACK, ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.ranks.talk import Talk
+from jupyter_dtrain.engine.strategies.data_parallel import Training
+from jupyter_dtrain.engine.task import Conventions
+from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.telemetry.observer import Observer
+from jupyter_dtrain.engine.tensor.batch_shard import share_of
+from jupyter_dtrain.engine.tensor.placement_types import Shard, place
 from jupyter_dtrain.engine.timing import Timing
-from jupyter_dtrain.engine.training import Training
-from jupyter_dtrain.engine.view.placements import Shard, place
-from jupyter_dtrain.engine.view.shares import share_of
 
 ROUNDS = 15
 STEPS = 20

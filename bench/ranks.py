@@ -29,7 +29,7 @@ import psutil
 from pathlib import Path
 from jupyter_dtrain.notebook.comm import Telemetry
 from jupyter_dtrain.protocol import *
-from jupyter_dtrain.runs.recording import Recording
+from jupyter_dtrain.runs.persister import Recording
 from jupyter_dtrain.runs.store import RunStore
 
 RANKS, HERTZ, SECONDS = {ranks}, {hertz}, {seconds}

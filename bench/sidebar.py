@@ -35,8 +35,8 @@ SOURCE = """
 import math, random, threading, time
 from jupyter_dtrain.notebook.comm import Telemetry
 from jupyter_dtrain.protocol import *
-from jupyter_dtrain.runs.curve import Curve
-from jupyter_dtrain.runs.run_curves import MAX_VIEW_POINTS
+from jupyter_dtrain.runs.curves import Curve
+from jupyter_dtrain.runs.curves import MAX_VIEW_POINTS
 
 RANKS, CURVES, POINTS, HERTZ = {ranks}, {curves}, {points}, {hertz}
 started = time.time() - POINTS / 100

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .in_cell import gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
+from .api import gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .loading import load_checkpoint
+    from .checkpoint.load import load_checkpoint
 
 __all__ = ["gather", "is_main", "load_checkpoint", "log", "mean", "sum"]
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     """Import what is heavy when it is first used."""
     if name != "load_checkpoint":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .loading import load_checkpoint
+    from .checkpoint.load import load_checkpoint
 
     return load_checkpoint
 

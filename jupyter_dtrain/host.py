@@ -11,21 +11,21 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from .capture.pickling import Packed
 from .cluster.folders import Folders
-from .detached.ending import Ending, mark_taken, results_of, write_ending
-from .detached.line import SOCKET, Ended, Ready
+from .detached.connection import SOCKET, Ended, Ready
+from .detached.results import Ending, mark_taken, results_of, write_ending
 from .detached.server import Kernel, Server
-from .engines import Engines
+from .elastic.engine_pool import Engines
+from .elastic.job import Work
 from .errors import CheckpointError, ClusterError, DtrainError
-from .interrupts import Interrupts
 from .options import ClusterOptions
-from .runs.hosts import HostFile
-from .runs.viewed import ViewedRun
+from .runs.detached_index import HostFile
+from .runs.record import ViewedRun
+from .serialization.pickler import Packed
 from .session import Session
-from .transport.blobs import BlobFolder
-from .transport.wire import from_parcel
-from .work import Work
+from .system.interpreter import Interrupts
+from .transport.blob_store import BlobFolder
+from .transport.parcel import from_parcel
 
 
 class Host:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cluster.folders import Folders
-from .engines import Engines
+from .elastic.engine_pool import Engines
 from .options import ClusterOptions
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def main() -> None:
     engines.begin(options)
     folders = Folders()
     held = folders.hold()
-    from .detached.line import SOCKET
+    from .detached.connection import SOCKET
     from .detached.server import Server
     from .host import Host
 

@@ -14,29 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .capture.bundle import Bundle
-from .capture.pickling import Packed
-from .cluster.cluster import EngineCluster
+from .checkpoint.metadata import Wanted
 from .cluster.devices import plan_devices
+from .cluster.local import EngineCluster
+from .detached.client import Remote
 from .detached.mirror import RunMirror
-from .detached.remote import Remote
-from .engines import Engines
+from .elastic.agent import Supervisor
+from .elastic.engine_pool import Engines
+from .elastic.generation import Output
+from .elastic.job import Moment, Work
+from .elastic.runner import Runner, RunResult
 from .errors import DtrainError, UsageError
-from .execution import Output
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
-from .runner import Runner, RunResult
 from .runs.record import CellOrigin
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
-from .supervision.checkpoint import Wanted
-from .supervision.supervisor import Supervisor
-from .transport.blobs import BlobFolder
-from .transport.sending import Sending
+from .serialization.pickler import Packed
+from .transport.blob_store import BlobFolder, Sending
 from .trials.grid import Trial
-from .trials.lanes import Lanes, lanes_for
-from .trials.side_by_side import SideBySide
-from .trials.trials import Prepare, Trials
-from .work import Moment, Work
+from .trials.pool import Lanes, lanes_for
+from .trials.recorder import SideBySide
+from .trials.scheduler import Prepare, Trials
 
 NOT_RUNNING = "No cell is running."
 

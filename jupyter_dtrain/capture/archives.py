@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .bare import bare, is_of_python
+from ..serialization.python_reducers import bare, is_of_python
 from .weak import PROXIES
 
 _SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same

@@ -22,19 +22,19 @@ import cloudpickle
 import numpy as np
 import torch
 
+from ..analysis.code_objects import installed_folders
+from ..analysis.dynamic_names import with_names_by_text
+from ..analysis.imports import asked_for
+from ..analysis.names import CellNames
 from ..errors import CaptureError
+from ..integrations.pyro import library_states
+from ..serialization.copy_restore import attributes_of
+from ..serialization.pickler import Packed, Packer, Unpacker, trackable
+from ..serialization.reducers import reduced
+from ..serialization.torch_reducers import operators
+from ..system.interpreter import collection_paused
 from .archives import go_back_to_archives
-from .by_text import with_names_by_text
-from .copy_restore import attributes_of
-from .garbage import collection_paused
-from .imports import asked_for
-from .installed import installed_folders
-from .library_state import library_states
-from .names import CellNames
-from .operators import operators
-from .patches import patches
-from .pickling import Packed, Packer, Unpacker, trackable
-from .reduction import reduced
+from .library_patches import patches
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
 _OURS = __name__.partition(".")[0]

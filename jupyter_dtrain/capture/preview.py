@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from ..analysis.names import CellNames
 from ..errors import CaptureError
 from .bundle import pack
-from .names import CellNames
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import dask_client, mlflow_runs, wandb_run
-from .figure_formats import figure_formats, set_figure_formats
-from .unwarned import unwarned
+from ..integrations import dask, mlflow, wandb
+from ..integrations.matplotlib import figure_formats, set_figure_formats
+from ..system.interpreter import unwarned
 
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
@@ -197,7 +197,7 @@ _SETTINGS = {
     "matplotlib.rcParams": _Setting(_matplotlib_parameters, _set_matplotlib_parameters),
     "matplotlib.use": _Setting(_figures_drawn_by, _draw_figures_by),
     "InlineBackend.figure_formats": _Setting(figure_formats, set_figure_formats),
-    dask_client.NAME: _Setting(dask_client.present_cluster, dask_client.join_cluster),
-    mlflow_runs.NAME: _Setting(mlflow_runs.active_runs, mlflow_runs.set_active_runs),
-    wandb_run.NAME: _Setting(wandb_run.open_run, wandb_run.join_run),  # which the environment says how to reach
+    dask.NAME: _Setting(dask.present_cluster, dask.join_cluster),
+    mlflow.NAME: _Setting(mlflow.active_runs, mlflow.set_active_runs),
+    wandb.NAME: _Setting(wandb.open_run, wandb.join_run),  # which the environment says how to reach
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
-from ..limits import usable_cores
+from ..system.resources import usable_cores
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..room import OVERFLOW
-from .last_words import NUM_LINES
+from ..system.resources import OVERFLOW
+from .crash_log import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer

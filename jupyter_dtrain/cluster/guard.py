@@ -10,7 +10,7 @@ fail over an environment that is being changed under it. ``processes.py`` is the
 
 - in: ``{"do": "start", "name", "argv", "env", "cwd", "log", "how"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
   the end of the input means stop too. `how` is ``"exec"``, ``"template"`` for the process that others are forked from
-  (``template.py``), or ``"fork"`` for one of those, which is executed all the same where there is no template.
+  (``forkserver.py``), or ``"fork"`` for one of those, which is executed all the same where there is no template.
 - out: ``{"event": "started", "name", "pid"}``, ``{"event": "exited", "name", "status"}`` (negative: the signal)
 """
 

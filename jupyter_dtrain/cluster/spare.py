@@ -9,7 +9,7 @@ from datetime import timedelta
 import psutil
 
 from .devices import DevicePlan
-from .launch import Member
+from .launcher import Member
 
 MEMORY = 2 << 30
 """Bytes that have to be free for an engine that only waits."""

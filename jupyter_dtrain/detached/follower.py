@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..elastic.generation import TICK, Output
 from ..errors import CellInterrupted, UsageError
-from ..execution import TICK, Output
-from ..interrupts import Interrupts
 from ..protocol import ClusterUpdate, Command, Message, Reply, RunUpdate, Snapshot
+from ..system.interpreter import Interrupts
+from .connection import Ended, Interrupt, Line, Ready, Refused, Shown, Taken, Updates
 from .journal import replay
-from .line import Ended, Interrupt, Line, Ready, Refused, Shown, Taken, Updates
 from .mirror import RunMirror
 
 DOUBT = timedelta(seconds=0.3)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..execution import Output
-from ..runs.viewed import ViewedRun
+from ..elastic.generation import Output
+from ..runs.record import ViewedRun
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 BATCH = 1 << 20  # bytes that are read at once

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..protocol import RUN_PHASES_ENDED, DeviceUse, Message, Notice, Points, RunUpdate, Snapshot, TimeSplit
-from ..runs.run_curves import RunCurves
+from ..runs.curves import RunCurves
 
 
 class RunMirror:

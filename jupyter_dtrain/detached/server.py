@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from ..errors import DtrainError
 from ..protocol import Command, Message, Reply, Snapshot
+from .connection import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen, secret
 from .journal import Journal, read_calls
-from .line import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen, secret
 
 INTERVAL = timedelta(seconds=0.1)
 """Between two batches of what is new at least."""

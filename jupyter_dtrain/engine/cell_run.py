@@ -10,47 +10,42 @@ from typing import Any
 
 import torch
 
+from ..analysis.code_objects import keep_text
 from ..capture.bundle import RandomState, unpack
-from ..capture.patches import in_place
-from ..capture.pickling import Unpacker
-from ..capture.surroundings import Surroundings
-from ..capture.texts import keep_text
-from ..capture.wandb_run import followed
-from ..transport.blobs import HASHED, BlobFolder
-from ..transport.wire import from_parcel, to_parcel
-from .arriving.device_names import DeviceNames
-from .arriving.local_modules import LocalModules
-from .arriving.optimizers import connect_schedulers
-from .arriving.rebuilt import Rebuilt
-from .arriving.sent_modules import found_by_name
-from .arriving.stand_ins import known_by_names, namespaces_of
-from .arriving.warned import warnings_of_callers
+from ..capture.library_patches import in_place
+from ..capture.process_state import Surroundings
+from ..integrations.wandb import followed
+from ..serialization.pickler import Unpacker
+from ..transport.blob_store import HASHED, BlobFolder
+from ..transport.parcel import from_parcel, to_parcel
+from .arrival.modules import LocalModules, found_by_name, known_by_names, namespaces_of
+from .arrival.objects import DeviceNames, connect_schedulers
+from .arrival.rebuilt import Rebuilt
+from .arrival.warnings import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
-from .control import Control, StopRun
-from .observing.extent import ExtentMeter
-from .optimizing.left_parts import LIMIT_OF_RESCUE, LeftParts
-from .optimizing.states import SharedStates
-from .program import Program
-from .rank_state import RankState
-from .ranks.process_group import near
-from .ranks.talk import Talk
-from .reports import Reports
-from .rescue import Rescue
+from .comm.process_group import near
+from .comm.store import Talk
+from .control import Control, StopRun, all_failed_alike
 from .results import Home
-from .resuming.loops import Loops
-from .same_end import all_failed_alike
-from .snapshots import Snapshots
+from .resume.loops import Loops
+from .side_effects.event_writers import event_writers
+from .side_effects.file_journal import FileLog
+from .side_effects.output import Count, Shown, logged_at_home
+from .side_effects.temp_dirs import TemporaryFolders
+from .side_effects.tracking_store import TrackingStore
+from .snapshot.rank_state import RankState
+from .snapshot.rescue import Rescue
+from .snapshot.snapshotter import Snapshots
 from .staging import bytes_of_state
+from .strategies.data_parallel import Training
+from .strategies.external import Program
+from .strategies.zero1.orphans import LIMIT_OF_RESCUE, LeftParts
+from .strategies.zero1.sharded_optimizer import SharedStates
 from .task import Outcome, Task
-from .telling.link import Interrupts, look_like_a_notebook, output_of, shell_in
-from .telling.logged import logged_at_home
-from .telling.shown import Count, Shown
-from .training import Training
-from .view.rules.losses import CountTargets
-from .written.event_writers import event_writers
-from .written.file_log import FileLog
-from .written.temporary import TemporaryFolders
-from .written.tracking_store import TrackingStore
+from .telemetry.kernel_link import Interrupts, look_like_a_notebook, output_of, shell_in
+from .telemetry.progress import ExtentMeter
+from .telemetry.reporter import Reports
+from .tensor.ops.losses import CountTargets
 
 _modules = LocalModules()
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from ..capture.archives import go_back_to_archives
-from ..capture.baseline import Baseline
-from ..capture.copy_restore import Contents, items_of, restore
-from ..capture.pickling import Numbers, Packed, Packer, Unpacker, trackable
-from ..capture.reduction import bar_at_rest, forgets, is_progress_bar, itself, stands_for
-from ..capture.tensors import without_graph
-from .view.placements import GlobalTensor, computed_by
+from ..serialization.change_detection import Baseline
+from ..serialization.copy_restore import Contents, items_of, restore
+from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable
+from ..serialization.reducers import bar_at_rest, forgets, is_progress_bar, itself, stands_for
+from ..serialization.torch_reducers import without_graph
+from .tensor.placement_types import GlobalTensor, computed_by
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import torch
 
-from ..capture.pickling import Packed
-from ..limits import memory
+from ..serialization.pickler import Packed
+from ..system.resources import memory
 
 ALIGNED = 64  # bytes: where a copy begins, for which the processor is fastest
 LARGE = 1 << 26  # bytes that are asked for only where there are as many: Linux ends who asks for more than there is

@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from ..capture.registries import left_afterwards
-from .arriving.optimizers import is_stepping
+from ..serialization.registries import left_afterwards
+from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
 from .cell_run import CellRun
+from .comm.process_group import ProcessGroup, Rendezvous
+from .comm.store import Talk
 from .control import Control
-from .idle import Idle
-from .program import Program
-from .ranks.process_group import ProcessGroup, Rendezvous
-from .ranks.talk import Talk
-from .reports import Reports
-from .rescue import Rescue, leave_outcome, rescue_file
+from .memory import Idle
+from .snapshot.rescue import Rescue, leave_outcome, rescue_file
+from .strategies.external import Program
 from .task import Outcome, Task
-from .telling.link import Interrupts, commands_to
+from .telemetry.kernel_link import Interrupts, commands_to
+from .telemetry.reporter import Reports
 
 _group = ProcessGroup()
 _idle = Idle()

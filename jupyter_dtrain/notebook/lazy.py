@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, Snapshot
 from .comm import Telemetry
-from .leaving import is_leaving
+from .kernel import is_leaving
 
 if TYPE_CHECKING:
-    from ..engines import Engines
+    from ..checkpoint.commands import CheckpointShelf
+    from ..elastic.engine_pool import Engines
     from ..options import ClusterOptions
     from ..runs.archive import RunArchive
     from ..session import Session
-    from ..supervision.shelf import CheckpointShelf
 
 OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "roll_back", "start_cluster", "stop_cluster", "restart_engine")
 """Commands that act on engines; all others are about the record, and need no session."""
@@ -55,7 +55,7 @@ class LazySession:
         """Let engines start, if there are none, while this process imports torch and looks at the cell."""
         with self._lock:
             if self._session is None and self._engines is None:
-                from ..engines import Engines
+                from ..elastic.engine_pool import Engines
 
                 self._engines = Engines()
                 self._engines.on_update = lambda _update: self.telemetry.notify()
@@ -115,7 +115,7 @@ class LazySession:
         folder = self._past_runs().folder
         with self._lock:
             if self._shelf is None:
-                from ..supervision.shelf import CheckpointShelf
+                from ..checkpoint.commands import CheckpointShelf
 
                 self._shelf = CheckpointShelf(folder)
             return self._shelf

@@ -11,23 +11,23 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 from traitlets import Enum
 
-from ..capture.texts import keep_text, sources_of
+from ..analysis.code_objects import keep_text, sources_of
 from ..errors import CellInterrupted, UsageError
 from ..options import View
-from .arguments import HelpAsked, parse_cell_line, parse_line
+from .kernel import origin_of_cell
 from .lazy import LazySession
-from .origin import origin_of_cell
 from .output import CellOutput
+from .parser import HelpAsked, parse_cell_line, parse_line
 from .preview import cell_to_preview, preview_text
 from .run_view import RunView
-from .status import describe
+from .summary import describe
 
 if TYPE_CHECKING:
-    from ..capture.names import CellNames
+    from ..analysis.names import CellNames
+    from ..elastic.runner import RunResult
     from ..engine.task import Outcome
     from ..options import RunOptions
-    from ..runner import RunResult
-    from .arguments import LineCommand
+    from .parser import LineCommand
 
 
 @magics_class
@@ -71,7 +71,7 @@ class DistributeMagics(Magics):
         except HelpAsked as asked:
             _show(asked)
             return None
-        from ..capture.names import find_names
+        from ..analysis.names import find_names
 
         shell = self.shell
         assert shell is not None
@@ -127,7 +127,7 @@ class DistributeMagics(Magics):
     def _go_on(self, command: LineCommand) -> None:
         """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""
         from ..capture.bundle import unpack
-        from ..capture.pickling import Unpacker
+        from ..serialization.pickler import Unpacker
         from .results import device_here
 
         shell = self.shell
@@ -146,7 +146,7 @@ class DistributeMagics(Magics):
 
     def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
         """Do to the notebook what the cell did on the engines, and raise what it raised there."""
-        from ..interrupts import Interrupts
+        from ..system.interpreter import Interrupts
         from .results import apply_outcome
         from .tracebacks import cell_error, ended
 
@@ -269,7 +269,7 @@ def load(shell: InteractiveShell) -> None:
 
 def _tell_of_detached_runs(folder: Path | None = None) -> None:
     """Say which runs of a folder go on without a kernel, or have ended without one; by default of the notebook's own."""
-    from ..runs.hosts import going, waiting
+    from ..runs.detached_index import going, waiting
     from ..runs.record import DEFAULT_FOLDER
 
     folder = folder or DEFAULT_FOLDER

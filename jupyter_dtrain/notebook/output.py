@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
-from ..capture import loggers, open_files
+from ..capture import loggers
+from ..serialization import open_files
 
 if TYPE_CHECKING:
-    from ..runs.viewed import ViewedRun
+    from ..runs.record import ViewedRun
     from .run_view import RunView
 
 _FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle}

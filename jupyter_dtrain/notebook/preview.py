@@ -13,8 +13,8 @@ MAGIC = "%%distribute"
 
 def preview_text(tree: ast.Module, namespace: dict[str, Any]) -> str:
     """Return what a cell would send, and in which of its loops a run can go on: two tables, or one where it has no loops."""
-    from ..capture.loop_table import loop_rows, loop_table
-    from ..capture.names import find_names
+    from ..analysis.loop_report import loop_rows, loop_table
+    from ..analysis.names import find_names
     from ..capture.preview import preview, table
 
     tables = [table(preview(find_names(tree), namespace)), loop_table(loop_rows(tree, namespace))]

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ..capture.copy_restore import restore
-from ..capture.pickling import Packed
-from ..capture.pieces import Pieces, UnreadableError
 from ..engine.results import Head
 from ..engine.task import Outcome
+from ..serialization.copy_restore import restore
+from ..serialization.partial_reader import Pieces, UnreadableError
+from ..serialization.pickler import Packed
 
 _NOTHING: Any = object()
 _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})

@@ -25,7 +25,7 @@ from .display import Display
 from .summary import Summary
 
 if TYPE_CHECKING:
-    from ..runs.viewed import ViewedRun
+    from ..runs.record import ViewedRun
     from .run_widget import RunWidget
 
 INTERVAL = 1.0

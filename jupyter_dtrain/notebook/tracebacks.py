@@ -6,10 +6,10 @@ import linecache
 import re
 from collections.abc import Mapping, Sequence
 
+from ..elastic.worker_group import RankEnd
 from ..engine.cell import Failure, Frame
 from ..errors import CellError
-from ..rank_end import RankEnd
-from ..room import advice_for
+from ..system.resources import advice_for
 
 _CONTEXT = 2  # lines shown before and after the line at fault, in the notebook's own code
 _CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")

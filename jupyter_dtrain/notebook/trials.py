@@ -7,24 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..capture.texts import mentioned, sources_of
+from ..analysis.code_objects import mentioned, sources_of
+from ..elastic.job import Moment, Work
 from ..errors import CellError, UsageError
-from ..transport.sending import Sending
-from ..trials.grid import Trial, trials_of
-from ..trials.varied import having, root_of, set_in
-from ..work import Moment, Work
+from ..transport.blob_store import Sending
+from ..trials.grid import Trial, having, root_of, set_in, trials_of
 from .output import CellOutput
 from .tracebacks import at_fault, cell_error
 from .trials_table import TrialsTable
 
 if TYPE_CHECKING:
+    from ..analysis.names import CellNames
     from ..capture.bundle import Bundle
-    from ..capture.names import CellNames
     from ..options import RunOptions
     from ..runs.record import CellOrigin
     from ..session import Session
-    from ..transport.blobs import BlobFolder
-    from ..trials.trials import OfTrial, Trials, Tried
+    from ..transport.blob_store import BlobFolder
+    from ..trials.scheduler import OfTrial, Trials, Tried
 
 
 @dataclass(frozen=True, kw_only=True)

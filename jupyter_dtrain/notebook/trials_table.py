@@ -14,7 +14,7 @@ from .summary import duration, number, spark
 
 if TYPE_CHECKING:
     from ..options import Metric
-    from ..trials.trials import Tried
+    from ..trials.scheduler import Tried
 
 INTERVAL = 1.0
 """Seconds between two pictures of the table."""

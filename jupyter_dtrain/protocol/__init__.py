@@ -11,16 +11,7 @@ numbers and not a few objects.
 
 from __future__ import annotations
 
-from .commands import (
-    Change,
-    CheckpointInfo,
-    Command,
-    CommandName,
-    Comparison,
-    PastRun,
-    Reply,
-    RunCell,
-)
+from .commands import Change, CheckpointInfo, Command, CommandName, Comparison, PastRun, Reply, RunCell
 from .events import (
     ENGINE_EVENTS,
     DeviceUse,
@@ -48,19 +39,8 @@ from .message import (
     Message,
     RunPhase,
 )
-from .parsing import (
-    parse,
-)
-from .updates import (
-    UPDATES,
-    ClusterUpdate,
-    EngineInfo,
-    Points,
-    RunUpdate,
-    Snapshot,
-    TrialRun,
-    TrialRuns,
-)
+from .parsing import parse
+from .updates import UPDATES, ClusterUpdate, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
 
 __all__ = [
     "CLUSTER_VARIABLE",

@@ -5,16 +5,42 @@ It has a connection of its own to the database: a question about a million point
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
+from typing import Any
 
 from ..errors import StoreError
-from ..protocol import Command, PastRun, Points, Reply, RunCell
-from .compare import compare
-from .curve import LEAST_LIMIT
+from ..protocol import Change, Command, Comparison, PastRun, Points, Reply, RunCell
+from .curves import LEAST_LIMIT, MAX_VIEW_POINTS, OF_DEVICES
 from .record import DEFAULT_FOLDER, RunRecord
 from .recorder import LOSS
-from .run_curves import MAX_VIEW_POINTS, OF_DEVICES
 from .store import RunStore
+
+# What changed from one run to another: arguments, versions, and the text of the cell.
+
+
+def compare(before: RunRecord, after: RunRecord) -> Comparison:
+    """Return what changed from the run `before` to the run `after`."""
+    old, new = _facts(before), _facts(after)
+    names = [*old, *(name for name in new if name not in old)]
+    diff = difflib.unified_diff(
+        before.cell().splitlines(), after.cell().splitlines(), fromfile=before.name, tofile=after.name, lineterm="", n=2
+    )
+    return Comparison(
+        before=before.run_id,
+        after=after.run_id,
+        changes=[Change(name=name, before=old.get(name), after=new.get(name)) for name in names if old.get(name) != new.get(name)],
+        cell=list(diff)[2:],  # the two names are known
+    )
+
+
+def _facts(record: RunRecord) -> dict[str, str]:
+    """Return everything that a run was started with, but its cell, by name."""
+    environment = record.environment()
+    packages = environment.pop("packages", {})
+    named: dict[str, Any] = {"world size": record.world_size, **record.arguments, **environment, **(packages or {})}
+    return {name: "not given" if value is None else str(value) for name, value in named.items()}
+
 
 MAX_RUNS = 1000
 """Runs that are listed at most, the newest."""

@@ -7,10 +7,10 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import StoreError
-from ..protocol import RunPhase
+from ..protocol import Points, RunPhase, RunUpdate
 
 DEFAULT_FOLDER = Path("dtrain-runs")
 """Where runs are recorded, beside the notebook."""
@@ -92,3 +92,20 @@ def new_run_id(name: str, started: float) -> str:
     """Return an id for a run that started at `started` seconds since the epoch: local time, and the name as far as file names allow."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
     return "-".join(filter(None, [time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)), slug]))
+
+
+# What a cell shows of a run: of one that this process records, or of one that another does.
+
+
+class ViewedRun(Protocol):
+    """A run that goes on or has ended."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+
+    def run_update(self) -> RunUpdate:
+        """Return the run as it is now."""
+
+    def outline(self, limit: int) -> list[Points]:
+        """Return the curves up to now, of at most `limit` points each."""

@@ -28,14 +28,9 @@ from ..protocol import (
     Steps,
     TimeSplit,
 )
-from .curve import Curve
-from .notices import Notices
-from .pace import Pace
-from .run_curves import OF_DEVICES, Rows, RunCurves
-from .scalars import LoggedScalars
-from .steps import GlobalStep, GlobalSteps
-from .throughput import Throughput
-from .times import TimeSplits
+from .aggregation import GlobalStep, GlobalSteps, LoggedScalars
+from .curves import OF_DEVICES, Curve, Rows, RunCurves
+from .progress import Notices, Pace, Throughput, TimeSplits
 
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""

@@ -21,11 +21,10 @@ from typing import Any
 
 from ..errors import CheckpointError, StoreError, UsageError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
-from .curve import KEPT, Curve
+from .curves import KEPT, OF_DEVICES, Curve
 from .database import Database
 from .owner import Owner
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
-from .run_curves import OF_DEVICES
 
 _ends: dict[Path, tuple[RunPhase, str | None, float]] = {}
 """How and when runs of this process have ended, by their folder, that could not be written yet."""

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from jupyter_dtrain.runs.hosts import going
+from jupyter_dtrain.runs.detached_index import going
 from tests.browser import cells
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -26,14 +26,14 @@ import torch
 import torch.distributed as dist
 
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.comm.store import Talk
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.conventions import Conventions
-from jupyter_dtrain.engine.observing.notes import Notes
-from jupyter_dtrain.engine.observing.observe import Observer
-from jupyter_dtrain.engine.ranks.process_group import ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.ranks.talk import Talk
+from jupyter_dtrain.engine.strategies.data_parallel import Training
+from jupyter_dtrain.engine.task import Conventions
+from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.timing import Timing
-from jupyter_dtrain.engine.training import Training
 
 LIMIT = 60.0  # seconds that a rank may take for one call
 GRACE = 2.0  # seconds for the others when one has failed

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from jupyter_dtrain.cluster import cluster as cluster_module
-from jupyter_dtrain.cluster.arrival import Arrival
-from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.cluster import local as cluster_module
+from jupyter_dtrain.cluster.local import EngineCluster
+from jupyter_dtrain.cluster.startup import Arrival
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
 

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.ranks import collectives
-from jupyter_dtrain.engine.view import exchange
+from jupyter_dtrain.engine.comm import collectives
+from jupyter_dtrain.engine.tensor import redistribute
 from tests.engine.ranks import Run, run_notebook, run_plain
 
 BASE = """
@@ -505,7 +505,7 @@ for number, (x, y) in enumerate(DataLoader(TensorDataset(x_all[:12], y_all[:12])
         counted.append(1)
         return reduce(*args, **kwargs)
 
-    with training.installed(), mock.patch.object(exchange, "all_reduce", all_reduce):
+    with training.installed(), mock.patch.object(redistribute, "all_reduce", all_reduce):
         run_cell(cell, "cell", namespace)
     return len(counted), len(namespace["seen"])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.cluster import cluster as cluster_module
-from jupyter_dtrain.cluster.channel import EngineChannel
-from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.cluster import local as cluster_module
+from jupyter_dtrain.cluster.client import EngineChannel
+from jupyter_dtrain.cluster.local import EngineCluster
 from jupyter_dtrain.options import ClusterOptions
 
 LIMIT = 30.0  # seconds; every wait ends at a condition, this is for the day it never comes

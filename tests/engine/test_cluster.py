@@ -22,14 +22,14 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_dtrain.cluster import cluster as cluster_module
-from jupyter_dtrain.cluster import commands, folders
-from jupyter_dtrain.cluster.arrival import Disturbed
-from jupyter_dtrain.cluster.cluster import EngineCluster
-from jupyter_dtrain.cluster.commands import template_command
+from jupyter_dtrain.cluster import folders, launch_config
+from jupyter_dtrain.cluster import local as cluster_module
+from jupyter_dtrain.cluster.launch_config import template_command
+from jupyter_dtrain.cluster.local import EngineCluster
+from jupyter_dtrain.cluster.startup import Disturbed
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
-from jupyter_dtrain.room import OVERFLOW
+from jupyter_dtrain.system.resources import OVERFLOW
 
 LIMIT = 30.0  # seconds; every wait below ends at a condition, this is for the day it never comes
 
@@ -332,7 +332,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(culprit, mark, monkeypat
         monkeypatch.setenv("PYTHONHOME", "/nonexistent")  # nothing but the guard starts
         expected = "status 1 while the cluster was starting(.|\n)*No module named 'encodings'"
     else:
-        monkeypatch.setattr(commands, "ENGINE_ARGUMENTS", ("--IPEngine.timeout=soon",))
+        monkeypatch.setattr(launch_config, "ENGINE_ARGUMENTS", ("--IPEngine.timeout=soon",))
         expected = "engine-[01] ended with status 1(.|\n)*'soon'(.|\n)*Run `python"
     with pytest.raises(ClusterError, match=expected):
         EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
@@ -374,7 +374,7 @@ KERNEL = """
     import json, os, signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a kernel, also where the tests run in the background
     from jupyter_dtrain.cluster import cluster as cluster_module
-    from jupyter_dtrain.cluster.cluster import EngineCluster
+    from jupyter_dtrain.cluster.local import EngineCluster
     from jupyter_dtrain.options import ClusterOptions
 
     def say(**values):

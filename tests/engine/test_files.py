@@ -138,7 +138,7 @@ def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
 
 def test_folders_that_no_other_rank_makes_are_waited_for_once(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine.written import files
+from jupyter_dtrain.engine.side_effects import files
 files.MKDIR_TIMEOUT = 1.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """
@@ -153,7 +153,7 @@ found = os.path.isdir(path) and files.time.monotonic() - began < 4.0
 
 def test_folders_that_no_other_rank_makes_are_removed_by_who_has_made_them(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine.written import files
+from jupyter_dtrain.engine.side_effects import files
 files.MKDIR_TIMEOUT = 1.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """

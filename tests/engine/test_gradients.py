@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
-from jupyter_dtrain.engine.view.shares import share_of
+from jupyter_dtrain.engine.tensor.batch_shard import share_of
 from tests.engine.ranks import Run, double_precision, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 

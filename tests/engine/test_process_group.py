@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jupyter_dtrain.engine.backward.gradients import GradientSync
-from jupyter_dtrain.engine.ranks.process_group import ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.backward.gradient_sync import GradientSync
+from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 
 LIMIT = 100.0  # seconds; what is waited for below takes a moment, this is for the day it never comes
 TIMEOUT = timedelta(minutes=10)  # of the groups: nobody may have to wait for it

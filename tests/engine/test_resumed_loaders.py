@@ -12,14 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from jupyter_dtrain.engine.comm.store import Talk
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.conventions import Conventions
-from jupyter_dtrain.engine.observing.notes import Notes
-from jupyter_dtrain.engine.observing.observe import Observer
-from jupyter_dtrain.engine.ranks.talk import Talk
-from jupyter_dtrain.engine.resuming.loops import Loops
+from jupyter_dtrain.engine.resume.loops import Loops
+from jupyter_dtrain.engine.strategies.data_parallel import Training
+from jupyter_dtrain.engine.task import Conventions
+from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.timing import Timing
-from jupyter_dtrain.engine.training import Training
 from tests.engine.ranks import models_in
 from tests.unit.resuming import plain, resumed, watched
 

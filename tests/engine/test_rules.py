@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jupyter_dtrain.engine.loading.batches import placed
-from jupyter_dtrain.engine.view.rules.dispatch import Rules
-from jupyter_dtrain.engine.view.shares import share_of
+from jupyter_dtrain.engine.data.batch_layout import placed
+from jupyter_dtrain.engine.tensor.batch_shard import share_of
+from jupyter_dtrain.engine.tensor.ops.dispatch import Rules
 from tests.engine.ranks import RankError, Ranks, Run, double_precision
 from tests.notebook.corpus_cells import apart
 

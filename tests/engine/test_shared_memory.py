@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jupyter_dtrain.engine.ranks import collectives
-from jupyter_dtrain.engine.ranks.process_group import near
-from jupyter_dtrain.engine.ranks.shared_memory import SLOT, TOGETHER
+from jupyter_dtrain.engine.comm import collectives
+from jupyter_dtrain.engine.comm.process_group import near
+from jupyter_dtrain.engine.comm.shared_memory import SLOT, TOGETHER
 
 from .ranks import RankError, Run
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from jupyter_dtrain.engine.arriving.optimizers import connect_schedulers
+from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.optimizing.states import SharedStates
-from jupyter_dtrain.engine.ranks import collectives
+from jupyter_dtrain.engine.comm import collectives
+from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import SharedStates
 from tests.engine.ranks import Run, double_precision, models_in
 
 SETUP = """

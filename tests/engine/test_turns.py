@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from jupyter_dtrain.engine.view import turns
+from jupyter_dtrain.engine.tensor import thread_guard
 from tests.engine.ranks import RankError, Run, run_notebook, run_plain
 
 SETUP = """
@@ -157,7 +157,7 @@ finally:
 
 def run_impatiently(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
     """Run the cell where one thread waits a second for another that does something else."""
-    with mock.patch.object(turns, "_LONGEST", 1.0):
+    with mock.patch.object(thread_guard, "_LONGEST", 1.0):
         return run_notebook(run, setup, cell, compare)
 
 

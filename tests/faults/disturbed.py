@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
+from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import LIMIT, SESSION, Cell, Notebook
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from jupyter_dtrain.runs.hosts import HOST, going, waiting
+from jupyter_dtrain.runs.detached_index import HOST, going, waiting
 from jupyter_dtrain.runs.record import RunRecord
 from jupyter_dtrain.runs.store import RunStore
 from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, STEPS, NoNewEngines, wait_long
@@ -84,7 +84,7 @@ class Detached:
         kernel.wait()
 
     def kill_an_engine(self, number: int = signal.SIGKILL) -> None:
-        forked = [p for p in self.host.children(recursive=True) if "jupyter_dtrain.cluster.template" in p.cmdline()]
+        forked = [p for p in self.host.children(recursive=True) if "jupyter_dtrain.cluster.forkserver" in p.cmdline()]
         _, *engines = sorted(forked, key=lambda process: process.create_time())
         self.processes += engines
         engines[0].send_signal(number)

@@ -39,7 +39,7 @@ def test_one_after_the_other(two):
 
 
 LATE = """
-from jupyter_dtrain.cluster.arrival import Arrival
+from jupyter_dtrain.cluster.startup import Arrival
 of_engines = Arrival.of_engines
 def late(arrival, engine_ids):
     import time
@@ -102,7 +102,7 @@ def test_an_engine_that_was_stopped_before_the_ranks_have_met(two, rank):
 
 
 AS_IT_WARMS_UP = """
-from jupyter_dtrain.cluster.cluster import EngineCluster
+from jupyter_dtrain.cluster.local import EngineCluster
 warm_up = EngineCluster._warm_up
 def stopped_and_warm_up(cluster, member):
     EngineCluster._warm_up = warm_up
@@ -140,7 +140,7 @@ def test_an_engine_in_reserve_that_is_stopped(two):
 
 
 AT_THE_MEETING = """
-from jupyter_dtrain.group import Group
+from jupyter_dtrain.elastic.worker_group import Group
 ask = Group._ask
 def ask_a_dead_one(group, *what):
     Group._ask = ask

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import psutil
 
-from jupyter_dtrain.room import OVERFLOW
+from jupyter_dtrain.system.resources import OVERFLOW
 from tests.faults.disturbed import (
     CELL,
     SETUP,

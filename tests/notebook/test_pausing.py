@@ -202,9 +202,7 @@ def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
 
 def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected, notebook):
     # That moment, from the last look after the ranks to the end, is here as long as the run.
-    notebook.run(
-        "from jupyter_dtrain.supervision.supervisor import Supervisor; look, Supervisor._look_after = Supervisor._look_after, print"
-    )
+    notebook.run("from jupyter_dtrain.elastic.agent import Supervisor; look, Supervisor._look_after = Supervisor._look_after, print")
     run = start()
     run.wait_for_steps()
     assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is starting anew.")

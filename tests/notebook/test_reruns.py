@@ -12,7 +12,7 @@ MEGABYTE = 1 << 20
 @pytest.fixture
 def parcels(notebook):
     """Return a function that runs a cell and returns the bytes of its message and the files that it added to the blob folder, by size."""
-    notebook.run("import jupyter_dtrain.work as watched\nto_parcel, parcels = watched.to_parcel, []")
+    notebook.run("import jupyter_dtrain.elastic.job as watched\nto_parcel, parcels = watched.to_parcel, []")
     notebook.run("def noting(*args):\n    parcels.append(to_parcel(*args))\n    return parcels[-1]\nwatched.to_parcel = noting")
     blobs = f"{{path.name: (path.stat().st_mtime_ns, path.stat().st_size) for path in {SESSION}.get().cluster.blob_dir.iterdir()}}"
 
@@ -73,7 +73,7 @@ def test_an_array_that_shares_memory_with_a_tensor(notebook):
 
 def test_large_results_come_back_and_the_data_set_does_not(notebook):
     """What comes back is what the cell made, and of what it was given only what it changed."""
-    notebook.run("import jupyter_dtrain.runner as watched\nfrom_parcel, parcels = watched.from_parcel, []")
+    notebook.run("import jupyter_dtrain.elastic.runner as watched\nfrom_parcel, parcels = watched.from_parcel, []")
     notebook.run(
         "def noting(parcel, blobs):\n    parcels.append(parcel)\n    return from_parcel(parcel, blobs)\nwatched.from_parcel = noting"
     )

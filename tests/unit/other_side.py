@@ -14,20 +14,18 @@ from typing import Any
 
 import torch
 
+from jupyter_dtrain.analysis.names import find_names
 from jupyter_dtrain.capture.bundle import Bundle, RandomState, pack, unpack
-from jupyter_dtrain.capture.names import find_names
-from jupyter_dtrain.capture.pickling import Packed, Unpacker
-from jupyter_dtrain.capture.surroundings import Surroundings
-from jupyter_dtrain.engine.arriving.device_names import DeviceNames
-from jupyter_dtrain.engine.arriving.local_modules import LocalModules
-from jupyter_dtrain.engine.arriving.optimizers import connect_schedulers
-from jupyter_dtrain.engine.arriving.sent_modules import found_by_name
+from jupyter_dtrain.capture.process_state import Surroundings
+from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
+from jupyter_dtrain.engine.arrival.objects import DeviceNames, connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
-from jupyter_dtrain.transport.blobs import BlobFolder
-from jupyter_dtrain.transport.wire import Parcel, from_parcel, to_parcel
+from jupyter_dtrain.serialization.pickler import Packed, Unpacker
+from jupyter_dtrain.transport.blob_store import BlobFolder
+from jupyter_dtrain.transport.parcel import Parcel, from_parcel, to_parcel
 
 LIMIT = 60.0  # seconds for one cell
 

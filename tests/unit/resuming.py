@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from jupyter_dtrain.analysis.code_objects import sources_of
 from jupyter_dtrain.capture.bundle import RandomState
-from jupyter_dtrain.capture.copy_restore import Contents, items_of, restore
-from jupyter_dtrain.capture.pickling import Packer, Unpacker
-from jupyter_dtrain.capture.texts import sources_of
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.resuming.loops import Loops
-from jupyter_dtrain.engine.resuming.positions import Position
+from jupyter_dtrain.engine.resume.loops import Loops
+from jupyter_dtrain.engine.resume.position import Position
+from jupyter_dtrain.serialization.copy_restore import Contents, items_of, restore
+from jupyter_dtrain.serialization.pickler import Packer, Unpacker
 
 Around = Callable[[Loops, dict[str, Any]], AbstractContextManager[Any]]
 _HIDDEN = ("__builtins__", "__name__")

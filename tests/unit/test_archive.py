@@ -9,7 +9,7 @@ import pytest
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.protocol import Command, RunCell
 from jupyter_dtrain.runs.archive import RunArchive
-from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.curves import Curve
 from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import CellOrigin
 from jupyter_dtrain.runs.store import RunStore

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from jupyter_dtrain.analysis.names import CellNames
 from jupyter_dtrain.capture.bundle import pack, unpack
-from jupyter_dtrain.capture.names import CellNames
-from jupyter_dtrain.capture.pickling import Packed, Unpacker
-from jupyter_dtrain.engine.arriving.rebuilt import Rebuilt
+from jupyter_dtrain.engine.arrival.rebuilt import Rebuilt
+from jupyter_dtrain.serialization.pickler import Packed, Unpacker
 from tests.unit.test_copy_restore import MODEL, STEP, Case, comparable
 
 ARCHIVE = (

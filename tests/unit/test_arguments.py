@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.notebook.arguments import HelpAsked, LineCommand, parse_cell_line, parse_line
+from jupyter_dtrain.notebook.parser import HelpAsked, LineCommand, parse_cell_line, parse_line
 from jupyter_dtrain.options import ClusterOptions, RunOptions
 
 CELL_LINES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_dtrain.elastic.balance import FEWEST_STEPS, LEAST, WINDOW, Balance
 from jupyter_dtrain.protocol import RankStarted, Steps, TimeSplit
-from jupyter_dtrain.supervision.balance import FEWEST_STEPS, LEAST, WINDOW, Balance
 
 
 class Ranks:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.engine.observing.best import Best
+from jupyter_dtrain.engine.telemetry.best_metric import Best
 from jupyter_dtrain.options import Metric
 
 

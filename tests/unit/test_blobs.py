@@ -19,11 +19,12 @@ import psutil
 import pytest
 
 from jupyter_dtrain.errors import ClusterError
-from jupyter_dtrain.room import OVERFLOW
-from jupyter_dtrain.transport import blobs as module
-from jupyter_dtrain.transport import sending, whole
-from jupyter_dtrain.transport.blobs import OWN, BlobFolder, bytes_of, key_of
-from jupyter_dtrain.transport.watching import Watch
+from jupyter_dtrain.system import atomic_files
+from jupyter_dtrain.system.dirty_pages import Watch
+from jupyter_dtrain.system.resources import OVERFLOW
+from jupyter_dtrain.transport import blob_store
+from jupyter_dtrain.transport import blob_store as module
+from jupyter_dtrain.transport.blob_store import OWN, BlobFolder, bytes_of, key_of
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_full_disk_leaves_no_part_behind(blobs, monkeypatch):
             os.write(self.handle, buffer[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("jupyter_dtrain.transport.blobs.os.fdopen", Full)
+    monkeypatch.setattr("jupyter_dtrain.transport.blob_store.os.fdopen", Full)
     with pytest.raises(OSError, match="No space left"):
         blobs.put(view(b"x" * 100))
     assert names(blobs) == set()
@@ -226,7 +227,7 @@ def test_a_buffer_removed_while_it_is_looked_for_is_written_again(blobs, monkeyp
         blobs.discard([key])
         utime(path)
 
-    monkeypatch.setattr("jupyter_dtrain.transport.blobs.os.utime", removed_just_before)
+    monkeypatch.setattr("jupyter_dtrain.transport.blob_store.os.utime", removed_just_before)
     assert blobs.put(view(b"x" * 10)) == key
     assert (blobs.path / key).read_bytes() == b"x" * 10
 
@@ -373,7 +374,7 @@ def test_what_has_changed_is_written_over_what_was_stored_before(in_memory):
 ELSEWHERE = """\
 import sys
 from pathlib import Path
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.blob_store import BlobFolder
 buffer = BlobFolder(Path(sys.argv[1])).open(sys.argv[2])
 print(flush=True)
 sys.stdin.read()
@@ -460,11 +461,11 @@ def test_a_large_buffer_that_was_removed_is_stored_again(unhashed):
 
 
 def test_progress_is_told_while_buffers_are_written(blobs, monkeypatch):
-    monkeypatch.setattr(whole, "BLOCK", 10)
+    monkeypatch.setattr(atomic_files, "BLOCK", 10)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     seen: list[tuple[int, int]] = []
     blobs.put_all([view(b"a" * 30)])
-    half, write = threading.Event(), whole.write_whole
+    half, write = threading.Event(), atomic_files.write_whole
 
     def slowly(path: Path, data: memoryview, **options: object) -> None:
         def on_written(number: int) -> None:
@@ -500,7 +501,7 @@ def test_sending_is_told_once_it_takes_more_than_a_moment(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     shown: list[str] = []
-    tell = sending.Sending(shown.append)
+    tell = blob_store.Sending(shown.append)
     for seconds, done in ((0.5, 1), (1.0, 2), (1.1, 3), (2.0, 4)):
         now[0] = 100.0 + seconds
         tell(done * 10**9, 8 * 10**9)
@@ -511,6 +512,6 @@ def test_sending_is_told_once_it_takes_more_than_a_moment(monkeypatch):
         "Sending 8.0 GB to the engines: 50%, 2.0 GB/s",
         "8.0 GB were sent to the engines in 4.0 s (2.0 GB/s).",
     ]
-    quick = sending.Sending(shown.append)
+    quick = blob_store.Sending(shown.append)
     quick(5, 5)
     assert len(shown) == 3

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from jupyter_dtrain.analysis.names import find_names
 from jupyter_dtrain.capture.bundle import RandomState, modules_beside, pack
-from jupyter_dtrain.capture.names import find_names
 from jupyter_dtrain.errors import CaptureError
 from tests.unit.other_side import CellFailed
 

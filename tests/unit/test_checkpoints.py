@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.engine.snapshots import snapshot_blobs
+from jupyter_dtrain.checkpoint import folder as module
+from jupyter_dtrain.checkpoint import manifest as manifests
+from jupyter_dtrain.checkpoint.folder import CheckpointFolder
+from jupyter_dtrain.checkpoint.manifest import checksum_of
+from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs
 from jupyter_dtrain.errors import CheckpointError
-from jupyter_dtrain.supervision import checkpoints as module
-from jupyter_dtrain.supervision import manifest as manifests
-from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.supervision.manifest import checksum_of
-from jupyter_dtrain.transport.blobs import BlobFolder
-from jupyter_dtrain.transport.whole import alone_in, write_whole
+from jupyter_dtrain.system.atomic_files import alone_in, write_whole
+from jupyter_dtrain.transport.blob_store import BlobFolder
 
 
 class Run:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dtrain.capture.pickling import Leaf, Packed
-from jupyter_dtrain.engine.common import SMALLEST, Apart, Common, Held
+from jupyter_dtrain.engine.dedup import SMALLEST, Apart, Common, Held
+from jupyter_dtrain.serialization.pickler import Leaf, Packed
 
 
 def trained(seed: int = 0, width: int = 256) -> tuple[nn.Sequential, torch.optim.Optimizer]:

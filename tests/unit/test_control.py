@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from jupyter_dtrain.engine.comm.store import Talk
 from jupyter_dtrain.engine.control import Control, StopRun
-from jupyter_dtrain.engine.ranks.talk import Talk
 
 LIMIT = timedelta(seconds=20)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain.capture.annotations import EAGER
+from jupyter_dtrain.serialization.python_reducers import EAGER
 
 
 @dataclass

@@ -13,22 +13,22 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
+from jupyter_dtrain.checkpoint.folder import CheckpointFolder
+from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
-from jupyter_dtrain.detached.ending import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
+from jupyter_dtrain.detached.connection import Ended, Hello, Line, Refused, Taken
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
-from jupyter_dtrain.detached.line import Ended, Hello, Line, Refused, Taken
 from jupyter_dtrain.detached.mirror import RunMirror
+from jupyter_dtrain.detached.results import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.server import Server
-from jupyter_dtrain.engines import Engines
+from jupyter_dtrain.elastic.engine_pool import Engines
 from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.host import Host
 from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Notice, RunUpdate, Snapshot, Steps
-from jupyter_dtrain.runs.hosts import HostFile, address_of, going, waiting
+from jupyter_dtrain.runs.detached_index import HostFile, address_of, going, waiting
 from jupyter_dtrain.runs.recorder import RunRecorder
-from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.supervision.manifest import write_manifest
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.blob_store import BlobFolder
 
 
 def steps(*numbers, loss=0.5):
@@ -221,7 +221,7 @@ def test_results_wait_in_memory_until_the_disk_has_room(host, tmp_path, monkeypa
 
 
 def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, monkeypatch):
-    monkeypatch.setattr("jupyter_dtrain.detached.ending._check_room", full_but_in_memory(host))
+    monkeypatch.setattr("jupyter_dtrain.detached.results._check_room", full_but_in_memory(host))
     line = Line.to(host._folders.private / "line")
     line.send(Hello(11))
     delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
@@ -265,7 +265,7 @@ def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_writ
         return write_manifest(*args)
 
     monkeypatch.setattr("jupyter_dtrain.detached.server.RETRY", timedelta(seconds=0.01))
-    monkeypatch.setattr("jupyter_dtrain.detached.ending.write_manifest", when_half_written)
+    monkeypatch.setattr("jupyter_dtrain.detached.results.write_manifest", when_half_written)
     host._deliver(Ending(snapshot(), error=ClusterError("lost")))
     assert checkpoints.newest_first() == []
     assert str(read_ending(results_of(run_folder), "r", trusted=False).error) == "lost"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dtrain.engine.arriving.device_names import DeviceNames
+from jupyter_dtrain.engine.arrival.objects import DeviceNames
 from jupyter_dtrain.notebook.results import home_gpu
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")

@@ -15,11 +15,11 @@ import pytest
 
 from jupyter_dtrain.cluster import devices
 from jupyter_dtrain.cluster.devices import plan_devices
-from jupyter_dtrain.engine.telling import devices as use_of_devices
-from jupyter_dtrain.engine.telling.devices import DeviceSampler
+from jupyter_dtrain.engine.telemetry import device_stats as use_of_devices
+from jupyter_dtrain.engine.telemetry.device_stats import DeviceSampler
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import ClusterOptions, RunOptions
-from jupyter_dtrain.trials.lanes import lanes_for
+from jupyter_dtrain.trials.pool import lanes_for
 
 
 class FakeNvml(types.ModuleType):
@@ -217,7 +217,7 @@ def test_whether_torch_has_cuda_is_known_without_importing_it():
 
 ALONE = """
 import subprocess, sys, time
-from jupyter_dtrain.engine.telling.devices import DeviceSampler
+from jupyter_dtrain.engine.telemetry.device_stats import DeviceSampler
 
 sampler = DeviceSampler(5)
 end = time.process_time() + 0.2

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from jupyter_dtrain.engine.drawing.draw_sites import DrawSites, Site, dims_of, guesses
-from jupyter_dtrain.engine.drawing.drawing import Drawing, ModelDraws
-from jupyter_dtrain.engine.drawing.randomness import ModelStream, TorchState
-from jupyter_dtrain.engine.view.placements import Shard
-from jupyter_dtrain.engine.view.shares import share_of
+from jupyter_dtrain.engine.rng.global_rng import Drawing, ModelDraws
+from jupyter_dtrain.engine.rng.sample_sites import DrawSites, Site, dims_of, guesses
+from jupyter_dtrain.engine.rng.streams import ModelStream, TorchState
+from jupyter_dtrain.engine.tensor.batch_shard import share_of
+from jupyter_dtrain.engine.tensor.placement_types import Shard
 
 TOTAL = 12
 SPEEDS = [1.0, 2.5, 1.0]

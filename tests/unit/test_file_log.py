@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.engine.written.file_log import FileLog, cut_back, go_on_from
+from jupyter_dtrain.engine.side_effects.file_journal import FileLog, cut_back, go_on_from
 
 PLACE = "iteration 1 of line 2"
 

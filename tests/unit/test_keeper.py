@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file, unasked_number
+from jupyter_dtrain.checkpoint.snapshot_index import SnapshotKeeper
+from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file, unasked_number
 from jupyter_dtrain.protocol import SnapshotTaken, StateSize, Steps
-from jupyter_dtrain.supervision.keeper import SnapshotKeeper
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.blob_store import BlobFolder
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import jupyter_dtrain
-from jupyter_dtrain.cluster.last_words import last_words
+from jupyter_dtrain.cluster.crash_log import last_words
 
 ROUTINE = """\
 2026-11-23 21:35:48.132 [Engine.1.1] Loading IPython extension: storemagic

@@ -2,7 +2,7 @@
 
 import torch
 
-from jupyter_dtrain.engine.view.later import Later
+from jupyter_dtrain.engine.tensor.deferred import Later
 
 
 def part_of(value: float) -> Later:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain import engines
+from jupyter_dtrain.elastic import engine_pool
 from jupyter_dtrain.notebook.lazy import LazySession
 from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.protocol import ClusterUpdate, Command, EngineInfo
@@ -51,7 +51,7 @@ class Clusters:
 @pytest.fixture
 def clusters(monkeypatch):
     clusters = Clusters()
-    monkeypatch.setattr(engines, "EngineCluster", clusters)
+    monkeypatch.setattr(engine_pool, "EngineCluster", clusters)
     return clusters
 
 

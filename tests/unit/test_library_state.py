@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_dtrain.capture import library_state
+from jupyter_dtrain.analysis.names import CellNames
 from jupyter_dtrain.capture.bundle import Bundle, pack, unpack
-from jupyter_dtrain.capture.names import CellNames
-from jupyter_dtrain.capture.pickling import Packed, Unpacker
+from jupyter_dtrain.integrations import pyro
+from jupyter_dtrain.serialization.pickler import Packed, Unpacker
 
 
 class Store:
@@ -32,7 +32,7 @@ def store(monkeypatch):
     module = ModuleType("library_of_a_test.state")
     module.Store, module.STORE = Store, Store()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(library_state, "_PLACES", {module.__name__: "STORE"})
+    monkeypatch.setattr(pyro, "_PLACES", {module.__name__: "STORE"})
     return module.STORE
 
 

@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from jupyter_dtrain.engine.arriving.optimizers import is_stepping
-from jupyter_dtrain.engine.telling.link import Interrupts
+from jupyter_dtrain.engine.arrival.objects import is_stepping
+from jupyter_dtrain.engine.telemetry.kernel_link import Interrupts
 
 LIMIT = 20.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from jupyter_dtrain.capture.loop_table import loop_rows, loop_table
+from jupyter_dtrain.analysis.loop_report import loop_rows, loop_table
 from jupyter_dtrain.engine.cell import run_cell
 
 NOTEBOOK = """

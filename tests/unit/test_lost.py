@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_dtrain.elastic.failure_report import lost_engines
+from jupyter_dtrain.elastic.worker_group import RankEnd, reasons_of
 from jupyter_dtrain.engine.task import Outcome
-from jupyter_dtrain.lost import lost_engines
 from jupyter_dtrain.protocol import DeviceUse
-from jupyter_dtrain.rank_end import RankEnd, reasons_of
-from jupyter_dtrain.transport.wire import Parcel
+from jupyter_dtrain.transport.parcel import Parcel
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from jupyter_dtrain.engine.modules import Found, modules_in, parameters_in, registrations_counted
+from jupyter_dtrain.engine.module_tree import Found, modules_in, parameters_in, registrations_counted
 
 
 class _Negated(nn.Module):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_dtrain.capture.annotations import EAGER
-from jupyter_dtrain.capture.names import CellNames, find_names
+from jupyter_dtrain.analysis.names import CellNames, find_names
+from jupyter_dtrain.serialization.python_reducers import EAGER
 
 
 def names_of(cell: str) -> tuple[set[str], set[str]]:

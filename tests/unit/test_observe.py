@@ -7,8 +7,8 @@ import weakref
 
 import torch
 
-from jupyter_dtrain.engine.observing.observe import Observer
-from jupyter_dtrain.engine.view.shares import Share
+from jupyter_dtrain.engine.telemetry.observer import Observer
+from jupyter_dtrain.engine.tensor.batch_shard import Share
 from jupyter_dtrain.protocol import Progress, Steps
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from jupyter_dtrain.elastic.job import Work
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import ClusterOptions, RunOptions
-from jupyter_dtrain.work import Work
 
 
 def test_defaults():

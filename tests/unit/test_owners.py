@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dtrain.engine.optimizing.kinds import KINDS, has_known_step, has_parts, is_pytorchs
-from jupyter_dtrain.engine.optimizing.owners import Owners
+from jupyter_dtrain.engine.strategies.zero1.partition import KINDS, Owners, has_known_step, has_parts, is_pytorchs
 
 
 def parameters(*sizes: int) -> list[nn.Parameter]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain.capture.patches import in_place, patches
+from jupyter_dtrain.capture.library_patches import in_place, patches
 
 
 class Library(pickle.Pickler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_dtrain.patience import ASKED, FAILED, Means, Pace, Patience
+from jupyter_dtrain.elastic.escalation import ASKED, FAILED, Means, Pace, Patience
 
 PROMPT = 5.0
 """Seconds that may pass between an interrupt and the prompt."""

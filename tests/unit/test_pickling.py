@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.capture.baseline import Baseline
-from jupyter_dtrain.capture.pickling import Packed, Packer, Unpacker
-from jupyter_dtrain.capture.reduction import stands_for
+from jupyter_dtrain.serialization.change_detection import Baseline
+from jupyter_dtrain.serialization.pickler import Packed, Packer, Unpacker
+from jupyter_dtrain.serialization.reducers import stands_for
 from tests.unit.test_copy_restore import comparable
 
 TORCH = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\ntorch.manual_seed(0)\n"

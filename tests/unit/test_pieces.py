@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_dtrain.capture.pickling import Packer
-from jupyter_dtrain.capture.pieces import Pieces, UnreadableError
+from jupyter_dtrain.serialization.partial_reader import Pieces, UnreadableError
+from jupyter_dtrain.serialization.pickler import Packer
 
 
 def fails(*_: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jupyter_dtrain.capture.bundle import RandomState
-from jupyter_dtrain.engine.drawing.randomness import LoadingStream, ModelStream
+from jupyter_dtrain.engine.rng.streams import LoadingStream, ModelStream
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import pytest
 
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.protocol import Steps
-from jupyter_dtrain.runs import recording as module
-from jupyter_dtrain.runs.recording import Recording
+from jupyter_dtrain.runs import persister as module
+from jupyter_dtrain.runs.persister import Recording
 from jupyter_dtrain.runs.store import RunStore
 
 

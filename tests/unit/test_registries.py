@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_dtrain.capture.pickling import Packer, Unpacker
-from jupyter_dtrain.capture.registries import left_afterwards
+from jupyter_dtrain.serialization.pickler import Packer, Unpacker
+from jupyter_dtrain.serialization.registries import left_afterwards
 
 LIBRARY = """
 import torch

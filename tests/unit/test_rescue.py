@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from jupyter_dtrain.engine.cell import Failure
-from jupyter_dtrain.engine.observing.observe import Observer
-from jupyter_dtrain.engine.rescue import Rescue, rescue_file
+from jupyter_dtrain.engine.snapshot.rescue import Rescue, rescue_file
 from jupyter_dtrain.engine.task import Outcome
+from jupyter_dtrain.engine.telemetry.observer import Observer
 
 LIMIT = 20.0
 

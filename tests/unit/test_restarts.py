@@ -2,8 +2,8 @@
 
 import pytest
 
+from jupyter_dtrain.elastic.recovery import Restarts
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.supervision.restarts import Restarts
 
 
 def test_what_is_lost_beside_it_leaves_a_restart_to_be_done():

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_dtrain.capture.pickling import Packer, Unpacker
-from jupyter_dtrain.capture.texts import sources_of
+from jupyter_dtrain.analysis.code_objects import sources_of
 from jupyter_dtrain.engine.cell import describe, run_cell
-from jupyter_dtrain.engine.resuming.jump import JumpFailed
-from jupyter_dtrain.engine.resuming.loops import Loops
+from jupyter_dtrain.engine.resume.jump import JumpFailed
+from jupyter_dtrain.engine.resume.loops import Loops
+from jupyter_dtrain.serialization.pickler import Packer, Unpacker
 from tests.unit.resuming import Run, plain, resumed, watched
 
 SETUP = """

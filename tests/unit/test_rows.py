@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
 
-from jupyter_dtrain.engine.loading.rows import taking_rows
+from jupyter_dtrain.engine.data.fetch import taking_rows
 
 _plain = DataLoader.__iter__
 

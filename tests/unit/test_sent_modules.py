@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain.engine.arriving.sent_modules import found_by_name
+from jupyter_dtrain.engine.arrival.modules import found_by_name
 
 CODE = "made = []\n\nclass Net:\n    pass\n\ndef make():\n    made.append(1)\n    return Net()\n"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dtrain.engine.view.shares import Share, share_of
+from jupyter_dtrain.engine.tensor.batch_shard import Share, share_of
 
 SPEEDS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)
 

@@ -2,13 +2,13 @@
 
 from datetime import timedelta
 
+from jupyter_dtrain.checkpoint import commands as module
+from jupyter_dtrain.checkpoint.commands import CheckpointShelf
+from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.protocol import Command
-from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.curves import Curve
 from jupyter_dtrain.runs.store import RunStore
-from jupyter_dtrain.supervision import shelf as module
-from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.supervision.shelf import CheckpointShelf
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.blob_store import BlobFolder
 
 
 def test_a_checkpoint_that_the_run_has_gone_back_behind_tells_no_loss_of_another_step(tmp_path, monkeypatch):

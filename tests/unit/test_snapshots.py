@@ -15,22 +15,23 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from jupyter_dtrain.capture.pickling import Leaf, Packed, Unpacker
-from jupyter_dtrain.engine import snapshots, staging
+from jupyter_dtrain.engine import staging
+from jupyter_dtrain.engine.comm.store import Talk
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.observing.notes import Notes
-from jupyter_dtrain.engine.observing.observe import Observer
-from jupyter_dtrain.engine.rank_state import RankState
-from jupyter_dtrain.engine.ranks.talk import Talk
 from jupyter_dtrain.engine.results import Home
-from jupyter_dtrain.engine.resuming.positions import FramePosition, Position
-from jupyter_dtrain.engine.snapshots import Snapshots, read_snapshot, snapshot_blobs, unasked_number
+from jupyter_dtrain.engine.resume.position import FramePosition, Position
+from jupyter_dtrain.engine.side_effects.output import Shown
+from jupyter_dtrain.engine.snapshot import snapshotter
+from jupyter_dtrain.engine.snapshot.rank_state import RankState
+from jupyter_dtrain.engine.snapshot.snapshotter import Snapshots, read_snapshot, snapshot_blobs, unasked_number
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
-from jupyter_dtrain.engine.telling.shown import Shown
-from jupyter_dtrain.limits import Memory
+from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
-from jupyter_dtrain.transport.blobs import SMALLEST, BlobFolder
-from jupyter_dtrain.transport.wire import from_parcel
+from jupyter_dtrain.serialization.pickler import Leaf, Packed, Unpacker
+from jupyter_dtrain.system.resources import Memory
+from jupyter_dtrain.transport.blob_store import SMALLEST, BlobFolder
+from jupyter_dtrain.transport.parcel import from_parcel
 
 
 class Emitter:
@@ -277,7 +278,7 @@ def test_memory_for_a_model_and_what_its_optimizer_keeps():
 
 def test_what_a_snapshot_of_a_large_state_takes_is_told_before_and_its_memory_waits(rank, monkeypatch):
     monkeypatch.setattr(Staging, "make_ready", lambda *_: pytest.fail("long before it is needed"))
-    monkeypatch.setattr(snapshots, "SPEED", 1e6)
+    monkeypatch.setattr(snapshotter, "SPEED", 1e6)
     model = torch.nn.Linear(1024, 1024)
     optimizer = torch.optim.SGD(model.parameters())
     rank.namespace |= {"model": model, "optimizer": optimizer}
@@ -291,7 +292,7 @@ def test_what_a_snapshot_of_a_large_state_takes_is_told_before_and_its_memory_wa
 def test_memory_is_there_before_the_first_one(rank, monkeypatch):
     ready: list[int] = []
     monkeypatch.setattr(Staging, "make_ready", lambda _, num_bytes: ready.append(num_bytes))
-    monkeypatch.setattr(snapshots, "SPEED", math.inf)
+    monkeypatch.setattr(snapshotter, "SPEED", math.inf)
     model = torch.nn.Linear(1024, 1024)
     optimizer = torch.optim.SGD(model.parameters())
     rank.namespace |= {"model": model, "optimizer": optimizer}

@@ -6,8 +6,8 @@ import linecache
 
 import pytest
 
+from jupyter_dtrain.elastic.watchdog import AFTER, LONGER, Stall
 from jupyter_dtrain.protocol import Progress, Standing
-from jupyter_dtrain.supervision.stall import AFTER, LONGER, Stall
 
 CELL = "\nimport torch.distributed as dist\nif rank == 0:\n    dist.barrier()\nwhile True:\n    pass\n"
 

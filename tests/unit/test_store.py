@@ -17,11 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain.errors import StoreError
-from jupyter_dtrain.runs import schema
-from jupyter_dtrain.runs.curve import Curve
-from jupyter_dtrain.runs.database import DATABASE
+from jupyter_dtrain.runs import database
+from jupyter_dtrain.runs.curves import Curve
+from jupyter_dtrain.runs.database import DATABASE, SCHEMA_VERSION
 from jupyter_dtrain.runs.record import new_run_id
-from jupyter_dtrain.runs.schema import SCHEMA_VERSION
 from jupyter_dtrain.runs.store import RunStore
 
 
@@ -202,7 +201,7 @@ def test_a_run_ends_as_an_ended_phase_with_its_error(store):
 CREATE = """
 import sys
 from pathlib import Path
-from jupyter_dtrain.runs.curve import Curve
+from jupyter_dtrain.runs.curves import Curve
 from jupyter_dtrain.runs.store import RunStore
 store = RunStore(Path(sys.argv[1]))
 for i in range(int(sys.argv[2])):
@@ -279,7 +278,7 @@ def test_a_new_folder_that_another_kernel_prepares_this_moment_is_waited_for(sto
             waited.append(seconds)
             other.execute("ROLLBACK")
 
-        monkeypatch.setattr(schema, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+        monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
         run_id = start(store)
     assert len(waited) == 1
     assert [run.run_id for run in store.list_runs()] == [run_id]

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from jupyter_dtrain.engine.ranks.talk import Talk
+from jupyter_dtrain.engine.comm.store import Talk
 
 LIMIT = timedelta(seconds=20)
 

@@ -11,11 +11,11 @@ import numpy
 import pytest
 import torch
 
+from jupyter_dtrain.elastic.worker_group import RankEnd
 from jupyter_dtrain.engine.cell import Failure, Frame, describe, forget_frames, run_cell
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.errors import CellError
 from jupyter_dtrain.notebook.tracebacks import cell_error
-from jupyter_dtrain.rank_end import RankEnd
 
 CELL = "/tmp/ipykernel_1/5.py"
 SOURCE = "\nfor x in loader:\n    loss = f(x)\n    loss.backward()\n\nprint(loss)\n"  # the first line is the magic's

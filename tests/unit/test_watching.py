@@ -7,12 +7,12 @@ import tempfile
 import numpy as np
 import pytest
 
-from jupyter_dtrain.transport import watching
-from jupyter_dtrain.transport.watching import Watch
+from jupyter_dtrain.system import dirty_pages
+from jupyter_dtrain.system.dirty_pages import Watch
 
 LENGTH = 1 << 21
 
-tells = pytest.mark.skipif(watching._descriptor() is None, reason="this system does not tell of writes to memory")
+tells = pytest.mark.skipif(dirty_pages._descriptor() is None, reason="this system does not tell of writes to memory")
 
 
 def own():
@@ -154,7 +154,7 @@ def test_one_that_has_ended_knows_nothing(memory):
 
 
 def test_without_the_system_everything_counts_as_written(memory, monkeypatch):
-    monkeypatch.setattr(watching, "_descriptor", lambda: None)
+    monkeypatch.setattr(dirty_pages, "_descriptor", lambda: None)
     (watch,) = Watch.over([place(memory)])
     assert not watch.is_unwritten()
     watch.end()

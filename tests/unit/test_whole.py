@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.transport.whole import folder_made_whole
+from jupyter_dtrain.system.atomic_files import folder_made_whole
 
 
 @pytest.fixture

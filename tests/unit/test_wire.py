@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.capture.pickling import Packed, Packer, Unpacker
-from jupyter_dtrain.transport.blobs import SMALLEST, BlobFolder
-from jupyter_dtrain.transport.wire import Parcel, from_parcel, to_parcel
+from jupyter_dtrain.serialization.pickler import Packed, Packer, Unpacker
+from jupyter_dtrain.transport.blob_store import SMALLEST, BlobFolder
+from jupyter_dtrain.transport.parcel import Parcel, from_parcel, to_parcel
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
-from jupyter_dtrain.engine.loading.mixing import may_draw, may_mix
-from jupyter_dtrain.engine.words import model_uses, takes_rows
+from jupyter_dtrain.engine.code_inspection import model_uses, takes_rows
+from jupyter_dtrain.engine.data.collate import may_draw, may_mix
 
 
 @pytest.mark.parametrize("text", ["x[0]", "x[-1]", "x[1:]", "x[::2]", "x[order]", "x[x > 0]", "[x[i] for i in order]", "(lambda: x[0])()"])

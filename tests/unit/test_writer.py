@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_dtrain.engine.snapshots import snapshot_blobs, snapshot_file
+from jupyter_dtrain.checkpoint.folder import CheckpointFolder
+from jupyter_dtrain.checkpoint.metadata import Measured
+from jupyter_dtrain.checkpoint.snapshot_index import SnapshotKeeper, Whole
+from jupyter_dtrain.checkpoint.writer import FIRST, CheckpointWriter
+from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
 from jupyter_dtrain.options import Metric
-from jupyter_dtrain.supervision.checkpoint import Measured
-from jupyter_dtrain.supervision.checkpoints import CheckpointFolder
-from jupyter_dtrain.supervision.keeper import SnapshotKeeper, Whole
-from jupyter_dtrain.supervision.writer import FIRST, CheckpointWriter
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.transport.blob_store import BlobFolder
 
 Usage = namedtuple("Usage", "total used free")
 Parcel = namedtuple("Parcel", "keys")
@@ -65,7 +65,7 @@ class Run:
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("jupyter_dtrain.supervision.writer.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("jupyter_dtrain.checkpoint.writer.time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

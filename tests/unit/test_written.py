@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.capture import baseline as module
-from jupyter_dtrain.capture import written
-from jupyter_dtrain.capture.baseline import LARGE, Baseline
-from jupyter_dtrain.capture.written import PrivateMappings, untouched
-from jupyter_dtrain.transport.blobs import BlobFolder
+from jupyter_dtrain.serialization import change_detection as module
+from jupyter_dtrain.serialization.change_detection import LARGE, Baseline
+from jupyter_dtrain.system import dirty_pages
+from jupyter_dtrain.system.dirty_pages import PrivateMappings, untouched
+from jupyter_dtrain.transport.blob_store import BlobFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of pages")
 
@@ -34,7 +34,7 @@ def tensor(memory):
 def pages_are_told(request, monkeypatch):
     """Linux before 6.7 tells of single pages only."""
     if request.param == "one by one":
-        monkeypatch.setattr(written, "first_pages", Mock(side_effect=OSError))
+        monkeypatch.setattr(dirty_pages, "first_pages", Mock(side_effect=OSError))
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@
  * Of each stretch of the x axis the smallest and the largest value stay, so
  * that a spike survives; a mean or every n-th point would hide it. Both ends of
  * the curve stay. A gap takes the place of the largest value, as in the kernel
- * (`runs/curve.py`).
+ * (`runs/curves.py`).
  */
 
 /**

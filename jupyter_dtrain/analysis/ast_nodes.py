@@ -1,0 +1,130 @@
+"""Numbers of the statements and calls of a text, by which a run says where it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TypeVar
+
+
+class Numbers:
+    """Numbers of the statements and calls of a text."""
+
+    def __init__(self, tree: ast.Module, first: int) -> None:
+        self.next = first
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._last_of_header: dict[int, int] = {}
+        self._block(tree.body)
+
+    def first(self, node: ast.AST) -> int:
+        """Return the number of a statement or call itself."""
+        return self._first[id(node)]
+
+    def last(self, node: ast.AST) -> int:
+        """Return the last number inside a statement."""
+        return self._last[id(node)]
+
+    def end_of(self, body: list[ast.stmt]) -> int:
+        """Return the last number inside a block."""
+        return self._last[id(body[-1])]
+
+    def end_of_header(self, statement: ast.stmt) -> int:
+        """Return the last number in the condition of an ``if`` or ``while``."""
+        return self._last_of_header[id(statement)]
+
+    def _take(self, node: ast.AST) -> None:
+        self._first[id(node)] = self.next
+        self.next += 1
+
+    def _block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self._take(statement)
+            for value in parts_of(statement):
+                if not isinstance(value, ast.stmt | ast.ExceptHandler | ast.match_case):
+                    self._calls(value)
+            self._last_of_header[id(statement)] = self.next - 1
+            for body_inside in blocks_of(statement):
+                self._block(body_inside)
+            self._last[id(statement)] = self.next - 1
+
+    def _calls(self, node: ast.AST) -> None:
+        for child in parts_of(node):
+            self._calls(child)
+        if isinstance(node, ast.Call):
+            self._take(node)
+
+
+def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of a compound statement, in the order of the text."""
+    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+        value = getattr(statement, name, None)
+        if name in ("handlers", "cases"):
+            for part in value or ():
+                yield part.body
+        elif value:
+            yield value
+
+
+def parts_of(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a node in the order of evaluation, blocks left out."""
+    fields = ("value", "targets") if isinstance(node, ast.Assign) else node._fields
+    for name in fields:
+        value = getattr(node, name, None)
+        for part in value if isinstance(value, list) else (value,):
+            if isinstance(part, ast.AST) and not isinstance(part, ast.stmt):
+                if isinstance(part, ast.ExceptHandler):
+                    if part.type is not None:
+                        yield part.type
+                elif isinstance(part, ast.match_case):
+                    yield part.pattern
+                    if part.guard is not None:
+                        yield part.guard
+                else:
+                    yield part
+
+
+# Pieces of syntax with which rewritten text asks the run that it is part of.
+
+RUNTIME = "__dtrain__"
+"""The name, among Python's own, by which rewritten text reaches the run."""
+
+LIVE = -1
+"""The place to jump to of a run that does not jump."""
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def runtime(attribute: str) -> ast.Attribute:
+    """Return what reads an attribute of the run."""
+    return ast.Attribute(ast.Name(RUNTIME, ast.Load()), attribute, ast.Load())
+
+
+def ask(method: str, *args: int | str | ast.expr) -> ast.Call:
+    """Return a call of a method of the run."""
+    return ast.Call(runtime(method), [arg if isinstance(arg, ast.expr) else ast.Constant(arg) for arg in args], [])
+
+
+def at_compare(compare: type[ast.cmpop], number: int) -> ast.Compare:
+    """Return the comparison of where the run is to jump to with `number`."""
+    return ast.Compare(runtime("at"), [compare()], [ast.Constant(number)])
+
+
+def placed_at(place: ast.AST, node: Node, *, whole: bool = False) -> Node:
+    """Give `node`, and what in it has no place in the text yet, that of `place`: its start, or all of it."""
+    line, column = place.lineno, place.col_offset  # type: ignore[attr-defined]  # a statement or an expression
+    end = (place.end_lineno, place.end_col_offset) if whole else (line, column)  # type: ignore[attr-defined]
+    pending: list[ast.AST] = [node]
+    while pending:
+        part = pending.pop()
+        if not hasattr(part, "lineno"):
+            part.lineno, part.col_offset = line, column  # type: ignore[attr-defined]
+            part.end_lineno, part.end_col_offset = end  # type: ignore[attr-defined]
+            pending += ast.iter_child_nodes(part)
+    return node
+
+
+def keep_value(last: ast.Expr) -> ast.stmt:
+    """Return the last line of a cell as one that gives its value to the run."""
+    value = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "value", ast.Store())
+    return ast.fix_missing_locations(placed_at(last, ast.Assign([value], last.value), whole=True))

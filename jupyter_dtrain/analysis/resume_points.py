@@ -1,0 +1,307 @@
+"""Where in a text a run can be resumed: its statements, loops and calls, each with a number.
+
+A run that goes on in another process has the values of its names, but not the interpreter's own state: what an expression
+has computed so far, which handler is running, where a generator stands. So a place is a loop's next iteration, or a
+call of a function that is itself at such a place, as long as nothing was computed before the call that is needed after it.
+Numbers are given in the order of the text (those of calls in the order of evaluation), so all of a statement lies in one interval.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .ast_nodes import parts_of
+
+SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = {
+    ast.ListComp: "a list comprehension",
+    ast.SetComp: "a set comprehension",
+    ast.DictComp: "a dict comprehension",
+    ast.GeneratorExp: "a generator expression",
+    ast.Lambda: "a lambda",
+}
+# Calls of these lead to no function of the user's that could hold a loop worth a place.
+_BUILTINS = frozenset(
+    """abs all any bool bytes callable chr dict dir divmod enumerate filter float format frozenset getattr hasattr hash hex id int
+    isinstance issubclass iter len list locals map max min object oct ord pow print range repr reversed round set setattr slice
+    sorted str sum super tuple type vars zip""".split()  # noqa: SIM905  # legible
+)
+# Methods and functions that draw no random numbers.
+_DRAW_NOTHING = frozenset(
+    """arange children chunk items keys linspace modules named_parameters parameters product size split tqdm trange values""".split()  # noqa: SIM905
+)
+
+Span = tuple[int, int, int, int]  # line, end line, column, end column
+
+
+@dataclass(frozen=True)
+class CallPlace:
+    """A call: its number and line, the loops around it, outermost first, and by which name it is made.
+
+    `why_not` says what keeps a run from being resumed inside.
+    """
+
+    number: int
+    line: int
+    loops: tuple[int, ...]
+    why_not: str | None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class LoopPlace:
+    """A loop.
+
+    Attributes
+    ----------
+    number, line : int
+    end_of_test, end_of_body : int
+        The last numbers in the condition of a ``while``, and in the body.
+    loops : tuple of int
+        The loops around it, outermost first, and itself.
+    targets : Any
+        A name, a tuple of targets, or ``None`` for another kind of target.
+    plain_targets : bool
+        Whether the targets are names and nothing else.
+    rebound : frozenset of str
+        Names of which the iterable is made and which the loop assigns.
+    sources : tuple of str
+        Names of which the iterable is made.
+    draws : bool
+        Whether evaluating the iterable may draw random numbers.
+    is_name : bool
+        Whether the iterable is not made for the loop.
+    """
+
+    number: int
+    line: int
+    end_of_test: int
+    end_of_body: int
+    loops: tuple[int, ...]
+    targets: Any = None
+    plain_targets: bool = True
+    rebound: frozenset[str] = frozenset()
+    sources: tuple[str, ...] = ()
+    draws: bool = False
+    is_name: bool = False
+
+
+@dataclass
+class Unit:
+    """The places of a function, or of a cell.
+
+    Attributes
+    ----------
+    key : (str, int)
+        The name and first line of its code object.
+    first_number : int
+        The lowest number of its file.
+    calls : dict
+        By where the bytecode says that they are.
+    binders : dict of int to frozenset of str
+        Statements that can be run again to bind these names, by number.
+    blocks : dict of int to tuple of int
+        For each of `binders` the compound statements around it, as intervals: it can be run again on the way to places inside all of them.
+    """
+
+    filename: str
+    key: tuple[str, int]
+    first_number: int
+    is_cell: bool = False
+    index: int = -1
+    loops: dict[int, LoopPlace] = field(default_factory=dict)
+    calls: dict[Span, CallPlace] = field(default_factory=dict)
+    binders: dict[int, frozenset[str]] = field(default_factory=dict)
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    has_places: bool = False
+
+    def binds_again(self, name: str, number: int) -> bool:
+        """Return whether a statement that binds a name can be run again on the way to a place."""
+        return any(
+            name in names and binder < number and self.blocks[binder][0] <= number <= self.blocks[binder][1]
+            for binder, names in self.binders.items()
+        )
+
+
+class Header:
+    """The calls in the expressions of one statement, and which of them a run can be resumed in.
+
+    Parameters
+    ----------
+    shared : set of str
+        Names that functions assign with ``global`` or ``nonlocal``.
+    """
+
+    def __init__(self, shared: frozenset[str]) -> None:
+        self._shared = shared
+        self.found: list[tuple[ast.Call, str | None]] = []
+
+    def look(self, node: ast.AST, why: str | None) -> None:
+        """Look through an expression that is evaluated where `why` is what keeps a run from being resumed."""
+        if isinstance(node, ast.Call):
+            self._call(node, why)
+        elif type(node) in _COMPREHENSIONS:
+            self._all(node, why or f"inside {_COMPREHENSIONS[type(node)]}")
+        elif isinstance(node, ast.BoolOp):
+            self.look(node.values[0], why)
+            for value in node.values[1:]:
+                self._all(value, why or "after a condition of its line")
+        elif isinstance(node, ast.IfExp):
+            self.look(node.test, why)
+            self._all(node.body, why or "after a condition of its line")
+            self._all(node.orelse, why or "after a condition of its line")
+        elif isinstance(node, ast.Compare):
+            self.look(node.left, why)
+            self.look(node.comparators[0], why or self._unlike(node.left))
+            for other in node.comparators[1:]:
+                self._all(other, why or "after a condition of its line")
+        elif isinstance(node, ast.JoinedStr) and sys.version_info < (3, 12):
+            self._all(node, why or "inside an f-string")  # where it is in the line is not known there
+        elif isinstance(node, ast.Await | ast.Yield | ast.YieldFrom):
+            self._all(node, why or "in a coroutine or generator")
+        elif isinstance(node, ast.Dict | ast.DictComp):
+            self._all(node, why or "inside a dict that is being made")
+        else:
+            for child in parts_of(node):
+                self.look(child, why)
+                why = why or self._unlike(child)
+
+    def _call(self, call: ast.Call, why: str | None) -> None:
+        function = call.func
+        inside = why
+        if isinstance(function, ast.Attribute):
+            self.look(function.value, why)
+            own = why or (None if has_calls(function.value) else self._chain(function.value))
+            inside = why or self._chain(function.value)
+        elif isinstance(function, ast.Name):
+            own = why
+            inside = why or self._unlike(function)
+        else:
+            self.look(function, why)
+            own = why or ("called by the result of a call" if has_calls(function) else None)
+            inside = why or "called by the result of an expression"
+        for part in (*call.args, *call.keywords):
+            value = part.value if isinstance(part, ast.keyword | ast.Starred) else part
+            self.look(value, inside)
+            inside = inside or self._unlike(value)
+        self.found.append((call, own))
+
+    def _chain(self, node: ast.expr) -> str | None:
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return self._unlike(node)
+
+    def _unlike(self, node: ast.AST) -> str | None:
+        """Return why a value may be another one when it is read again after the call, ``None`` if it will not be."""
+        if isinstance(node, ast.Constant | ast.operator | ast.cmpop | ast.boolop | ast.unaryop | ast.expr_context):
+            return None
+        if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Store) or node.id not in self._shared):
+            return None
+        return "after other values of its line were read"
+
+    def _all(self, node: ast.AST, why: str) -> None:
+        for child in ast.walk(node):
+            if isinstance(child, ast.Call):
+                self.found.append((child, why))
+
+
+def may_lead_to_loop(call: ast.Call) -> bool:
+    """Return whether a call may be one of a function of the user's."""
+    return not (isinstance(call.func, ast.Name) and call.func.id in _BUILTINS)
+
+
+def name_of(call: ast.Call) -> str:
+    """Return the name by which a function or method is called, empty if there is none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+
+
+def has_calls(node: ast.AST) -> bool:
+    """Return whether there are calls in an expression."""
+    return any(isinstance(part, ast.Call) for part in ast.walk(node))
+
+
+def is_read_at_once(node: ast.AST) -> bool:
+    """Return whether evaluating an expression again, with other values, can neither fail nor do anything."""
+    return isinstance(node, ast.Name | ast.Constant)
+
+
+def may_draw(node: ast.AST) -> bool:
+    """Return whether evaluating an expression may draw random numbers."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call):
+            name = name_of(part)
+            if name not in _DRAW_NOTHING and name not in _BUILTINS:
+                return True
+    return False
+
+
+def spans_of(call: ast.Call) -> Iterator[Span]:
+    """Yield where the bytecode may say that a call is: a method's call begins in the line of the method's name."""
+    end_line, end = call.end_lineno or 0, call.end_col_offset or 0
+    yield (call.lineno, end_line, call.col_offset, end)
+    if isinstance(call.func, ast.Attribute) and call.func.end_lineno != call.lineno:
+        yield (call.func.end_lineno or 0, end_line, (call.func.end_col_offset or 0) - len(call.func.attr), end)
+
+
+def targets_of(target: ast.expr) -> tuple[Any, bool]:
+    """Return the targets of a loop, names and tuples of them with ``None`` for others, and whether they are all names."""
+    match target:
+        case ast.Name():
+            return target.id, True
+        case ast.Tuple() | ast.List():
+            parts = [targets_of(part) for part in target.elts if not isinstance(part, ast.Starred)]
+            starred = [targets_of(part.value) for part in target.elts if isinstance(part, ast.Starred)]
+            return tuple(target for target, _ in parts), all(plain for _, plain in (*parts, *starred))
+    return None, False
+
+
+def assigned_in(nodes: list[ast.stmt] | ast.AST) -> frozenset[str]:
+    """Return the names that are assigned or deleted anywhere in these nodes."""
+    found = set()
+    for node in nodes if isinstance(nodes, list) else [nodes]:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+                found.add(part.id)
+    return frozenset(found)
+
+
+def bound_by(statement: ast.stmt) -> frozenset[str]:
+    """Return the names that a statement binds, if it can be run again for them."""
+    match statement:
+        case ast.Assign():
+            names = [part for target in statement.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            return frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
+        case ast.AnnAssign(target=ast.Name(name), value=ast.expr()):
+            return frozenset({name})
+        case ast.Import() | ast.ImportFrom() if statement.names[0].name != "*":
+            return frozenset((alias.asname or alias.name).partition(".")[0] for alias in statement.names)
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return frozenset({statement.name})
+    return frozenset()
+
+
+def shared_names(*nodes: ast.AST) -> frozenset[str]:
+    """Return the names that functions assign in a scope around them."""
+    return frozenset(
+        name for node in nodes for part in ast.walk(node) if isinstance(part, ast.Global | ast.Nonlocal) for name in part.names
+    )
+
+
+def is_generator(function: ast.AST) -> bool:
+    """Return whether a function's own body yields or awaits."""
+    if isinstance(function, ast.AsyncFunctionDef):
+        return True
+    pending = list(ast.iter_child_nodes(function))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            return True
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            pending.extend(ast.iter_child_nodes(node))
+    return False

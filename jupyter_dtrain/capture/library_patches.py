@@ -1,0 +1,128 @@
+"""What a notebook has put into libraries: ``np.float = float``, ``nn.Module.count = count``, ``@add_to_class(Trainer)`` above a function.
+
+Which of the thousands of attributes of libraries these are is read from the texts that have been run, the notebook's and those of the
+modules beside it; what counts is what the attribute is now.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from ..serialization.reducers import is_dynamic
+
+_OF_THE_PROCESS = frozenset({"__main__", "IPython", "ipykernel", "os", "sys", __name__.partition(".")[0]})
+_MISSING = object()
+_ORIGINALS: dict[int, Any] = {}  # what libraries have themselves, by what is in its place now
+
+
+@dataclass(eq=False)
+class Patch:
+    """An attribute of a library's module or class that the notebook has set."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list[Patch]:
+    """Return what the cells that were run in `namespace`, and the `modules` beside it, have put into libraries."""
+    texts = [(text, namespace) for text in namespace.get("In", ()) if isinstance(text, str)]
+    texts += [(text, vars(module)) for module in modules if (text := _text_of(module)) is not None]
+    found: dict[tuple[int, str], Patch] = {}
+    for text, names in texts:
+        for path, name in _assigned(text):
+            owner = _found(path, names)
+            if name in getattr(owner, "__dict__", {}) and _is_librarys(owner):
+                found[id(owner), name] = Patch(owner, name, vars(owner)[name])
+    return list(found.values())
+
+
+@contextmanager
+def in_place(objects: Iterable[object]) -> Iterator[None]:
+    """Let libraries have the patches that are among `objects`, until the end of the ``with`` block."""
+    made = [patch for patch in objects if isinstance(patch, Patch)]
+    before = [vars(patch.owner).get(patch.name, _MISSING) for patch in made]
+    try:
+        for patch, value in zip(made, before, strict=True):
+            _ORIGINALS[id(patch.value)] = value
+            setattr(patch.owner, patch.name, patch.value)
+        yield
+    finally:
+        _ORIGINALS.clear()
+        for patch, value in zip(made, before, strict=True):
+            if value is not _MISSING:
+                setattr(patch.owner, patch.name, value)
+            elif patch.name in vars(patch.owner):
+                delattr(patch.owner, patch.name)
+
+
+def original(function: Any) -> Any:
+    """Return the library's own function in whose place `function` is now: a function of PyTorch's announces itself by its name."""
+    found = _ORIGINALS.get(id(function), _MISSING)
+    return function if found is _MISSING else found
+
+
+def _is_librarys(owner: Any) -> bool:
+    if not (type(owner) is ModuleType or isinstance(owner, type)) or is_dynamic(owner):
+        return False
+    home = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+    return home.partition(".")[0] not in _OF_THE_PROCESS
+
+
+def _found(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
+    """Return the module or class that `path` leads to, ``None`` if it leads elsewhere."""
+    found = names.get(path[0])
+    for name in path[1:]:
+        if not isinstance(found, ModuleType | type):
+            return None
+        found = getattr(found, name, None)
+    return found
+
+
+def _text_of(module: ModuleType) -> str | None:
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return None
+
+
+@lru_cache(maxsize=1000)
+def _assigned(text: str) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Return the attributes that a text sets: the way to what has each, and its name."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    set_there = [pair for node in ast.walk(tree) for pair in _set_by(node)]
+    return tuple({(path, name): None for owner, name in set_there if (path := _path(owner))})
+
+
+def _set_by(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    match node:
+        case ast.Attribute(value=owner, attr=name, ctx=ast.Store()):
+            yield owner, name
+        case ast.Call(func=ast.Name("setattr"), args=[owner, ast.Constant(value=str(name)), _]):
+            yield owner, name
+        case ast.FunctionDef(name=name, args=arguments, decorator_list=[_, *_]):
+            for decorator in node.decorator_list:
+                for owner in decorator.args if isinstance(decorator, ast.Call) else ():
+                    yield owner, name
+            for first in arguments.args[:1]:
+                if first.annotation is not None:  # fastcore's `@patch`
+                    yield first.annotation, name
+
+
+def _path(expression: ast.expr) -> tuple[str, ...]:
+    match expression:
+        case ast.Name(id=name):
+            return (name,)
+        case ast.Attribute(value=owner, attr=name) if path := _path(owner):
+            return (*path, name)
+    return ()

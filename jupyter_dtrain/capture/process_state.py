@@ -1,0 +1,82 @@
+"""What a cell reads without naming it: settings that a notebook makes once, its folder and where it finds modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..integrations import wandb
+from .settings import ENVIRONMENT, changes, make_settings, settings_now
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Settings of one process. The cell finds the notebook's on the engines, and what it changes of them counts in the notebook.
+
+    Attributes
+    ----------
+    folder : str
+        The working directory.
+    module_folders : list of str
+        ``sys.path``.
+    dtype : torch.dtype
+        The default of new tensors.
+    gradients : bool
+        Whether gradients are on.
+    deterministic, only_warn : bool
+        Whether PyTorch uses deterministic algorithms, and only warns where it has none.
+    settings : dict
+        Other settings of libraries, by name.
+    """
+
+    folder: str
+    module_folders: list[str]
+    dtype: torch.dtype
+    gradients: bool
+    deterministic: bool
+    only_warn: bool
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        """Return those of this process."""
+        return cls(
+            folder=os.getcwd(),  # noqa: PTH109 - a text, to be compared
+            module_folders=list(sys.path),
+            dtype=torch.get_default_dtype(),
+            gradients=torch.is_grad_enabled(),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            only_warn=torch.is_deterministic_algorithms_warn_only_enabled(),
+            settings=settings_now(),
+        )
+
+    def changed_from(self, before: Surroundings) -> Surroundings:
+        """Return them with only those of the `settings` that are other than `before`."""
+        return replace(self, settings=changes(before.settings, self.settings))
+
+    def of_rank(self, rank: int) -> Surroundings:
+        """Return them for a rank: another than 0 logs nothing."""
+        return self if rank == 0 else replace(self, settings=wandb.without_run(self.settings))
+
+    def of_host(self, source: str) -> Surroundings:
+        """Return them for a cell whose engines belong to this process, and not to the notebook's."""
+        if self.settings.get(wandb.NAME) is not None:  # it is open in the notebook's
+            return self
+        environment = wandb.with_own_service(self.settings.get(ENVIRONMENT, {}), source)
+        return replace(self, settings={**self.settings, ENVIRONMENT: environment})
+
+    def set(self) -> None:
+        """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""
+        try:
+            os.chdir(self.folder)
+        except OSError:  # an engine elsewhere: a cell that reads files by relative paths will say which is missing
+            pass
+        sys.path[:] = [*self.module_folders, *(path for path in sys.path if path not in self.module_folders)]
+        torch.set_default_dtype(self.dtype)
+        torch.set_grad_enabled(self.gradients)
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.only_warn)
+        make_settings(self.settings)

@@ -1,0 +1,92 @@
+"""Answers what the sidebar asks about checkpoints, and does what it is told with them, whether their run goes on or not."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from ..errors import UsageError
+from ..protocol import CheckpointInfo, Command, Reply
+from ..runs.record import RunRecord
+from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS
+from ..runs.store import RunStore
+from .folder import CheckpointFolder
+from .load import export_models, read_values
+from .metadata import Checkpoint
+
+LAG = timedelta(seconds=3)
+"""The record is written about once a second: for so long a checkpoint may be ahead of it."""
+
+
+class CheckpointShelf:
+    """The checkpoints of all runs of a folder, by the sidebar's commands.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the runs are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._store = RunStore(folder)
+
+    def answer(self, command: Command) -> Reply:
+        """Carry out a command about checkpoints.
+
+        Raises
+        ------
+        StoreError, CheckpointError, UsageError
+            It cannot be done.
+        """
+        if command.run_id is None:
+            raise UsageError("Which run? The command names none.")
+        record = self._store.get_run(command.run_id)
+        folder = CheckpointFolder(record.folder)
+        if command.name == "list_checkpoints":
+            best = folder.best()
+            found = [self._info(record, checkpoint, best) for checkpoint in folder.newest_first()]
+            return Reply(id=command.id, ok=True, message="", checkpoints=found, free_bytes=folder.free())
+        if command.step is None:
+            raise UsageError("Which checkpoint? The command names no step.")
+        step = command.step
+        match command.name:
+            case "pin_checkpoint":
+                folder.pin(step, bool(command.pinned))
+                what = "stays until it is deleted" if command.pinned else "stays as long as it is among the last"
+                return Reply(id=command.id, ok=True, message=f"The checkpoint of step {step} {what}.")
+            case "delete_checkpoint":
+                folder.delete(step)
+                return Reply(id=command.id, ok=True, message=f"The checkpoint of step {step} is deleted.")
+            case "export_checkpoint":
+                paths = export_models(read_values(folder, step), record.folder / "exports" / f"step-{step:06d}")
+                names = ", ".join(path.name for path in paths)
+                return Reply(id=command.id, ok=True, message=f"Written to {paths[0].parent}: {names}.", paths=[str(path) for path in paths])
+            case _:
+                raise UsageError(f"{command.name} is no command about checkpoints.")
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._store.close()
+
+    def _info(self, record: RunRecord, checkpoint: Checkpoint, best: Checkpoint | None) -> CheckpointInfo:
+        step, measured = checkpoint.step, checkpoint.measured
+        _, loss = self._store.last_point(record.run_id, LOSS, up_to=step)
+        _, epoch = self._store.last_point(record.run_id, EPOCH, up_to=step)
+        recorded = max(self._store.last_point(record.run_id, name)[0] for name in (LOSS, LEARNING_RATE))  # a step may have no loss
+        if recorded < step and time.time() - checkpoint.time > LAG.total_seconds():
+            loss = epoch = None  # the run has gone back behind it, and what was recorded of that step with it
+        return CheckpointInfo(
+            run_id=record.run_id,
+            step=step,
+            place=checkpoint.place,
+            epoch=epoch,
+            loss=loss,
+            num_bytes=checkpoint.num_bytes,
+            time=checkpoint.time,
+            world_size=checkpoint.world_size,
+            pinned=checkpoint.pinned,
+            best=checkpoint == best,
+            metric_name=None if measured is None else measured.metric.name,
+            metric=None if measured is None else measured.value,
+        )

@@ -1,0 +1,196 @@
+"""``jupyter_dtrain.load_checkpoint``: what a run held at a checkpoint, in any notebook, without engines."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..capture.bundle import unpack
+from ..engine.results import Home
+from ..engine.snapshot.snapshotter import read_snapshot, snapshot_blobs
+from ..engine.task import Task
+from ..errors import CheckpointError, UsageError
+from ..runs.record import DEFAULT_FOLDER, RunRecord
+from ..runs.store import RunStore
+from ..serialization.pickler import Unpacker
+from ..transport.blob_store import BlobFolder
+from ..transport.parcel import from_parcel
+from .folder import CheckpointFolder
+from .metadata import Checkpoint, Wanted, step_of
+from .snapshot_index import SnapshotKeeper, Whole
+from .writer import CheckpointWriter
+
+# The values in a checkpoint: for a notebook that wants its weights, and for other programs.
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the names of a run's cell held when a checkpoint was taken, on the CPU."""
+
+    checkpoint: Checkpoint
+    values: dict[str, Any]
+
+
+def read_values(folder: CheckpointFolder, step: int | None, *, trusted: bool = False) -> Saved:
+    """Return the values of the checkpoint of `step`, by default of the newest that is intact.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, it is damaged, or somebody else has written it and it is not `trusted`.
+    """
+    if not trusted:
+        folder.check_origin()
+    checkpoint = folder.intact(step, trusted=trusted) if step is not None else folder.newest_intact(trusted=trusted)[0]
+    if checkpoint is None:
+        raise CheckpointError("The run has no checkpoint that is intact.")
+    with TemporaryDirectory() as name:
+        blobs = BlobFolder(Path(name) / "task")
+        task: Task = pickle.loads(folder.read_task(blobs, trusted=trusted))
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        values, tracked = unpack(Unpacker(from_parcel(task.parcel, blobs), namespace=namespace, device_for=_on_cpu))
+        namespace.update(values)
+        home = Home(namespace, tracked)
+        state = Path(name) / "state"
+        state.mkdir()
+        folder.read(checkpoint, state, number=1)
+        snapshot = read_snapshot(state, 1, 0)
+        home.load(from_parcel(snapshot.parcel, BlobFolder(snapshot_blobs(state, 1))), device_for=_on_cpu)
+    return Saved(checkpoint, {name: value for name, value in namespace.items() if not name.startswith("__")})
+
+
+def export_models(saved: Saved, folder: Path) -> list[Path]:
+    """Write the tensors of each model as ``NAME.safetensors`` into `folder`, under the keys of its ``state_dict``.
+
+    Raises
+    ------
+    CheckpointError
+        The names of the cell hold no model, or safetensors is not installed.
+    """
+    try:
+        from safetensors.torch import save_model
+    except ImportError:
+        raise CheckpointError(
+            "Weights are exported with safetensors, which is not installed: `%pip install safetensors`, then try again."
+        ) from None
+    models = {name: value for name, value in saved.values.items() if isinstance(value, nn.Module)}
+    if not models:
+        raise CheckpointError("The names of the cell hold no model: there is nothing to export.")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    paths = []
+    for name, model in models.items():
+        paths.append(folder / f"{name}.safetensors")
+        save_model(model, str(paths[-1]), metadata={"step": str(saved.checkpoint.step)})
+    return paths
+
+
+def _on_cpu(_kind: str) -> torch.device:
+    return torch.device("cpu")
+
+
+def load_checkpoint(
+    run: str | None = None,
+    step: Wanted | None = None,
+    *,
+    folder: Path | str = DEFAULT_FOLDER,
+    trust: bool = False,
+    **into: Any,
+) -> dict[str, Any]:
+    """Return the values of a run's names as they were at a checkpoint, on the CPU.
+
+    Parameters
+    ----------
+    run : str, optional
+        Its id or name; by default the last run that has a checkpoint.
+    step : int or "best", optional
+        Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
+    folder : path
+        Where the runs are.
+    trust : bool
+        Read it whoever has written it, which can run any code.
+    **into
+        Objects with a ``load_state_dict`` that take over the state of the value of the same name.
+
+    Returns
+    -------
+    dict of str to object
+
+    Raises
+    ------
+    CheckpointError
+        There is no such checkpoint, or somebody else has written it.
+    UsageError
+        An object cannot take over a state.
+
+    Examples
+    --------
+    ``dtrain.load_checkpoint("digits", 120, model=model, optimizer=optimizer)``
+    """
+    for name, obj in into.items():
+        if not hasattr(obj, "load_state_dict"):
+            raise UsageError(f"{name}={type(obj).__name__}: only what has a load_state_dict takes over a state.")
+    store = RunStore(Path(folder))
+    try:
+        record = _record(store, run)
+    finally:
+        store.close()
+    checkpoints = CheckpointFolder(record.folder)
+    wanted = step_of(step, checkpoints.newest_first(), run=record.name)
+    values = read_values(checkpoints, wanted, trusted=trust).values
+    for name in into:
+        if not hasattr(values.get(name), "state_dict"):
+            there = ", ".join(sorted(other for other, value in values.items() if hasattr(value, "state_dict")))
+            raise CheckpointError(f"The checkpoint has no {name!r} with a state; those that have one: {there or 'none'}.")
+    for name, obj in into.items():
+        obj.load_state_dict(values[name].state_dict())
+    return values
+
+
+def _record(store: RunStore, run: str | None) -> RunRecord:
+    if run is not None:
+        return store.run_called(run)
+    for record in reversed(store.list_runs()):
+        if CheckpointFolder(record.folder).newest_first():
+            return record
+    raise CheckpointError("There is no run here that has a checkpoint.")
+
+
+# A checkpoint on disk that the run is to go on from instead: it is read while the ranks train on.
+
+
+class RollBack:
+    """What was ordered of it, and what has come of that."""
+
+    def __init__(self) -> None:
+        self._found: Whole | None = None
+        self._reader: threading.Thread | None = None
+
+    def begin(self, step: int, writer: CheckpointWriter, keeper: SnapshotKeeper, *, on_read: Callable[[], None]) -> None:
+        """Read the checkpoint of `step`, and call `on_read` when it is there; a `UsageError` or `CheckpointError` says why it cannot be."""
+        checkpoint = writer.folder.at(step)
+        if self._found is not None or (self._reader is not None and self._reader.is_alive()):
+            raise UsageError("The run is going back already.")
+        self._reader = threading.Thread(target=self._read, args=(checkpoint, writer, keeper, on_read), name="dtrain-back", daemon=True)
+        self._reader.start()
+
+    def _read(self, checkpoint: Checkpoint, writer: CheckpointWriter, keeper: SnapshotKeeper, on_read: Callable[[], None]) -> None:
+        try:
+            intact = writer.folder.intact(checkpoint.step)
+            self._found = writer.folder.read(intact, keeper.folder, number=keeper.new_number())
+        except (CheckpointError, OSError) as error:
+            writer.say_later(f"The run does not go back to step {checkpoint.step}: {error}")
+        else:
+            on_read()
+
+    def take(self) -> Whole | None:
+        """Return the snapshot that was made of it, once."""
+        found, self._found = self._found, None
+        return found

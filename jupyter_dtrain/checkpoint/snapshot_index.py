@@ -1,0 +1,196 @@
+"""Which snapshots are whole, and when it is time for the next."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from ..engine.snapshot.snapshotter import SHARE, UNASKED, snapshot_blobs, snapshot_file
+from ..protocol import Message, SnapshotTaken, StateSize, Steps
+from ..transport.blob_store import BlobFolder
+
+SHORTEST = timedelta(seconds=1)
+"""Time between two snapshots at least."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A snapshot that every rank has written. `keys` are the buffers that it refers to, `metric` its value where it is the best so far."""
+
+    number: int
+    world_size: int
+    step: int
+    place: str
+    keys: frozenset[str]
+    metric: float | None = None
+
+
+class SnapshotKeeper:
+    """Says when to take a snapshot, and keeps the newest one that is whole.
+
+    :meth:`note` and :meth:`hasten` are called on any thread, all else on one.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the ranks write them.
+    world_size : int
+    keep : int
+        How many wait for the disk at most: as many as stay there.
+    newest : Whole, optional
+        One that is there.
+    clock : callable
+        Seconds; tests give their own.
+
+    Attributes
+    ----------
+    newest : Whole, optional
+        The last that is whole.
+    held, best : Whole, optional
+        Others that are not removed: one that is being written, and the best by a metric, which is to be.
+    waiting : list of Whole
+        Those at multiples of steps that are to be written as well, the oldest first.
+    training_since : float, optional
+        When the first step was reported.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        world_size: int,
+        *,
+        keep: int,
+        newest: Whole | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder, self._world_size, self._clock = folder, world_size, clock
+        self.newest = newest
+        self.held: Whole | None = None
+        self.best: Whole | None = None
+        self.waiting: list[Whole] = []
+        self.training_since: float | None = None
+        self._numbers = itertools.count(newest.number + 1 if newest is not None else 1)
+        self._keep = keep
+        self._hastened = False
+        self._asked: int | None = None
+        self._next: float | None = None
+        self._seconds = 0.0  # that the first one is likely to take
+        self._parts: dict[int, dict[int, SnapshotTaken]] = {}
+
+    def begin(self, world_size: int) -> None:
+        """Say that a generation of ranks begins: what the one before has not finished is void."""
+        self._world_size = world_size
+        for number in list(self._parts):  # which are not whole
+            self._remove(number)
+        if self._asked is not None:
+            self._remove(self._asked)
+        self._parts = {}
+        self._asked, self._next = None, self._clock() if self._hastened else None
+
+    def note(self, event: Message) -> None:
+        """Take what a rank reports."""
+        if isinstance(event, SnapshotTaken):
+            self._parts.setdefault(event.number, {})[event.rank] = event
+        elif isinstance(event, Steps) and event.step:
+            now = self._clock()
+            if self._next is None:
+                self._next = now + self._pause(self._seconds)
+            self.training_since = self.training_since or now
+        elif isinstance(event, StateSize):
+            longer = self._pause(event.seconds) - self._pause(self._seconds)
+            self._seconds = max(self._seconds, event.seconds)
+            if longer > 0 and self._next is not None and self._asked is None and not self._hastened:
+                self._next += longer
+
+    def hasten(self) -> None:
+        """Let a snapshot be due at once, also where the ranks are idle. Any thread may call this."""
+        self._hastened = True
+        self._next = self._clock()
+
+    def due(self, *, idle: bool = False) -> int | None:
+        """Return the number of a snapshot to ask for now, if it is time for one. `idle`: the ranks wait and come no further."""
+        self.settle()
+        if self._next is None or self._asked is not None or self._clock() < self._next or (idle and not self._hastened):
+            return None
+        self._asked = self.new_number()
+        return self._asked
+
+    def new_number(self) -> int:
+        """Return a number that no snapshot has. Any thread may call this."""
+        return next(self._numbers)
+
+    def settle(self) -> None:
+        """Look whether what was asked for is whole, and remove the one before."""
+        for number in sorted(number for number, parts in list(self._parts.items()) if len(parts) >= self._world_size):
+            if number == self._asked:
+                self._asked = None
+            elif number < UNASKED:
+                continue
+            self._take(number, self._parts.pop(number))
+
+    def _take(self, number: int, parts: dict[int, SnapshotTaken]) -> None:
+        cost = max(part.seconds for part in parts.values())
+        self._next = self._clock() + self._pause(cost)
+        first = parts[0]
+        if not first.place or any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
+            self._remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
+            return
+        self._hastened = False
+        keys = frozenset(key for part in parts.values() for key in part.keys)
+        whole = Whole(number, self._world_size, first.step, first.place, keys, first.best)
+        before = [self.newest, whole]
+        if self.newest is None or whole.step >= self.newest.step:
+            self.newest = whole
+        if whole.metric is not None:
+            before.append(self.best)
+            self.best = whole
+        if first.at_multiple:
+            self.waiting.append(whole)
+            before += self.waiting[: -self._keep]
+            self.waiting = self.waiting[-self._keep :]
+        self._drop(*before)
+
+    @staticmethod
+    def _pause(cost: float) -> float:
+        return max(SHORTEST.total_seconds(), cost / SHARE)
+
+    def go_back(self, snapshot: Whole) -> None:
+        """Let `snapshot`, whose files are there, be the newest."""
+        before, self.newest, self.waiting = [self.newest, *self.waiting], snapshot, []
+        self._drop(*before)
+
+    def hold(self, snapshot: Whole) -> None:
+        """Keep a snapshot until :meth:`release`."""
+        self.held = snapshot
+        self.waiting = [waiting for waiting in self.waiting if waiting is not snapshot]
+        if snapshot is self.best:
+            self.best = None
+
+    def release(self) -> None:
+        """Remove the snapshot that was held, unless it is the newest."""
+        held, self.held = self.held, None
+        self._drop(held)
+
+    def _drop(self, *snapshots: Whole | None) -> None:
+        """Remove those that are nothing any more."""
+        for snapshot in snapshots:
+            if snapshot is not None and snapshot not in (self.newest, self.held, self.best, *self.waiting):
+                self._remove(snapshot.number)
+
+    def files(self, snapshot: Whole) -> list[Path]:
+        """Return each rank's part of a snapshot."""
+        return [snapshot_file(self.folder, snapshot.number, rank) for rank in range(snapshot.world_size)]
+
+    def blobs(self, snapshot: Whole) -> BlobFolder:
+        """Return the buffers of a snapshot."""
+        return BlobFolder(snapshot_blobs(self.folder, snapshot.number))
+
+    def _remove(self, number: int) -> None:
+        shutil.rmtree(snapshot_blobs(self.folder, number), ignore_errors=True)
+        for file in self.folder.glob(f"{number}-*"):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,107 @@
+"""How the processes of a cluster are started, all of them by its guard, and which engine stands for which rank."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..protocol import EngineInfo
+from .devices import DevicePlan
+from .folders import Folders
+from .launch_config import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, process_environment, template_command
+from .processes import GuardedProcesses
+
+
+@dataclass(kw_only=True)
+class Member:
+    """An engine of the cluster.
+
+    Attributes
+    ----------
+    plan : DevicePlan
+        What it computes on, as which rank.
+    engine_id : int
+        ipyparallel's.
+    warming : ipyparallel.AsyncResult, optional
+        Of its import of torch, once it has been asked for that.
+    """
+
+    plan: DevicePlan
+    engine_id: int
+    warming: Any = None
+
+    @property
+    def name(self) -> str:
+        """What its process is called."""
+        return engine_name(self.engine_id)
+
+    @property
+    def warm(self) -> bool:
+        """Whether it has imported torch."""
+        return self.warming is not None and self.warming.ready()
+
+    def info(self, pids: Mapping[str, int]) -> EngineInfo:
+        """Return what is told of it; as long as `pids` does not have it, its process is 0."""
+        plan = self.plan
+        pid = pids.get(self.name, 0)
+        return EngineInfo(rank=plan.rank, host=socket.gethostname(), pid=pid, device=plan.device, device_name=plan.name)
+
+
+class Launcher:
+    """Starts the controller and engines of one cluster. Waits for none of them.
+
+    Parameters
+    ----------
+    processes : GuardedProcesses
+    folders : Folders
+    modules : sequence of str
+        What engines will import.
+
+    Attributes
+    ----------
+    connection_files : tuple of Path
+        What the controller writes for clients, and for engines.
+    """
+
+    def __init__(self, processes: GuardedProcesses, folders: Folders, modules: Sequence[str]) -> None:
+        self._processes, self._folders, self._modules = processes, folders, modules
+        self._next_id = 0  # of the next engine: the first ones' are their ranks
+        security = folders.profile / "security"
+        self.connection_files = (security / "ipcontroller-client.json", security / "ipcontroller-engine.json")
+        self._environment = process_environment(folders, marker=uuid.uuid4().hex, connection_file=self.connection_files[1])
+
+    def start_cluster(self, plans: Sequence[DevicePlan]) -> list[Member]:
+        """Start a controller and an engine for each plan."""
+        # Elsewhere a fork of a process with torch in it is not safe, and for GPUs it takes more care than has been tried.
+        if sys.platform == "linux" and all(plan.kind == "cpu" for plan in plans):
+            self._processes.start(
+                TEMPLATE,
+                template_command(self._modules),
+                env={**self._environment, **plans[0].environment()},
+                cwd=Path.cwd(),
+                log=self._folders.log_of(TEMPLATE),
+                how="template",
+            )
+        # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
+        folder, log = self._folders.private, self._folders.log_of(CONTROLLER)
+        self._processes.start(CONTROLLER, controller_command(), env=self._environment, cwd=folder, log=log)
+        return [self.start_engine(plan) for plan in plans]
+
+    def start_engine(self, plan: DevicePlan) -> Member:
+        """Start one more engine."""
+        member = Member(plan=plan, engine_id=self._next_id)
+        self._next_id += 1
+        self._processes.start(
+            member.name,
+            engine_command(member.engine_id),
+            env={**self._environment, **plan.environment()},
+            cwd=Path.cwd(),
+            log=self._folders.log_of(member.name),
+            how="fork",
+        )
+        return member

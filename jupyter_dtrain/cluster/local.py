@@ -1,0 +1,349 @@
+"""A cluster of local engines: started in about two seconds, stopped with nothing left behind.
+
+ipyparallel's own ``Cluster`` takes seven: it pauses between controller and engines, and an engine counts as
+registered only after the controller's next heartbeat, three seconds apart by default. Here controller and engines start
+side by side with one environment per rank, and the guard (``guard.py``) is their parent, so a killed kernel
+leaves no orphan. The client is ipyparallel's; everything that talks to engines uses its API.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ClusterError
+from ..protocol import EngineInfo
+from . import folders as folder_files
+from .client import unregister
+from .crash_log import last_words
+from .devices import DevicePlan, plan_devices
+from .launch_config import CONTROLLER, id_of
+from .launcher import Launcher, Member
+from .processes import GuardedProcesses
+from .spare import Spare
+from .startup import NEXT_STEP, STEP, Arrival, Disturbed, Progress
+
+if TYPE_CHECKING:
+    from ..options import ClusterOptions
+
+WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
+
+
+class EngineCluster:
+    """A controller and its engines on this machine, all on loopback. Made by `start`.
+
+    Attributes
+    ----------
+    client : ipyparallel.Client
+        The connection to the engines.
+    private_dir, blob_dir : Path
+        The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared
+        memory where there is enough of it. A rendezvous by file belongs into `private_dir`.
+    """
+
+    client: Any
+
+    def __init__(self) -> None:
+        self._members: list[Member] = []  # in rank order
+        self.client = None
+        self._kernel = os.getpid()
+        self._stopped = False
+        self._stop_lock = threading.Lock()
+        self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
+        self._folders = folder_files.Folders()
+        folders = [self.private_dir, self.blob_dir]
+        try:
+            self._processes = GuardedProcesses(folders, on_exit=self._on_exit)
+        except BaseException:
+            self._folders.remove()
+            raise
+        self._launcher = Launcher(self._processes, self._folders, WARM_MODULES)
+        self._spare = Spare(
+            start=lambda: self._launcher.start_engine(self.device_plans[0]),
+            has_ended=lambda name: name in self._processes.statuses,
+            is_registered=lambda engine_id: engine_id in self.client.ids,
+            warm_up=self._warm_up,
+        )
+        atexit.register(self.stop)
+
+    @classmethod
+    def start(cls, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
+        """Start a controller and engines and wait until all engines answer.
+
+        Parameters
+        ----------
+        options : ClusterOptions
+            How many engines, on what, and how long to wait for them.
+        on_progress : callable, optional
+            Gets a short sentence about what is going on, at least each second.
+
+        Raises
+        ------
+        UsageError
+            The machine does not have the devices that `options` asks for.
+        ClusterError
+            The engines did not come up; nothing is left running.
+        """
+        if sys.platform == "win32":
+            raise ClusterError("Local engines need Linux or macOS. On Windows, run Jupyter inside WSL.")
+        plans = plan_devices(options)
+        folder_files.sweep()
+        deadline = time.monotonic() + options.start_timeout.total_seconds()
+        for attempt in (1, 2):
+            cluster = cls()
+            try:
+                cluster._start(plans, cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
+                return cluster
+            except Disturbed:
+                # The controller picks free ports and binds them a moment later: once in a while someone is quicker, or kills a process.
+                cluster.stop()
+                if attempt == 2:
+                    raise
+            except BaseException:  # an interrupt as well: nothing half-started stays
+                cluster.stop()
+                raise
+        raise AssertionError("both attempts return or raise")
+
+    # -- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def private_dir(self) -> Path:
+        """Folder of connection files and logs."""
+        return self._folders.private
+
+    @property
+    def blob_dir(self) -> Path:
+        """Folder for large buffers that the engines of this host share."""
+        return self._folders.blobs
+
+    @property
+    def device_plans(self) -> list[DevicePlan]:
+        """What each rank computes on."""
+        return [member.plan for member in self._members]
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """The ids that ipyparallel knows the engines by, in rank order."""
+        return [member.engine_id for member in self._members]
+
+    @property
+    def engines(self) -> list[EngineInfo]:
+        """The engines in rank order."""
+        return [member.info(self._processes.pids) for member in self._members]
+
+    @property
+    def view(self) -> Any:
+        """A ``DirectView`` of all engines in rank order."""
+        return self.client.direct_view(self.engine_ids)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the controller and every engine are running."""
+        return bool(self._members) and self.controller_alive and not self.dead_ranks()
+
+    @property
+    def warm(self) -> bool:
+        """Whether every engine has imported torch; if not, a cell waits for that."""
+        return all(member.warm for member in self._members)
+
+    @property
+    def controller_alive(self) -> bool:
+        """Whether engines can be reached at all."""
+        return not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
+
+    @property
+    def unreachable(self) -> str:
+        """Why engines cannot be reached at all; empty where they can be."""
+        who = "the controller of the engines" if self._processes.guard_alive else "the process that watches over the engines"
+        return "" if self.controller_alive else f"{who} has ended"
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether its folders are there: systems clean their places for temporary files and shared memory at times."""
+        return self._folders.are_there
+
+    def dead_ranks(self) -> list[int]:
+        """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
+        if not self.controller_alive:
+            return list(range(len(self._members)))
+        return [rank for rank in range(len(self._members)) if self.has_ended(rank)]
+
+    def has_ended(self, rank: int) -> bool:
+        """Return whether the process of the engine of `rank` has ended, whether it could be reached or not."""
+        return not self._processes.guard_alive or self._members[rank].name in self._processes.statuses
+
+    def pids(self) -> dict[str, int]:
+        """Return the pids of the guard, the controller and the engines by name."""
+        return {"guard": self._processes.guard_pid, **self._processes.pids}
+
+    def exit_status(self, rank: int | None) -> int | None:
+        """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
+        return self._processes.statuses.get(CONTROLLER if rank is None else self._members[rank].name)
+
+    def last_words(self, rank: int) -> str:
+        """Return what the engine of `rank` wrote last, less what engines write as a matter of routine."""
+        return self._folders.log_tail(self._members[rank].name, last_words)
+
+    def cpu_time(self, rank: int) -> float | None:
+        """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
+        return self._processes.cpu_time(self._members[rank].name)
+
+    def is_stopped(self, rank: int) -> bool:
+        """Return whether the process of the engine of `rank` is stopped, as by a SIGSTOP."""
+        return self._processes.is_stopped(self._members[rank].name)
+
+    # -- what can be done -------------------------------------------------------------------------------------------
+
+    def wait_warm(self, limit: timedelta) -> bool:
+        """Wait until the engines have imported torch, at most `limit`, or one is dead or stopped; return whether all have."""
+        deadline = time.monotonic() + limit.total_seconds()
+        while not self.warm and self.alive and not any(map(self.is_stopped, range(len(self._members)))) and time.monotonic() < deadline:
+            time.sleep(STEP.total_seconds())
+        return self.warm
+
+    def end_stopped_guard(self) -> None:
+        """Let a guard that is stopped have ended; it looks after the others itself."""
+        self._processes.end_stopped_guard()
+
+    def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
+        """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
+        for rank in range(len(self._members)) if ranks is None else ranks:
+            self._processes.signal(self._members[rank].name, number)
+
+    def replace(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """Put other engines in the place of those of `ranks`, which have ended, and wait until they have imported torch.
+
+        Raises
+        ------
+        ClusterError
+            They did not come up.
+        """
+        arrival = self._arrival(on_progress, limit)
+        for rank in ranks:
+            lost = self._members[rank]
+            self._processes.forget(lost.name)
+            self._members[rank] = self._spare.take(lost.plan) or self._launcher.start_engine(lost.plan)
+        arrival.of_engines(self.engine_ids)
+        others = [self._members[rank] for rank in ranks]
+        for member in others:
+            self._warm_up(member)
+        tasks = [self._take_place(member) for member in others]
+        arrival.of(
+            lambda: all(member.warm for member in others) and all(task.ready() for task in tasks), lambda: "the new engine imports torch"
+        )
+
+    def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
+        deadline = time.monotonic() + limit.total_seconds()
+        self.send_signal(signal.SIGKILL, ranks)
+        while left := set(ranks).difference(self.dead_ranks()):
+            self._processes.end_stopped_guard()  # which would pass on no signal
+            if time.monotonic() > deadline:
+                raise ClusterError(f"The engine of rank {min(left)} cannot be ended.{NEXT_STEP}")
+            self._processes.wait_change(STEP)
+        self.replace(ranks, limit=limit, on_progress=on_progress)
+
+    def prepare_spare(self) -> bool:
+        """See to it that an engine is in reserve; return whether it is ready. Does not wait; to be called again and again."""
+        self._spare.prepare()
+        return self._spare.ready
+
+    def let_go(self, ranks: Sequence[int]) -> None:
+        """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
+        self.send_signal(signal.SIGKILL, ranks)  # one may only be slow
+        self._let_go += [self._members[rank].plan for rank in ranks]
+        self._members = [member for rank, member in enumerate(self._members) if rank not in ranks]
+        for rank, member in enumerate(self._members):
+            member.plan = replace(member.plan, rank=rank)
+
+    def inherit(self, old: EngineCluster) -> None:
+        """Take the place of `old`: what it has let go can be taken back here."""
+        self._let_go = old._let_go
+
+    def take_back(self) -> bool:
+        """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
+        member = self._spare.take(replace(self._let_go[-1], rank=len(self._members))) if self._let_go else None
+        if member is None:
+            return False
+        self._let_go.pop()
+        self._members.append(member)
+        self._take_place(member)
+        return True
+
+    def missing_ranks(self) -> list[int]:
+        """Return the ranks whose engine has ended or has not come up."""
+        dead, there = self.dead_ranks(), self.client.ids
+        return [rank for rank, engine_id in enumerate(self.engine_ids) if rank in dead or engine_id not in there]
+
+    def stop(self) -> None:
+        """End every process of the cluster and remove its folders. Calling it again does nothing."""
+        if os.getpid() != self._kernel:
+            return  # a fork of the kernel that leaves: the cluster is not its own
+        with self._stop_lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        atexit.unregister(self.stop)
+        self._processes.stop()
+        if self.client is not None:
+            with contextlib.suppress(Exception):
+                self.client.close(linger=0)
+        self._folders.remove()  # done by the guard, unless someone killed it
+
+    # -- how it starts ----------------------------------------------------------------------------------------------
+
+    def _start(self, plans: Sequence[DevicePlan], arrival: Arrival) -> None:
+        arrival.tell(f"starting {len(plans)} engine{'s' if len(plans) > 1 else ''}")
+        self._members = self._launcher.start_cluster(plans)
+        import ipyparallel  # while the processes import it too
+
+        connection = arrival.of_file(self._launcher.connection_files[0])
+        folder = str(self._folders.profile)
+        while self.client is None:
+            arrival.check()
+            with contextlib.suppress(TimeoutError):
+                self.client = ipyparallel.Client(connection, profile_dir=folder, ipython_dir=folder, timeout=min(5.0, arrival.seconds_left))
+        arrival.of_engines(self.engine_ids)
+        for member in self._members:
+            self._warm_up(member)
+        arrival.tell(f"{len(plans)} of {len(plans)} engines up")
+
+    def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
+        """Return what waits, until `limit` from now, for processes to come up, and tells how far that is."""
+        return Arrival(
+            self._processes,
+            log_tail=self._folders.log_tail,
+            names=lambda: [member.name for member in self._members],
+            registered=lambda: self.client.ids if self.client is not None else None,
+            tell=tell,
+            limit=limit,
+        )
+
+    def _warm_up(self, member: Member) -> None:
+        from .forkserver import warm_up
+
+        member.warming = self.client[member.engine_id].apply_async(warm_up, WARM_MODULES)
+
+    def _take_place(self, member: Member) -> Any:
+        from .forkserver import take_place
+
+        return self.client[member.engine_id].apply_async(take_place, member.plan.environment())
+
+    # -- what happens meanwhile -------------------------------------------------------------------------------------
+
+    def _on_exit(self, name: str, _status: int) -> None:
+        """Tell the controller that an engine is gone (as its nanny would), so that whoever waits for it gets an error."""
+        if self._stopped or self.client is None or not name.startswith("engine-"):
+            return
+        with contextlib.suppress(Exception):
+            unregister(self.client, id_of(name))

@@ -1,0 +1,219 @@
+"""Detached runs, for a kernel: its own cells are handed to a host, and runs that other kernels have begun are followed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from ..checkpoint.folder import CheckpointFolder
+from ..elastic.generation import Output
+from ..elastic.job import Work
+from ..elastic.runner import RunResult
+from ..errors import CheckpointError, ClusterError, UsageError
+from ..options import RunOptions
+from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, Command, Reply
+from ..runs.detached_index import address_of, going, waiting
+from ..runs.record import RunRecord
+from ..runs.store import RunStore
+from ..serialization.pickler import Packed
+from ..transport.blob_store import HASHED, BlobFolder
+from .connection import Ended, Hello, Interrupt, Line, start_host
+from .follower import Follower, Views
+from .journal import read_calls, replay
+from .mirror import RunMirror
+from .results import SHOWN, Ending, mark_taken, read_ending, results_of
+
+ENDING_LIMIT = timedelta(seconds=60)
+"""Time in which a host that has hung up writes the results and ends."""
+LOOK = timedelta(seconds=0.05)
+
+
+class Remote:
+    """The detached runs of one kernel, one at a time.
+
+    Parameters
+    ----------
+    store : RunStore
+    views : Views
+
+    Attributes
+    ----------
+    is_leaving : callable
+        Whether the kernel is about to end.
+    """
+
+    def __init__(self, store: RunStore, views: Views) -> None:
+        self._store, self._views = store, views
+        self._follower: Follower | None = None
+        self.is_leaving: Callable[[], bool] = lambda: False
+
+    @property
+    def is_following(self) -> bool:
+        """Whether there is a run that takes commands."""
+        return self._follower is not None
+
+    def command(self, command: Command) -> Reply:
+        """Let the host of the run carry out a command of the sidebar."""
+        follower = self._follower
+        if follower is None:
+            raise UsageError("No cell is running.")
+        return follower.command(command)
+
+    def run(self, options: RunOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
+        """Run a cell in a host; `work` stores its values in a folder and returns it."""
+        output.progress("starting a process for the run")
+        line = start_host(options.cluster, self._store.folder)
+        follower = Follower(line, self._views, is_leaving=lambda: self.is_leaving())
+        try:
+            ready = follower.wait_ready(output)
+            if isinstance(ready, Path):
+                follower.send(work(BlobFolder(ready, hashed=HASHED)))
+        except EOFError:
+            raise ClusterError(_died(None)) from None
+        except BaseException:
+            line.send(Interrupt())
+            line.close()
+            raise
+        ending = self._follow(follower, output, None, ready.folder if isinstance(ready, Ended) else None)
+        return _result(ending, follower.take)
+
+    def attach(self, run: str | None, *, trusted: bool, output: Output) -> tuple[RunResult, Packed]:
+        """Follow a detached run to its end, or take the results of one that has ended.
+
+        Parameters
+        ----------
+        run : str, optional
+            Its id or name; by default the last one that is going on, or else whose results nobody has had.
+        trusted : bool
+            Read its results whoever has written them, which can run any code.
+
+        Returns
+        -------
+        result : RunResult
+        values : Packed
+            What the cell began with.
+
+        Raises
+        ------
+        CheckpointError
+            There is nothing to follow or to take.
+        UsageError
+            Another kernel follows it.
+        """
+        record = self._wanted(run)
+        address = address_of(record.folder)
+        if address is not None:
+            try:
+                line = Line.to(address)
+                line.send(Hello(os.getpid()))
+            except (OSError, EOFError):  # it is ending this moment
+                pass
+            else:
+                follower = Follower(line, self._views, is_leaving=lambda: self.is_leaving())
+                ending = self._follow(follower, output, record, None)
+                return _result(ending, follower.take), _values(ending, record)
+        self._wait_for_end(record)
+        ending = self._from_disk(record, trusted=trusted, output=output)
+        return _result(ending, lambda: mark_taken(results_of(record.folder))), _values(ending, record)
+
+    def _follow(self, follower: Follower, output: Output, record: RunRecord | None, folder: Path | None) -> Ending:
+        """Follow a run to its end and return that; `folder`: where its results lie already."""
+        self._follower = follower
+        try:
+            folder = folder or follower.follow(output)
+        except BaseException:
+            follower.close()
+            raise
+        finally:
+            self._follower = None
+            self._views.note_cluster(ClusterUpdate(phase="stopped"))
+        mirror = follower.mirror
+        if record is None and mirror is not None:
+            record = self._store.get_run(mirror.run_update().run_id)
+        if folder is None and record is not None:
+            self._wait_for_end(record)
+            folder = results_of(record.folder)
+        if folder is None or not folder.exists():
+            error = _died(record)
+            if mirror is not None:
+                mirror.end(error)
+                output.run(mirror)
+            raise ClusterError(error)
+        return read_ending(folder, "" if record is None else record.run_id, trusted=False)
+
+    def _from_disk(self, record: RunRecord, *, trusted: bool, output: Output) -> Ending:
+        folder = results_of(record.folder)
+        ending = read_ending(folder, record.run_id, trusted=trusted)
+        position = 0
+        while True:
+            calls, position = read_calls(folder / SHOWN, position)
+            if not calls:
+                break
+            replay(calls, output)
+        run = ending.snapshot.run
+        assert run is not None
+        mirror = RunMirror(run)
+        mirror.begin(ending.snapshot)
+        self._views.begin(mirror)
+        self._views.on_news()
+        output.run(mirror)
+        return ending
+
+    # -- which -------------------------------------------------------------------------------------------------------
+
+    def _wanted(self, run: str | None) -> RunRecord:
+        folder = self._store.folder
+        if run is None:
+            found = going(folder) or waiting(folder)
+            if not found:
+                raise CheckpointError("No detached run is going on here, and none has ended whose results nobody has had.")
+            return self._store.get_run(found[-1])
+        record = self._store.run_called(run)
+        if address_of(record.folder) is None and not results_of(record.folder).exists():
+            raise CheckpointError(_not_there(record))
+        return record
+
+    def _wait_for_end(self, record: RunRecord) -> None:
+        """Wait until the host of a run that has hung up has written the results and is gone."""
+        deadline = time.monotonic() + ENDING_LIMIT.total_seconds()
+        while address_of(record.folder) is not None and time.monotonic() < deadline:
+            time.sleep(LOOK.total_seconds())
+
+
+def _result(ending: Ending, taken: Callable[[], None]) -> RunResult:
+    """Return the result of a run, or raise what it had instead."""
+    if ending.result is None:
+        taken()
+        raise ending.error or ClusterError("The run has left no results.")
+    return replace(ending.result, taken=taken)
+
+
+def _values(ending: Ending, record: RunRecord) -> Packed:
+    if ending.values is None:
+        raise CheckpointError(f"What {record.run_id} began with is not there any more.")
+    return ending.values
+
+
+def _died(record: RunRecord | None) -> str:
+    """Return what to say of a host that is gone."""
+    what = "The process that ran the cell detached has ended before it: it was killed, or the machine has run out of memory."
+    if record is None:
+        return f"{what} Run the cell again."
+    checkpoints = CheckpointFolder(record.folder).newest_first()
+    if not checkpoints:
+        return f"{what} No checkpoint was on disk yet: run the cell again."
+    return f"{what} `%distribute resume {record.run_id}` goes on from step {checkpoints[0].step}."
+
+
+def _not_there(record: RunRecord) -> str:
+    """Return why a run cannot be followed."""
+    if record.phase not in RUN_PHASES_ENDED:
+        return f"{record.run_id} goes on in the kernel that began it. Only runs of `%%distribute --detach` can be followed from another."
+    text = f"{record.run_id} has ended ({record.phase}), and has left no results here: the cell that ran it has them."
+    if CheckpointFolder(record.folder).newest_first():
+        text += f" `%distribute resume {record.run_id}` goes on from its last checkpoint."
+    return text

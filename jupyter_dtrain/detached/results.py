@@ -1,0 +1,155 @@
+"""How a detached run has ended, on its way to a kernel: the one that follows it, or, signed as checkpoints are, in the run's folder.
+
+::
+
+    dtrain-runs/<run>/results/
+        manifest.json             checksums of all else, signed
+        ending                    an Ending
+        shown                     what the cell has shown
+        blobs/<hash>
+        taken                     there when a kernel has had them
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.manifest import check_signature, checksum_of, read_manifest, write_manifest
+from ..elastic.runner import RunResult
+from ..elastic.worker_group import RankEnd
+from ..engine.task import Task
+from ..errors import CheckpointError, ClusterError
+from ..protocol import Snapshot
+from ..runs.detached_index import MANIFEST, RESULTS, TAKEN
+from ..serialization.pickler import Packed
+from ..system.atomic_files import alone_in, folder_made_whole, write_whole
+from ..system.resources import check_disk
+from ..transport.blob_store import BlobFolder
+from ..transport.parcel import Parcel, from_parcel, to_parcel
+
+ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a run ended, as it is written: the parts of its :class:`~..runner.RunResult`, whose `parcel` is what rank 0 sent back."""
+
+    task: Task
+    ends: list[RankEnd]
+    lost: ClusterError | None
+    interrupted: bool
+    parcel: Parcel | None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        What views are told of it.
+    result : RunResult, optional
+    values : Packed, optional
+        What the cell began with, for a kernel that has nothing of it.
+    error : BaseException, optional
+        What kept it from a result.
+    """
+
+    snapshot: Snapshot
+    result: RunResult | None = None
+    values: Packed | None = None
+    error: BaseException | None = None
+
+
+def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: str) -> None:
+    """Write it into `folder`, which is made, and, where that lies in the folder of a run, with it what the cell has `shown`.
+
+    Raises
+    ------
+    CheckpointError
+        There is no room, or the folder cannot be written; it is not there then.
+    """
+    # Whoever removes what is half-written in a run's folder (of a kernel that was killed) is not to find this.
+    # Elsewhere nobody does, and the lock of a cluster's folder is its guard's.
+    alone = nullcontext() if shown is None else alone_in(folder.parent)
+    try:
+        _check_room(folder.parent, ending, shown)
+        with alone, folder_made_whole(folder) as aside:
+            blobs = BlobFolder(aside / BLOBS)
+            result, stored = ending.result, None
+            if result is not None:
+                ends = [end if end.outcome is None else replace(end, outcome=replace(end.outcome, parcel=None)) for end in result.ends]
+                parcel = None if result.returned is None else to_parcel(result.returned, blobs)
+                # What the cell began with may be gone from where the ranks had it.
+                task = replace(result.task, parcel=Parcel(b"", [], []) if ending.values is None else to_parcel(ending.values, blobs))
+                stored = Stored(task, ends, result.lost, result.interrupted, parcel)
+            data = pickle.dumps((ending.snapshot, stored, ending.values is not None, ending.error), protocol=pickle.HIGHEST_PROTOCOL)
+            write_whole(aside / ENDING, data, durable=True)
+            sums = {path.name: _checksum_of(path) for path in blobs.path.iterdir()}
+            content: dict[str, Any] = {"run": run_id, "blobs": sums, "ending": checksum_of(data)}
+            if shown is not None:
+                shutil.copyfile(shown, aside / SHOWN)
+                content["shown"] = checksum_of((aside / SHOWN).read_bytes())
+            write_manifest(aside / MANIFEST, content)
+    except OSError as error:
+        raise CheckpointError(f"The results cannot be written to {folder.parent}: {error}.") from error
+
+
+def read_ending(folder: Path, run_id: str, *, trusted: bool) -> Ending:
+    """Return what :func:`write_ending` has written into a folder.
+
+    Raises
+    ------
+    CheckpointError
+        It is not there, has been changed, or somebody else has written it and it is not `trusted`.
+    """
+    what = f"What {run_id} has come to"
+    manifest = read_manifest(folder / MANIFEST, what)
+    if not trusted:
+        check_signature(manifest, run_id, command="attach")
+    for name in (ENDING, SHOWN):
+        if name in manifest and _checksum_of(folder / name) != manifest[name]:
+            raise CheckpointError(f"{what} is damaged: it is not what was written.")
+    snapshot, stored, has_values, error = pickle.loads((folder / ENDING).read_bytes())
+    blobs = BlobFolder(folder / BLOBS)
+    result: RunResult | None = None
+    values: Packed | None = None
+    if stored is not None:
+        parcels = [stored.task.parcel, *(() if stored.parcel is None else (stored.parcel,))]
+        sums = manifest["blobs"]
+        if any(_checksum_of(blobs.path / key) != sums.get(key) for parcel in parcels for key in parcel.keys):
+            raise CheckpointError(f"{what} is damaged: some of its numbers are not what was written.")
+        # Mapped here: what is mapped outlives the folder.
+        returned = None if stored.parcel is None else from_parcel(stored.parcel, blobs)
+        values = from_parcel(stored.task.parcel, blobs) if has_values else None
+        result = RunResult(stored.ends, returned, stored.lost, stored.interrupted, stored.task)
+    return Ending(snapshot, result, values, error)
+
+
+def results_of(run_folder: Path) -> Path:
+    """Return where the results of a run lie that ended with no kernel to take them."""
+    return run_folder / RESULTS
+
+
+def mark_taken(folder: Path) -> None:
+    """Know that a kernel has had the results in `folder`. They stay as long as the run."""
+    (folder / TAKEN).touch()
+
+
+def _checksum_of(path: Path) -> str | None:
+    try:
+        return checksum_of(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _check_room(place: Path, ending: Ending, shown: Path | None) -> None:
+    packed = [part for part in (ending.values, None if ending.result is None else ending.result.returned) if part is not None]
+    num_bytes = sum(buffer.nbytes for part in packed for buffer in part.buffers)
+    check_disk(place, num_bytes + (shown.stat().st_size if shown is not None else 0), what="the results of the run")

@@ -1,0 +1,343 @@
+"""A cell's way to its end, over as many generations of ranks as it takes.
+
+While the cell runs, all ranks are asked for a snapshot from time to time, so seldom that it costs next to nothing. When an
+engine dies, the others are freed, a new engine takes its place, and the next generation goes on from the newest snapshot that
+every rank has written: with the same batches in the same order, so with the same result.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from ..checkpoint.load import RollBack
+from ..checkpoint.snapshot_index import SnapshotKeeper, Whole
+from ..checkpoint.writer import CheckpointWriter
+from ..cluster.local import EngineCluster
+from ..engine.side_effects.file_journal import cut_back, go_on_from
+from ..engine.task import Resume, Task
+from ..errors import UsageError
+from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
+from ..system.interpreter import Interrupts
+from .balance import Balance
+from .generation import Execution, Output
+from .pause import Pauses
+from .recovery import Cause, Restarts, Succession, place_of, salvage, stop_there
+from .watchdog import Stall
+from .worker_group import Group, RankEnd
+
+SPARE_AFTER = timedelta(seconds=2)
+"""Training that is worth an engine in reserve."""
+SILENCE = timedelta(seconds=5)
+"""Time in which a living engine tells something."""
+
+
+class Supervisor:
+    """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
+
+    What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
+    ordered on any thread, and the methods return at once. `restarts` has the engines that are still to be restarted, and `interrupted` says
+    whether there was a keyboard interrupt while others took over, `pressed` after the end.
+
+    Parameters
+    ----------
+    group : Group
+    keeper : SnapshotKeeper
+    writer : CheckpointWriter, optional
+        ``None``: nothing is written to disk.
+    output : Output
+    on_event : callable
+        Gets each engine event, on the client's IO thread.
+    on_paused : callable
+        Told when all ranks wait in a pause.
+    on_replaced : callable
+        Told of the number of ranks when engines have been replaced, or are fewer or more.
+    on_back : callable
+        Told of the step that the run has gone back to, while no rank is at work.
+    renew : callable
+        Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        keeper: SnapshotKeeper,
+        writer: CheckpointWriter | None,
+        output: Output,
+        on_event: Callable[[Message], None],
+        on_paused: Callable[[], None],
+        on_replaced: Callable[[int], None],
+        on_back: Callable[[int], None],
+        renew: Callable[[Group], Group],
+    ) -> None:
+        self._keeper = keeper
+        self._writer = writer
+        self._output = output
+        self._on_event = on_event
+        self._on_back = on_back
+        self._execution: Execution | None = None
+        self._stall: Stall | None = None
+        self._balance: Balance | None = None
+        self._stopping = False
+        self._is_program = False
+        self._growing = False  # the ranks are to stop, because there is an engine for one more,
+        self._grow_after: Whole | None = None  # behind a snapshot that is newer than this
+        self._roll_back = RollBack()
+        self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
+        self._on_paused = on_paused
+        self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
+        self._looked = time.monotonic()
+        self.interrupted = self.pressed = False
+        self.restarts = Restarts()
+        self._succession = Succession(
+            group, restarts=self.restarts, renew=renew, on_replaced=on_replaced, tell=self._tell, on_progress=output.progress
+        )
+
+    @property
+    def _group(self) -> Group:
+        return self._succession.group
+
+    @property
+    def cluster(self) -> EngineCluster:
+        """The cluster that the task runs on now."""
+        return self._succession.cluster
+
+    def stop(self) -> str:
+        """Ask all ranks to stop, and return how they do."""
+        self._stopping = True
+        if self._execution is not None:
+            self._execution.stop()
+        return "Interrupting the cell, which distributes itself." if self._is_program else "Stopping at the end of this step."
+
+    def pause(self) -> None:
+        """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
+        self._check_orders("paused")
+        number = self._pauses.begin()
+        if self._execution is not None:
+            self._execution.pause(number)
+
+    def resume(self) -> None:
+        """End a pause; a `UsageError`: there is none."""
+        number = self._pauses.end()
+        if self._execution is not None:
+            self._execution.resume(number)
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint to disk as soon as there can be one, and keep it; a `UsageError` says why there cannot."""
+        self._check_orders("kept on disk")
+        if self._writer is None:
+            raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
+        self._writer.want(self._keeper)
+
+    def roll_back(self, step: int) -> None:
+        """Let the run go on from its checkpoint of `step`; a `UsageError` or `CheckpointError` says why it cannot."""
+        self._check_orders("taken back")
+        if self._writer is None:
+            raise UsageError("This run has no folder of its own, and so no checkpoints.")
+        self._roll_back.begin(step, self._writer, self._keeper, on_read=self._call_back)
+
+    def _call_back(self) -> None:
+        if self._execution is not None:
+            self._execution.call_back()
+
+    def restart(self, rank: int) -> None:
+        """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
+        self._check_orders("moved to another engine")
+        if not 0 <= rank < self._group.num_ranks:
+            raise UsageError(f"Rank {rank} takes no part in this run: restart its engine after it.")
+        self.restarts.order(rank)
+
+    def _check_orders(self, what: str) -> None:
+        if self._is_program:
+            raise UsageError(f"A cell that distributes itself (--strategy none) cannot be {what}.")
+        if self._is_stopping:
+            raise UsageError("The run is stopping.")
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping or (self._execution is not None and self._execution.interrupted)
+
+    def run(self, task: Task, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
+        """Run `task` on all ranks and return how each ended, in rank order."""
+
+        def tick() -> None:
+            on_tick()
+            self._look_after(execution)
+
+        ends: list[RankEnd] = []
+        self._is_program = task.program_port is not None
+        self._succession.elastic = task.elastic
+        self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
+        try:
+            following = self._met(task)
+            while following is not None:
+                task = following
+                self._execution = execution = self._begun(task)
+                ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
+                cause = self._cause(ends)
+                if not cause or execution.interrupted or self._stopping or self._is_program:
+                    execution.show_held()
+                    return ends
+                try:
+                    following = self._following(cause, task, execution)
+                except KeyboardInterrupt:  # somebody does not want to wait for another engine
+                    self.interrupted = True
+                    stop_there(ends, self._keeper, task)
+                    execution.show_held()
+                    return ends
+            return ends or [RankEnd(rank, None, "it has met no others") for rank in range(task.world_size)]
+        finally:
+            self._execution = None
+            with Interrupts(wake=lambda: None) as late:  # a checkpoint may take its time, and the results come after it
+                salvage(ends, self._keeper, task)
+                if self._writer is not None:
+                    self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and not any(end.reason for end in ends))
+                    self._tell_all(self._writer.news())
+                shutil.rmtree(self._keeper.folder, ignore_errors=True)
+            self.pressed |= late.count > 0
+
+    def _begun(self, task: Task) -> Execution:
+        """Return that of the next generation, with the orders that are in force."""
+        self._keeper.begin(task.world_size)
+        execution = Execution(self._group, task, on_event=self._take, on_output=self._note_output, output=self._output)
+        where, through = execution.ask_where, execution.is_through
+        self._stall = Stall(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
+        if self._stopping:
+            execution.stop()
+        if paused := self._pauses.again(task.world_size):
+            execution.pause(paused)
+        elif task.pause:  # it has ended meanwhile
+            execution.resume(task.pause)
+        return execution
+
+    def _cause(self, ends: list[RankEnd]) -> Cause:
+        """Return why the run goes on, whose ranks have ended."""
+        outcomes = [end.outcome for end in ends if end.outcome is not None]
+        lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
+        back = self._roll_back.take() if lost or stopped else None
+        more, self._growing = self._growing and stopped, False
+        return Cause(lost, back, more=more, count_targets=any(outcome.count_targets for outcome in outcomes))
+
+    def _following(self, cause: Cause, task: Task, execution: Execution) -> Task | None:
+        """Make all ready for another generation and return its task, ``None`` where there can be none."""
+        self._keeper.settle()
+        if cause.back is not None:
+            self._keeper.go_back(cause.back)
+            self._group.disband()
+            if task.file_log is not None:
+                go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)
+            self._on_back(cause.back.step)
+            self._tell(f"Going back to step {cause.back.step}.")
+        newest = self._keeper.newest
+        if cause.count_targets:
+            task = replace(task, count_targets=True)
+            self._on_back(newest.step if newest is not None else 0)
+            self._tell(f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch.")
+        if cause.lost and not self._succession.mend(cause.lost, newest):
+            return None
+        if cause.more and not cause.lost:
+            self._succession.take_back(newest)
+        return self._task_of_next(task, execution)
+
+    def _take(self, event: Message) -> None:
+        self._keeper.note(event)
+        self._pauses.note(event)
+        if self._balance is not None:
+            self._balance.note(event)
+        if self._stall is not None:
+            self._stall.note(event)
+        if not isinstance(event, SnapshotTaken | StateSize | Standing | Homeward | Paused):
+            self._on_event(event)
+
+    def _note_paused(self) -> None:
+        self._keeper.hasten()  # should an engine die meanwhile, the others have not come back a step
+        if not self._is_stopping:
+            self._on_paused()
+
+    def _note_output(self) -> None:
+        if self._stall is not None:
+            self._stall.note(None)
+
+    def _look_after(self, execution: Execution) -> None:
+        """Do what is due a few times a second."""
+        if unwanted := execution.at_work(self.restarts.ranks):
+            self.cluster.send_signal(signal.SIGKILL, unwanted)
+        if time.monotonic() - self._looked > SILENCE.total_seconds() / 2:
+            self._looked = time.monotonic()
+            self._end_stuck(execution)
+        if self._stall is not None:
+            self._stall.note(None) if self._pauses.reached else self._stall.look()
+        if self._balance is not None and (speeds := self._balance.due()) is not None:
+            self._share_by(self._balance.number, speeds, execution)
+        keeper = self._keeper
+        if (number := keeper.due(idle=self._pauses.reached)) is not None:
+            execution.take_snapshot(number)
+        if self._writer is not None:
+            self._writer.offer(keeper, self.cluster.blob_dir)
+            self._tell_all(self._writer.news())
+        if self._succession.may_grow:
+            self._grow(execution)
+        elif keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
+            self.cluster.prepare_spare()
+
+    def _grow(self, execution: Execution) -> None:
+        """Let the ranks stop behind a snapshot once there is an engine for one more."""
+        if not self.cluster.prepare_spare() or self._pauses.reached:
+            return
+        if not self._growing:
+            self._growing, self._grow_after = True, self._keeper.newest
+            self._keeper.hasten()
+        elif self._keeper.newest is not self._grow_after:
+            execution.call_back()
+
+    def _share_by(self, number: int, speeds: list[float], execution: Execution) -> None:
+        execution.share_by(number, speeds)
+        if number == 1:
+            parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
+            self._tell(f"The engines are not equally fast: of each batch they take {parts} now.")
+
+    def _tell_all(self, texts: list[str]) -> None:
+        for text in texts:
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        """Show a line in the cell and in the sidebar."""
+        self._output.say(text)
+        self._on_event(Notice(rank=0, text=text))
+
+    def _end_stuck(self, execution: Execution) -> None:
+        """End engines that neither tell anything nor compute: a stopped process never leaves by itself."""
+        self.cluster.end_stopped_guard()
+        silent = {rank: self.cluster.cpu_time(rank) for rank in execution.silent_ranks(SILENCE)}
+        stuck = [rank for rank, seconds in silent.items() if seconds == self._silent.get(rank)]
+        self._silent = silent
+        if stuck:
+            self.cluster.send_signal(signal.SIGKILL, stuck)
+
+    def _computed(self) -> list[float | None]:
+        return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]
+
+    def _task_of_next(self, task: Task, execution: Execution) -> Task | None:
+        met = self._met(task)
+        if met is None:
+            return None
+        snapshot = self._keeper.newest
+        number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
+        if task.file_log is not None:
+            cut_back(task.file_log, number)
+        resume = Resume(number=number, world_size=world_size, seen=execution.seen)
+        return replace(met, resume=resume, pause=self._pauses.again(met.world_size), generation=task.generation + 1)
+
+    def _met(self, task: Task) -> Task | None:
+        """Return `task` for ranks that meet, on the engines that there are then; ``None`` where they cannot."""
+        met = self._succession.meet(task, self._keeper.newest)
+        if met is None:
+            return None
+        folder = self.cluster.blob_dir
+        self._keeper.folder = folder / task.snapshot_folder.name
+        return replace(met, world_size=self._group.num_ranks, blob_folder=folder, snapshot_folder=self._keeper.folder)

@@ -1,0 +1,245 @@
+"""The kernel's cluster: started when it is first needed, shared by all cells, and renewed when its controller dies."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ..cluster.devices import plan_devices
+from ..cluster.local import EngineCluster
+from ..options import ClusterOptions
+from ..protocol import ClusterUpdate
+
+if TYPE_CHECKING:
+    from .worker_group import Group
+
+Progress = Callable[[str], None]
+RESTART_LIMIT = timedelta(seconds=60)
+
+
+class Engines:
+    """Owns at most one cluster. Any thread may use it; one lock is held while a cluster starts or stops.
+
+    Importing this module imports no torch: engines start while the notebook's process does.
+
+    Attributes
+    ----------
+    on_update : callable
+        Told of every change, on any thread.
+    update : ClusterUpdate
+        The cluster as it is now.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._cluster: EngineCluster | None = None
+        self._group: Group | None = None
+        self._beginning: _Beginning | None = None
+        self._part = (0, 1)
+        self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
+        self.update = ClusterUpdate(phase="stopped")
+
+    @property
+    def cluster(self) -> EngineCluster | None:
+        """The running cluster, if there is one."""
+        cluster = self._cluster
+        return cluster if cluster is not None and cluster.alive and cluster.has_folders else None
+
+    def begin(self, options: ClusterOptions) -> None:
+        """Start a cluster in the background if there is none; the next :meth:`start` waits for it."""
+        if self._cluster is None and (self._beginning is None or self._beginning.over):
+            self._beginning = _Beginning(lambda progress: self._started(options, progress))
+
+    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
+        """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None and not beginning.over:
+            beginning.wait(on_progress)
+        return self._started(options, on_progress)
+
+    def _started(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
+        with self._lock:
+            if self._cluster is not None:
+                self._cluster.end_stopped_guard()
+            cluster = self.cluster
+            if cluster is not None and _satisfies(cluster, options):
+                return cluster
+            if self._cluster is not None:
+                plan_devices(options)  # what cannot be had must not cost the cluster that there is
+                self._stop()
+            return self._start(options, on_progress)
+
+    def stop(self) -> bool:
+        """Stop the cluster, and one that is starting in the background; return whether there was one."""
+        beginning, self._beginning = self._beginning, None
+        is_starting = beginning is not None and not beginning.over
+        if beginning is not None:
+            beginning.give_up()
+        return self._stop() or is_starting
+
+    def _stop(self) -> bool:
+        with self._lock:
+            cluster, self._cluster, self._group = self._cluster, None, None
+            if cluster is None:
+                return False
+            self._tell(ClusterUpdate(phase="stopping", engines=cluster.engines))
+            cluster.stop()
+            self._tell(ClusterUpdate(phase="stopped"))
+            return True
+
+    def restart(self, cluster: EngineCluster, ranks: Sequence[int]) -> None:
+        """Put other engines in the place of those of `ranks`, which are at work on nothing; a `ClusterError` where they do not come up."""
+        which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+        def tell(sentence: str) -> None:
+            self._tell(ClusterUpdate(phase="starting", engines=list(cluster.engines), detail=f"{which}: {sentence}"))
+
+        with self._lock:
+            if self._cluster is not cluster:
+                return  # it has been stopped meanwhile
+            self._group = None  # its ranks have met without the new engine
+            tell("starting anew")
+            try:
+                cluster.restart(ranks, limit=RESTART_LIMIT, on_progress=tell)
+            except BaseException as error:
+                self._stop()
+                self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
+                raise
+            self.show()
+
+    def begin_restart(self, cluster: EngineCluster, ranks: Sequence[int]) -> None:
+        """Restart the engines of `ranks` in the background; whoever needs the cluster waits for it. What fails is in `update`."""
+        begun = threading.Event()
+
+        def run() -> None:
+            with self._lock, suppress(Exception):
+                begun.set()
+                self.restart(cluster, ranks)
+
+        threading.Thread(target=run, name="dtrain-restart", daemon=True).start()
+        begun.wait()
+
+    def renew(self, old: EngineCluster, *, on_progress: Progress) -> EngineCluster:
+        """Start a cluster like `old`, whose controller is gone, and take over the files that a run has there."""
+        from ..transport.blob_store import BlobFolder
+
+        kind = old.device_plans[0].device.partition(":")[0]
+        part = self._part  # of the machine, beside others
+        options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu", part=part)
+        with self._lock:
+            try:
+                cluster = self._start(options, on_progress)
+            except BaseException:
+                self._cluster = old  # whoever waits for another takes home what there is in its folder, and stops it then
+                raise
+            try:
+                cluster.inherit(old)
+                BlobFolder(cluster.blob_dir).inherit(old.blob_dir)
+            finally:
+                old.stop()
+        cluster.wait_warm(options.start_timeout)
+        return cluster
+
+    def group(self, cluster: EngineCluster, num_ranks: int) -> Group:
+        """Return the first `num_ranks` engines as a group, the same as for the last cell where that is possible."""
+        from .worker_group import Group
+
+        group = self._group
+        stopped = [] if group is not None and group.have_met else [rank for rank in range(num_ranks) if cluster.is_stopped(rank)]
+        if stopped:
+            self.restart(cluster, stopped)  # the others would wait for them where they meet
+        if group is None or group.cluster is not cluster or group.num_ranks != num_ranks:
+            group = self._group = Group(cluster, num_ranks)
+        return group
+
+    def show(self) -> None:
+        """Tell of engines that have taken the place of others."""
+        cluster = self._cluster
+        if cluster is not None:
+            self._tell(ClusterUpdate(phase="running", engines=list(cluster.engines)))
+
+    def _start(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
+        def tell(sentence: str) -> None:
+            self._tell(ClusterUpdate(phase="starting", detail=sentence))
+            if on_progress is not None:
+                on_progress(sentence)
+
+        try:
+            tell("starting")
+            self._part = options.part
+            cluster = EngineCluster.start(options, on_progress=tell)
+        except BaseException as error:
+            self._cluster = self._group = None
+            self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
+            raise
+        self._cluster = cluster
+        self.show()
+        return cluster
+
+    def _tell(self, update: ClusterUpdate) -> None:
+        self.update = update
+        self.on_update(update)
+
+
+class _Beginning:
+    """A start in the background: on its own thread, what it says for whoever waits.
+
+    Parameters
+    ----------
+    start : callable
+        Gets what to tell its progress, which raises where nobody wants the start any more.
+    """
+
+    def __init__(self, start: Callable[[Progress], object]) -> None:
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._unwanted = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(start,), name="dtrain-start", daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def wait(self, on_progress: Progress | None) -> None:
+        """Pass on what is said until it is over, and raise its error. A keyboard interrupt ends it."""
+        try:
+            while not self.over or not self._said.empty():
+                try:
+                    sentence = self._said.get(timeout=0.05)
+                except queue.Empty:
+                    continue
+                if on_progress is not None:
+                    on_progress(sentence)
+        except BaseException:
+            self.give_up()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Start nothing any more, and wait until nothing is left of what was half-started. What has come up stays."""
+        self._unwanted = True
+        self._thread.join()
+
+    def _run(self, start: Callable[[Progress], object]) -> None:
+        try:
+            start(self._say)
+        except BaseException as error:
+            self._error = error
+
+    def _say(self, sentence: str) -> None:
+        if self._unwanted:
+            raise KeyboardInterrupt
+        self._said.put(sentence)
+
+
+def _satisfies(cluster: EngineCluster, options: ClusterOptions) -> bool:
+    enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
+    kind = cluster.device_plans[0].device.partition(":")[0]
+    return enough and options.device in ("auto", kind)

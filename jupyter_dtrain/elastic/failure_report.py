@@ -1,0 +1,76 @@
+"""What is said of engines that were lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from ..cluster.local import EngineCluster
+from ..engine.task import Outcome
+from ..errors import ClusterError
+from ..protocol import DeviceUse
+from ..system.resources import ON_HOST, gibibytes
+from .worker_group import RankEnd, reasons_of
+
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
+
+
+def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
+    """Return the error to raise where an engine was lost, with what it wrote last.
+
+    `uses` is what each rank told last of its device.
+    """
+    lost = [end for end in ends if end.lost]
+    if not lost:
+        return None
+    if cluster.unreachable:
+        return ClusterError(_unreachable(cluster, _state(ends[0].outcome)))
+    engines = {engine.rank: engine for engine in cluster.engines}
+    names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost)
+    engine, names = ("The engine", f"{names} was") if len(lost) == 1 else ("The engines", f"{names} were")
+    use = next((use for use in uses if use.rank == lost[0].rank), None)
+    told = ""
+    if use is not None:
+        where = "the host's" if engines[use.rank].device == "cpu" else "its device's"
+        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {where} {gibibytes(use.memory_total)} when it told last)"
+    written = cluster.last_words(lost[0].rank)
+    return ClusterError(
+        f"{engine} of {names} lost: {reasons_of(lost)}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"
+        + _why(cluster.exit_status(lost[0].rank), told)
+        + (f"\nThe last that it wrote:\n{written}" if written else "")
+    )
+
+
+def _state(first: Outcome | None) -> str:
+    """Return what the notebook holds, given how rank 0 has ended."""
+    if first is None or first.parcel is None:
+        return "The notebook's objects are as they were before the cell."
+    place = (
+        f"step {first.steps}, the last of which there was a snapshot" if first.from_snapshot else f"its last finished step ({first.steps})"
+    )
+    # A cell that distributes itself counts no steps.
+    return f"The notebook holds what rank 0 had at {place if first.steps else 'that moment'}."
+
+
+def _unreachable(cluster: EngineCluster, state: str) -> str:
+    """Return what to say where the engines cannot be reached any more, and what can be done."""
+    status = cluster.exit_status(None)
+    how = ""
+    if status is not None:
+        how = f", by {signal.Signals(-status).name}" if status < 0 else f", with status {status}"
+    return (
+        f"The engines cannot be reached any more: {cluster.unreachable}{how}. {state} Run the cell again: it starts a new cluster.\n"
+        "If it happens again, somebody ends that process, or the system does because memory has run out."
+    )
+
+
+def _why(status: int | None, told: str) -> str:
+    """Return what may have ended an engine that ended with `status`, and what can be done; `told` is what it held."""
+    if status is not None and -status in _CRASHES:
+        return (
+            f"It was ended by {signal.Signals(-status).name}: compiled code has crashed, PyTorch's or another library's. "
+            "If it happens without %%distribute too, it is no matter of the engines."
+        )
+    if status is not None and status >= 0:
+        return f"It ended by itself, with status {status}: something in the cell calls os._exit, or a library does."
+    return f"If it happens again, the system may have ended it because memory ran out{told}. {ON_HOST}"

@@ -1,0 +1,164 @@
+"""What a cell is to do, apart from the engines that do it: it can be handed to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ..analysis.code_objects import sources_of
+from ..capture.bundle import Bundle, RandomState
+from ..capture.loggers import Loggers
+from ..capture.process_state import Surroundings
+from ..engine.task import Conventions, Task
+from ..integrations.wandb import begin_service
+from ..options import OverBatch, RunOptions
+from ..runs.record import CellOrigin
+from ..transport.blob_store import BlobFolder, OnProgress
+from ..transport.parcel import Parcel, to_parcel
+from .worker_group import Group
+
+GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a cell begins with besides the notebook's values: random streams, settings of libraries, loggers."""
+
+    random_state: RandomState
+    surroundings: Surroundings
+    loggers: Loggers
+
+    @classmethod
+    def now(cls, source: str | None) -> Moment:
+        """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
+        if source is not None:
+            begin_service(source)  # which the environment names
+        return cls(RandomState.now(), Surroundings.now(), Loggers.now())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A cell and what it needs of the notebook.
+
+    Attributes
+    ----------
+    source : str
+        Plain Python, its line numbers those of the cell.
+    filename : str
+        What tracebacks call the cell.
+    sources : mapping of str to str
+        The texts of other cells by file name.
+    parcel : Parcel
+        The notebook's values.
+    cell, origin : str, CellOrigin
+        The cell as it was typed, and where it is, for the record.
+    """
+
+    source: str
+    filename: str
+    sources: Mapping[str, str]
+    parcel: Parcel
+    random_state: RandomState
+    surroundings: Surroundings
+    loggers: Loggers
+    options: RunOptions
+    cell: str
+    origin: CellOrigin
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        bundle: Bundle,
+        blobs: BlobFolder,
+        *,
+        moment: Moment,
+        options: RunOptions,
+        filename: str,
+        cell: str,
+        origin: CellOrigin,
+        on_progress: OnProgress,
+    ) -> Work:
+        """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
+        return cls(
+            source=source,
+            filename=filename,
+            sources=sources_of(bundle.tracked),
+            parcel=to_parcel(bundle.packed, blobs, on_progress),
+            random_state=moment.random_state,
+            surroundings=moment.surroundings,
+            loggers=moment.loggers,
+            options=options,
+            cell=cell,
+            origin=origin,
+        )
+
+    def task(self, group: Group, blobs: BlobFolder, *, run_id: str) -> Task:
+        """Return what the ranks of `group` are given, whose values are in `blobs`."""
+        options, device = self.options, group.cluster.device_plans[0].device
+        return Task(
+            run_id=run_id,
+            rank=0,
+            world_size=group.num_ranks,
+            rendezvous=None,
+            program_port=0 if options.strategy == "none" else None,
+            source=self.source,
+            filename=self.filename,
+            sources=self.sources,
+            parcel=self.parcel,
+            random_state=self.random_state,
+            surroundings=self.surroundings,
+            loggers=self.loggers,
+            blob_folder=blobs.path,
+            device=device,
+            conventions=Conventions(
+                global_numbers=options.numbers == "global",
+                global_draws=_is_global(options.draws, device),
+                global_batchnorm=_is_global(options.batchnorm, device),
+                per_rank_batches=options.batch == "per-rank",
+                split_evaluation=options.split_eval,
+                split_inputs=options.split_inputs,
+                checkpoint_activations=options.checkpoint_activations,
+                shared_states=options.strategy == "zero1",
+            ),
+            split=options.split,
+            output=options.output,
+            balance=options.balance == "auto",
+            timeout=GROUP_TIMEOUT,
+            snapshot_folder=blobs.path / f".{run_id}",
+            checkpoints=(options.checkpoint_every, options.keep),
+            best=options.best,
+            elastic=options.elastic,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as the record of runs has them: all but what is shown, as runs are compared by them."""
+        options = self.options
+        every = options.checkpoint_every
+        return {
+            "engines": options.cluster.num_engines,
+            "device": options.cluster.device,
+            "strategy": options.strategy,
+            "numbers": options.numbers,
+            "batch": options.batch,
+            "split": ",".join(options.split) or None,
+            "split_inputs": options.split_inputs,
+            "split_eval": options.split_eval,
+            "draws": options.draws,
+            "batchnorm": options.batchnorm,
+            "checkpoint_activations": options.checkpoint_activations,
+            "balance": options.balance,
+            "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
+            "checkpoint_every": f"{every.total_seconds():g}s" if isinstance(every, timedelta) else every,
+            "keep": options.keep,
+            "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
+            "detach": options.detach,
+            "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
+            "each": options.each if options.vary else None,
+        }
+
+
+def _is_global(option: OverBatch, device: str) -> bool:
+    return option == "global" or (option == "auto" and device == "cpu")

@@ -1,0 +1,274 @@
+"""Who carries on: the engines of a run from one generation of ranks to the next."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import torch
+
+from ..checkpoint.snapshot_index import SnapshotKeeper, Whole
+from ..cluster.local import EngineCluster
+from ..engine.snapshot.snapshotter import read_snapshot
+from ..engine.task import Outcome, Task
+from ..errors import ClusterError, UsageError
+from ..transport.blob_store import BlobFolder
+from .worker_group import Group, RankEnd, reasons_of
+
+# The engines of a run that somebody wants restarted: until the run does it, or leaves it to whoever comes after it.
+
+
+class Restarts:
+    """Ranks whose engines are to be others. Any thread may call any of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranks: set[int] = set()
+        self._is_open = True
+
+    def order(self, rank: int) -> None:
+        """Let the engine of `rank` be restarted; a `UsageError`: the run is over, and nobody looks any more."""
+        with self._lock:
+            if not self._is_open:
+                raise UsageError("The run has just ended: try again.")
+            self._ranks.add(rank)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those whose engines are still the old ones."""
+        with self._lock:
+            return sorted(self._ranks)
+
+    def take(self, lost: Iterable[int]) -> bool:
+        """Know that the ranks `lost` get other engines; return whether all of them were to."""
+        with self._lock:
+            wanted = self._ranks.issuperset(lost)
+            self._ranks.difference_update(lost)
+            return wanted
+
+    def let_go(self, missing: Iterable[int]) -> None:
+        """Know that the run goes on without the ranks `missing`: those behind them have moved up."""
+        with self._lock:
+            gone = sorted(missing)
+            self._ranks = {rank - bisect(gone, rank) for rank in self._ranks.difference(gone)}
+
+    def close(self) -> list[int]:
+        """Take no more orders; return the ranks to which the run has not come."""
+        with self._lock:
+            self._is_open = False
+            return sorted(self._ranks)
+
+
+MAX_ATTEMPTS = 3
+"""Generations that may be lost at the same place."""
+REPLACE_LIMIT = timedelta(seconds=60)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a run goes on after all of its ranks have left; false where it does not.
+
+    Attributes
+    ----------
+    lost : list of RankEnd
+    back : Whole, optional
+        Where it is to go on, by somebody's order.
+    more : bool
+        There is an engine for one more rank.
+    count_targets : bool
+        Targets have to be counted from here on.
+    """
+
+    lost: list[RankEnd]
+    back: Whole | None
+    more: bool
+    count_targets: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.back is not None or self.more or self.count_targets)
+
+
+class Succession:
+    """Puts engines in the place of others.
+
+    Parameters
+    ----------
+    group : Group
+        Of the first generation.
+    restarts : Restarts
+        Engines that somebody wants restarted: these are not lost.
+    renew : callable
+        Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
+    on_replaced : callable
+        Told of the number of ranks when engines have been replaced, or are fewer or more.
+    tell : callable
+        Shows a line.
+    on_progress : callable
+        Shows how far the start of an engine is.
+
+    Attributes
+    ----------
+    group : Group
+        Of the generation that is at work, or is to come.
+    elastic : tuple of int, optional
+        With how few ranks the run may go on, and with how many again.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        restarts: Restarts,
+        renew: Callable[[Group], Group],
+        on_replaced: Callable[[int], None],
+        tell: Callable[[str], None],
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self.group = group
+        self.elastic: tuple[int, int] | None = None
+        self._restarts = restarts
+        self._renew = renew
+        self._on_replaced = on_replaced
+        self._tell = tell
+        self._on_progress = on_progress
+        self._attempts: Counter[int | None] = Counter()
+
+    @property
+    def cluster(self) -> EngineCluster:
+        """The cluster that the engines belong to."""
+        return self.group.cluster
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether there are fewer engines than there may be."""
+        return self.elastic is not None and self.group.num_ranks < self.elastic[1]
+
+    def meet(self, task: Task, snapshot: Whole | None) -> Task | None:
+        """Return `task` with the place where its ranks meet; ``None`` where an engine is in the way that cannot be replaced."""
+        while True:
+            try:
+                return self.group.meet(task)
+            except ClusterError as error:
+                if not self.mend([RankEnd(0, None, str(error))], snapshot):
+                    return None
+
+    def mend(self, lost: Sequence[RankEnd], snapshot: Whole | None) -> bool:
+        """Put other engines in the place of those of the ranks `lost`, to go on from `snapshot`; return whether that can be."""
+        cluster = self.cluster
+        place = snapshot.number if snapshot is not None else None
+        ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
+        if self._restarts.take([end.rank for end in lost]):
+            what = f"Restarting {ranks}"
+        else:
+            self._attempts[place] += 1
+            what = f"Lost {ranks} ({reasons_of(lost)})"
+        if self._attempts[place] >= MAX_ATTEMPTS:
+            self._tell(f"{what}, for the third time at the same place: giving up.")
+            return False
+        self._tell(f"{what}: going on from {place_of(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
+        gone = [end.rank for end in lost]
+        for attempt in range(MAX_ATTEMPTS):
+            try:
+                if cluster.controller_alive:
+                    unreachable, gone = gone, []  # a second attempt is for those that have died meanwhile
+                    self._replace(cluster, unreachable)
+                else:
+                    self.group = self._renew(self.group)
+            except ClusterError as error:
+                cluster = self.cluster
+                if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # not because one more has died meanwhile
+                    self._tell(str(error))
+                    return False
+            else:
+                break
+        self._on_replaced(self.group.num_ranks)
+        return True
+
+    def _replace(self, cluster: EngineCluster, gone: Sequence[int]) -> None:
+        """Start other engines in the place of the dead ones, and of those of `gone`, which may only not answer any more.
+
+        A run that may goes on without those that do not come up.
+        """
+        try:
+            cluster.restart(sorted({*cluster.dead_ranks(), *gone}), limit=REPLACE_LIMIT, on_progress=self._on_progress)
+        except ClusterError:
+            missing = cluster.missing_ranks()
+            left = len(cluster.engine_ids) - len(missing)
+            if self.elastic is None or not cluster.controller_alive or not missing or left < self.elastic[0]:
+                raise
+            cluster.let_go(missing)
+            self._restarts.let_go(missing)
+            self.group = Group(cluster, min(left, self.group.num_ranks))
+            self._tell(f"No new engine has come up: going on with {_engines(left)}, and with more as soon as one does.")
+
+    def take_back(self, snapshot: Whole | None) -> None:
+        """Take in the engine that has come up, to go on from `snapshot` with one rank more."""
+        self.group.disband()  # its store knows of the stop
+        if self.cluster.take_back():
+            self.group = Group(self.cluster, self.group.num_ranks + 1)
+            self._on_replaced(self.group.num_ranks)
+            self._tell(f"An engine has come up: going on from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
+
+
+def place_of(snapshot: Whole | None) -> str:
+    """Return from where a run goes on, in words."""
+    return "the cell's beginning" if snapshot is None else f"step {snapshot.step}"
+
+
+def _engines(number: int) -> str:
+    return "1 engine" if number == 1 else f"{number} engines"
+
+
+# What is left of rank 0 when it is gone: its part of the last snapshot, as if it had come home with that.
+#
+# So also where it is there, but others have taken their part of the optimizers with them: weights and moments are to be of one step.
+
+
+def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
+    """Let rank 0 that is gone, or has not all of the optimizers, have come home with its part of the newest snapshot, if there is one."""
+    first = ends[0].outcome if ends else None
+    if ends and (first is None or (first.states_missing and not first.from_snapshot)):
+        keeper.settle()
+        # Where somebody has removed the files, or there is no room, how the run has ended is to be told all the same.
+        with suppress(OSError):
+            found = salvaged(keeper, task)
+            if first is None:
+                ends[0].outcome = found
+            elif found is not None:
+                ends[0].outcome = replace(found, failure=first.failure, held=first.held, states_missing=True)
+
+
+def stop_there(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
+    """Let the run have been stopped where its ranks have left: the error that freed them is none of the cell's."""
+    salvage(ends, keeper, task)
+    for end in ends:
+        if end.outcome is not None:
+            end.outcome = replace(end.outcome, failure=None, stopped=True)
+
+
+def salvaged(keeper: SnapshotKeeper, task: Task) -> Outcome | None:
+    """Return what the newest snapshot has of rank 0, its buffers where those of results are; ``None`` where there is none."""
+    newest = keeper.newest
+    if newest is None or not task.blob_folder.exists():
+        return None
+    snapshot = read_snapshot(keeper.folder, newest.number, 0)
+    held = keeper.blobs(newest)
+    blobs = BlobFolder(task.blob_folder, [held.path])
+    for key in snapshot.parcel.keys:
+        blobs.store(key, held.open(key))
+    return Outcome(
+        rank=0,
+        failure=None,
+        stopped=True,
+        steps=snapshot.step,
+        parcel=snapshot.parcel,
+        random_state=snapshot.random_state,
+        device=torch.device(task.device).type,
+        from_cpu=snapshot.from_cpu,
+        from_snapshot=True,
+    )

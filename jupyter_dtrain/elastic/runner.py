@@ -1,0 +1,349 @@
+"""A cell's run from the notebook's values to its results: on fresh engines' ranks, or where a checkpoint has left it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..checkpoint.folder import FILE_LOG, CheckpointFolder
+from ..checkpoint.metadata import Checkpoint, Wanted, step_of
+from ..checkpoint.snapshot_index import SnapshotKeeper
+from ..checkpoint.writer import CheckpointWriter
+from ..engine.side_effects.file_journal import go_on_from
+from ..engine.task import Outcome, Resume, Task
+from ..errors import CheckpointError, ClusterError, StoreError, UsageError
+from ..options import ClusterOptions
+from ..protocol import RUN_PHASES_ENDED, Message, RunPhase
+from ..runs.detached_index import address_of, forget_results
+from ..runs.persister import Recording
+from ..runs.record import RunRecord
+from ..runs.recorder import RunRecorder
+from ..runs.store import RunStore
+from ..serialization.pickler import Packed
+from ..transport.blob_store import HASHED, BlobFolder, bytes_of
+from ..transport.parcel import from_parcel
+from .agent import Supervisor
+from .engine_pool import Engines
+from .failure_report import lost_engines
+from .generation import Output
+from .job import Work
+from .worker_group import Group, RankEnd
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left.
+
+    Attributes
+    ----------
+    ends : list of RankEnd
+        How each rank ended, in rank order.
+    returned : Packed, optional
+        What rank 0 sent back.
+    lost : ClusterError, optional
+        To be raised where an engine was lost.
+    interrupted : bool
+        Whether there was a keyboard interrupt.
+    task : Task
+        What the ranks were given.
+    taken : callable
+        To be called when the results are in the notebook.
+    """
+
+    ends: list[RankEnd]
+    returned: Packed | None
+    lost: ClusterError | None
+    interrupted: bool
+    task: Task
+    taken: Callable[[], None] = lambda: None
+
+    @property
+    def first(self) -> Outcome | None:
+        """The outcome of rank 0, which holds the results."""
+        return self.ends[0].outcome
+
+
+class Runner:
+    """Runs one cell at a time. Its methods but :meth:`stop` belong to the thread that runs the notebook's cells.
+
+    `supervisor` looks after the cell that is running, ``None`` where none is.
+
+    Parameters
+    ----------
+    engines : Engines
+    store : RunStore
+    on_begin : callable
+        Told of the recorder of each run.
+    on_news : callable
+        Called, on any thread, when the recorder has something new.
+    others : callable, optional
+        Returns other folders of buffers: what lies there is not stored again. So that it is known, all are named by what they hold.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        store: RunStore,
+        *,
+        on_begin: Callable[[RunRecorder], None],
+        on_news: Callable[[], None],
+        others: Callable[[], Sequence[Path]] | None = None,
+    ) -> None:
+        self._engines, self._store = engines, store
+        self._on_begin, self._on_news, self._others = on_begin, on_news, others
+        self.supervisor: Supervisor | None = None
+        self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
+
+    def stop(self) -> str | None:
+        """Ask the run to stop, and return how it does; ``None``: there is none. Any thread may call this."""
+        supervisor = self.supervisor
+        return None if supervisor is None else supervisor.stop()
+
+    def run(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
+        """Run a cell on the engines and return how it ended.
+
+        Parameters
+        ----------
+        options : ClusterOptions
+            The engines.
+        work : callable
+            Called when they are there: puts the notebook's values where they see them, and returns the cell.
+        """
+        group = self._group(options, options.num_engines, output)
+        blobs = self._blobs_in(group.cluster.blob_dir)
+        given = work(blobs)
+        keys = given.parcel.keys
+        blobs.trim(keep=keys, limit=sum(map(bytes_of, keys)) + blobs.limit)
+        return self._run(group, given, blobs, output)
+
+    def _blobs_in(self, folder: Path) -> BlobFolder:
+        if self._others is not None:
+            return BlobFolder(folder, self._others())
+        if self._blobs is None or self._blobs.path != folder:
+            self._blobs = BlobFolder(folder, hashed=HASHED, watched=True)
+        return self._blobs
+
+    def _run(self, group: Group, work: Work, blobs: BlobFolder, output: Output) -> RunResult:
+        options = work.options
+        recording = Recording.begin(
+            self._store,
+            name=options.name,
+            cell=work.cell,
+            world_size=group.num_ranks,
+            arguments=work.arguments(),
+            origin=work.origin,
+            detached=options.detach,
+            say=output.say,
+        )
+        if options.detach and recording.folder is None:
+            raise StoreError(
+                f"A run with --detach keeps its results in {self._store.folder}, which cannot be written: give the notebook a folder "
+                "that can be, or leave out --detach."
+            )
+        with recording.failing("broken off"):
+            task = work.task(group, blobs, run_id=recording.run_id)
+            task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
+            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep)
+            # Trials are compared by a number that may be there at their ends alone.
+            writer = None if options.strategy == "none" else self._writer(recording, task, output, expects_best=not options.vary)
+        return self._carry_out(group, task, keeper, writer, recording, output)
+
+    def resume(
+        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None = None, trusted: bool = False, output: Output
+    ) -> tuple[RunResult, Packed]:
+        """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
+
+        Parameters
+        ----------
+        run_id : str, optional
+            By default the last run that has one and has not finished.
+        options : ClusterOptions
+            Its engines; by default as many as it had.
+        step : int or "best", optional
+            Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
+        trusted : bool
+            Read it whoever has written it, which can run any code.
+
+        Returns
+        -------
+        result : RunResult
+        values : Packed
+            What the cell began with: its values by name, and the objects that the results refer to.
+
+        Raises
+        ------
+        CheckpointError
+            There is no checkpoint to go on from, or somebody else has written it.
+        """
+        record = self._resumable(run_id)
+        folder = CheckpointFolder(record.folder)
+        if not trusted:
+            folder.check_origin()
+        checkpoint: Checkpoint | None
+        wanted = step_of(step, folder.newest_first(), run=record.name)
+        if wanted is not None:
+            checkpoint = folder.intact(wanted, trusted=trusted)
+        else:
+            checkpoint, complaints = folder.newest_intact(trusted=trusted)
+            for complaint in complaints:
+                output.say(f"{complaint} The one before it is used.")
+        if checkpoint is None:
+            raise CheckpointError(f"{record.run_id} has no checkpoint that is intact: run its cell again.")
+        group = self._group(options, options.num_engines or record.world_size, output)
+        group.disband()  # the ranks' store knows what this run's were told before
+        blobs = BlobFolder(group.cluster.blob_dir)
+        kept: Task = pickle.loads(folder.read_task(blobs, trusted=trusted))
+        snapshot_folder = blobs.path / f".{record.run_id}"
+        newest = folder.read(checkpoint, snapshot_folder, number=1)
+        recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
+        recording.go_back(checkpoint.step)
+        recording.recorder.note_checkpoint(checkpoint.step)
+        output.say(f"{record.name}: going on from step {checkpoint.step}.")
+        with recording.failing("broken off"):
+            task = replace(
+                kept,
+                world_size=group.num_ranks,
+                device=group.cluster.device_plans[0].device,
+                blob_folder=blobs.path,
+                snapshot_folder=snapshot_folder,
+                file_log=record.folder / FILE_LOG,
+                elastic=(min(kept.elastic[0], group.num_ranks), group.num_ranks) if kept.elastic is not None else None,
+                resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
+            )
+            keeper = SnapshotKeeper(snapshot_folder, task.world_size, keep=kept.checkpoints[1], newest=newest)
+            writer = self._writer(recording, task, output)
+            values = from_parcel(task.parcel, blobs)
+        go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)
+        forget_results(record.folder)
+        return self._carry_out(group, task, keeper, writer, recording, output), values
+
+    def _carry_out(
+        self,
+        group: Group,
+        task: Task,
+        keeper: SnapshotKeeper,
+        writer: CheckpointWriter | None,
+        recording: Recording,
+        output: Output,
+    ) -> RunResult:
+        recorder = recording.recorder
+        interrupted = False
+
+        def on_event(event: Message) -> None:
+            recorder.apply(event)
+            self._on_news()
+
+        def on_tick() -> None:
+            recording.tick()
+            output.run(recorder)
+
+        def on_interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            recorder.set_phase("stopping")
+            how = "stopping at the end of this step" if task.program_port is None else "the cell leaves where it is, on all engines"
+            output.say(f"Interrupted: {how}. Interrupt again to break it off.")
+
+        def on_paused() -> None:
+            recorder.set_phase("paused")
+            self._on_news()
+
+        def on_back(step: int) -> None:
+            recording.go_back(step)
+            self._on_news()
+
+        def renew(lost: Group) -> Group:
+            return self._engines.group(self._engines.renew(lost.cluster, on_progress=output.progress), lost.num_ranks)
+
+        def on_replaced(world_size: int) -> None:
+            recorder.begin_again(world_size)
+            self._engines.show()
+
+        supervisor = Supervisor(
+            group,
+            keeper=keeper,
+            writer=writer,
+            output=output,
+            on_event=on_event,
+            on_paused=on_paused,
+            on_replaced=on_replaced,
+            on_back=on_back,
+            renew=renew,
+        )
+        self._on_begin(recorder)
+        self.supervisor = supervisor
+        output.run(recorder)
+        try:
+            with recording.failing("broken off"):
+                ends = supervisor.run(task, on_tick=on_tick, on_interrupt=on_interrupt)
+            recording.finish(*(("stopped", None) if supervisor.interrupted else _phase_of(ends)))
+        finally:
+            self.supervisor = None
+            self._on_news()
+            output.run(recorder)
+        first, cluster = ends[0].outcome, supervisor.cluster
+        # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
+        returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
+        lost = lost_engines(ends, cluster, recorder.devices()) if not supervisor.interrupted else None
+        left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
+        killed = [end.rank for end in ends if end.killed] if not supervisor.interrupted else cluster.missing_ranks()
+        if lost is not None or not cluster.controller_alive:
+            self._engines.stop()
+        elif left or killed:
+            if left:
+                output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
+            self._engines.begin_restart(cluster, sorted({*left, *killed}))
+        return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
+
+    def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
+        """Return the engines of a run, started and with torch imported."""
+        cluster = self._engines.start(replace(options, num_engines=num_ranks), on_progress=output.progress)
+        if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
+            output.progress("the engines import torch")
+            cluster.wait_warm(options.start_timeout)
+            output.progress(f"{len(cluster.engine_ids)} engines ready")
+        return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
+
+    @staticmethod
+    def _writer(recording: Recording, task: Task, output: Output, *, expects_best: bool = True) -> CheckpointWriter | None:
+        """Return what writes checkpoints into the run's folder, if it has one."""
+        folder = recording.folder
+        if folder is None:
+            return None
+
+        def on_written(checkpoint: Checkpoint) -> None:
+            recording.recorder.note_checkpoint(checkpoint.step)
+
+        return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written, expects_best=expects_best)
+
+    def _resumable(self, run_id: str | None) -> RunRecord:
+        if run_id is not None:
+            found = self._store.run_called(run_id)
+            if found.phase not in RUN_PHASES_ENDED:
+                follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
+                raise UsageError(f"{run_id} is still going on, in another process: {follow}.")
+            return found
+        for run in reversed(self._store.list_runs()):
+            if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
+                return run
+        raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
+
+
+def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
+    outcomes = [end.outcome for end in ends if end.outcome is not None]
+    if any(end.lost for end in ends):
+        return "failed", "an engine was lost"
+    failures = [o.failure for o in outcomes if o.failure is not None]
+    if failures:
+        primary = next((f for f in failures if not f.secondary), failures[0])
+        if primary.name == "KeyboardInterrupt":
+            return "stopped", None
+        return "failed", f"{primary.name}: {primary.message}".partition("\n")[0]
+    return ("stopped" if any(o.stopped for o in outcomes) or any(end.killed for end in ends) else "finished"), None
+
+
+def _engines_of(ranks: list[int]) -> str:
+    told = ", ".join(map(str, ranks))
+    return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"

@@ -1,0 +1,178 @@
+"""The engines that a run takes place on, as ranks, and where these meet."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..cluster.client import EngineChannel
+from ..cluster.client import Task as Call
+from ..cluster.local import EngineCluster
+from ..engine import worker
+from ..engine.snapshot.rescue import rescue_file
+from ..engine.strategies.external import free_port
+from ..engine.task import Outcome, Task
+from ..errors import ClusterError
+
+RENDEZVOUS_TIMEOUT = timedelta(seconds=60)
+TICK = timedelta(milliseconds=100)  # between looks at whether rank 0 can answer at all
+
+
+class Group:
+    """The ranks that share a process group, and where they meet. Kept between cells while the group is whole."""
+
+    def __init__(self, cluster: EngineCluster, num_ranks: int) -> None:
+        self.cluster = cluster
+        self.channel = EngineChannel(cluster.client)
+        self.num_ranks = num_ranks
+        self._rendezvous: Any = None
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """Ipyparallel's ids of the ranks' engines, in rank order."""
+        return self.cluster.engine_ids[: self.num_ranks]
+
+    @property
+    def have_met(self) -> bool:
+        """Whether it is known where the ranks meet, or there is one only."""
+        return self._rendezvous is not None or self.num_ranks == 1
+
+    def meet(self, task: Task) -> Task:
+        """Return `task` with the place where its ranks meet, opened if there is none yet; a `ClusterError` says why rank 0 opens none."""
+        if task.program_port is not None:
+            self.disband()
+            return replace(task, program_port=self._ask(free_port))
+        if self._rendezvous is None and self.num_ranks > 1:
+            self._rendezvous = self._ask(worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
+        return replace(task, rendezvous=self._rendezvous)
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what `function` returns on rank 0."""
+        task = self.channel.call(self.engine_ids[0], function, *args)
+        answered = threading.Event()
+        task.on_done(answered.set)
+        while not answered.wait(TICK.total_seconds()):
+            if not self.cluster.controller_alive:
+                raise ClusterError(self.cluster.unreachable)
+            if self.cluster.is_stopped(0):
+                self.cluster.send_signal(signal.SIGKILL, [0])
+        try:
+            return task.result()
+        except Exception as error:
+            gone = 0 in self.cluster.dead_ranks()
+            raise ClusterError(
+                "its process has ended" if gone else f"the others cannot meet there, {type(error).__name__}: {error}"
+            ) from error
+
+    def disband(self) -> None:
+        """Meet anew the next time: somebody has left."""
+        self._rendezvous = None
+
+
+# How a rank's task ended.
+
+
+@dataclass
+class RankEnd:
+    """How one rank's task ended: with an outcome, or with the engine gone, for a `reason`.
+
+    Then the outcome is what could be saved, if anything. `killed`: by us, because it did not leave when another rank had failed or the
+    user had asked.
+    """
+
+    rank: int
+    outcome: Outcome | None
+    reason: str = ""
+    killed: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the engine is gone, and not by us."""
+        return bool(self.reason) and not self.killed
+
+
+_GONE = "its process has ended"
+_SILENT = "it does not answer any more"
+_OF_SEVERAL = {_GONE: "their processes have ended", _SILENT: "they do not answer any more"}
+
+
+def reasons_of(lost: Sequence[RankEnd]) -> str:
+    """Return why these engines were lost, each reason once."""
+    counts = Counter(end.reason for end in lost)
+    return ", ".join(_OF_SEVERAL.get(reason, reason) if count > 1 else reason for reason, count in counts.items())
+
+
+class RankEnds:
+    """How the ranks of a task end, as far as that is known.
+
+    Parameters
+    ----------
+    task : Task
+    cluster : EngineCluster
+        Where it runs.
+    calls : sequence of Call
+        That of each rank, in rank order, once it has been made.
+
+    Attributes
+    ----------
+    killed : set of int
+        Ranks whose engines we have ended.
+    """
+
+    def __init__(self, task: Task, cluster: EngineCluster, calls: Sequence[Call]) -> None:
+        self._task, self._cluster, self._calls = task, cluster, calls
+        self._ends: dict[int, RankEnd] = {}
+        self.killed: set[int] = set()
+
+    def is_over(self, rank: int) -> bool:
+        """Return whether `rank` has ended, or cannot come to an end that anybody hears of.
+
+        A cell that distributes itself goes on without a controller: its ranks leave what they come to in a file.
+        """
+        if self._calls[rank].done:
+            return True
+        if self._cluster.controller_alive:
+            return False
+        return self._task.program_port is None or self._cluster.has_ended(rank) or self.file(rank).exists()
+
+    def file(self, rank: int) -> Path:
+        """Return where the outcome of `rank` lies if it does not come home by itself."""
+        return rescue_file(self._task.snapshot_folder, rank)
+
+    def of(self, rank: int) -> RankEnd:
+        """Return how `rank`, which is over, has ended."""
+        if rank not in self._ends:
+            self._ends[rank] = self._found(rank)
+        return self._ends[rank]
+
+    def _found(self, rank: int) -> RankEnd:
+        call = self._calls[rank]
+        if not call.done:
+            outcome = self._left(rank)
+            comes_home = outcome is not None and self._task.program_port is not None
+            return RankEnd(rank, outcome, "" if comes_home else self._cluster.unreachable, killed=rank in self.killed)
+        try:
+            return RankEnd(rank, pickle.loads(call.result()))
+        except Exception as error:
+            if self._cluster.has_ended(rank):
+                reason = _GONE
+            elif self._cluster.unreachable:
+                reason = self._cluster.unreachable
+            elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
+                reason = _SILENT
+            else:
+                reason = f"{type(error).__name__}: {error}"
+            return RankEnd(rank, self._left(rank), reason, killed=rank in self.killed)
+
+    def _left(self, rank: int) -> Outcome | None:
+        file = self.file(rank)
+        outcome: Outcome | None = pickle.loads(file.read_bytes()) if file.exists() else None
+        return outcome

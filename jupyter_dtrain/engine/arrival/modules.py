@@ -1,0 +1,202 @@
+"""Modules beside the notebook under their names, as the notebook has them, and its own classes.
+
+What a cell needs of such a module is sent by value: its classes are made anew here, and no module of this process knows them. But
+pickle looks for a class by the name of its module (``torch.save(model, …)``, and its ``torch.load``), and a cell may import again what
+the notebook has imported. So for the time of a run these names mean what was sent. A module that nobody asks for is not imported for it.
+``__main__`` is the cell: what it defines itself is found there too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ...analysis.imports import Stamp, stamp_of
+from ...capture.bundle import modules_beside
+from ...capture.library_patches import original
+from ...serialization.reducers import stands_for
+
+
+@contextmanager
+def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Iterator[None]:
+    """Let modules, classes and functions among `objects`, which came with the cell, and what is in its `namespace` be found by name."""
+    objects = list(objects)
+    modules = {obj.__name__: obj for obj in objects if isinstance(obj, ModuleType)}
+    parts: dict[str, dict[str, Any]] = {}
+    for obj in objects:
+        if isinstance(obj, FunctionType | type) and obj.__module__ not in (None, *modules) and obj.__qualname__.isidentifier():
+            parts.setdefault(obj.__module__, {})[obj.__qualname__] = obj
+    replaced = _Replaced()
+    replaced.set(sys.modules, {"__main__": _main(namespace, parts.pop("__main__", {}))})
+    finder = _Finder(parts, replaced)
+    for name, module in modules.items():
+        replaced.set(sys.modules, {name: module})
+    for name in parts.keys() & sys.modules.keys():
+        names = vars(sys.modules[name])
+        replaced.set(names, {key: part for key, part in parts[name].items() if original(names.get(key)) is names.get(key)})
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        replaced.restore()
+
+
+def _main(namespace: dict[str, Any], others: dict[str, Any]) -> ModuleType:
+    """Return a module whose names are those of `namespace`; of `others`, which the cell does not name, one can ask."""
+
+    class Main(ModuleType):
+        @property
+        def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+            return namespace
+
+        def __getattr__(self, name: str) -> Any:
+            for names in (namespace, others):
+                if name in names:
+                    return names[name]
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+
+        def __setattr__(self, name: str, value: object) -> None:
+            namespace[name] = value
+
+        def __delattr__(self, name: str) -> None:
+            namespace.pop(name, None)
+
+    return Main("__main__")
+
+
+class _Replaced:
+    """Entries of dicts that others have taken the places of."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[dict[str, Any], str, object, list[Any]]] = []
+
+    def set(self, names: dict[str, Any], values: dict[str, Any]) -> None:
+        """Let `values` take the places of the entries of `names` that are called so."""
+        for name, value in values.items():
+            self._entries.append((names, name, value, [names[name]] if name in names else []))
+        names.update(values)
+
+    def restore(self) -> None:
+        """Put back what was there, where nobody has put something else."""
+        for names, name, value, before in reversed(self._entries):
+            if names.get(name) is value:
+                names.update({name: before[0]} if before else {})
+                if not before:
+                    del names[name]
+
+
+class _Finder:
+    """Finds modules of which parts were sent, and puts these in once the module was imported."""
+
+    def __init__(self, parts: dict[str, dict[str, Any]], replaced: _Replaced) -> None:
+        self._parts, self._replaced = parts, replaced
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return how the module is imported; ``None``: as any other."""
+        spec = PathFinder.find_spec(name, path, target) if name in self._parts else None
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def execute_and_replace(module: ModuleType) -> None:
+            execute(module)
+            self._replaced.set(vars(module), self._parts[name])
+
+        loader.exec_module = execute_and_replace
+        return spec
+
+
+# Modules beside the notebook that a cell has imported on an engine: read again once their files have changed.
+#
+# What the notebook has imported travels by value and is as the notebook has it. A cell that says ``import`` itself finds what
+# the engine imported for an earlier cell, so an engine forgets that when the user has edited it.
+
+
+class LocalModules:
+    """What an engine has imported from the notebook's folder, and how its files were when it did."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, Stamp] = {}
+        self._folder = Path()
+        self._began = 0  # when the cell did, in ns since the epoch
+
+    def refresh(self, folder: Path) -> None:
+        """Before a cell: forget all modules beside the notebook if one of them was edited, as others may have taken names from it."""
+        found = _stamps_of(folder)
+        if any(self._stamps.get(name) != stamp for name, stamp in found.items()):
+            for name in found:
+                del sys.modules[name]
+            self._stamps = {}
+            importlib.invalidate_caches()
+        self._folder, self._began = folder, time.time_ns()
+
+    def note(self) -> None:
+        """Behind it: note what it has imported. What was written meanwhile was so perhaps after that."""
+        self._stamps = {
+            name: self._stamps.get(name, stamp)
+            for name, stamp in _stamps_of(self._folder).items()
+            if name in self._stamps or stamp[0] < self._began
+        }
+
+
+def _stamps_of(folder: Path) -> dict[str, Stamp]:
+    """Return the modules beside the notebook that are imported, each with how its file is now."""
+    return {module.__name__: stamp_of(module) for module in modules_beside(folder)}
+
+
+# What takes the place of others' functions during a run, where the user holds these by names of his own.
+#
+# After ``from torch import tensor`` the notebook's `tensor` is PyTorch's function itself, whatever ``torch.tensor`` is for the time of a
+# run. So the names of the cell's namespace, and of modules beside the notebook, are changed for that time too. And what is imported while
+# a
+# run goes on finds functions that end with it, and is given the real ones afterwards.
+
+_HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, os, os.path, shutil)
+_BETWEEN_RUNS = [dict(vars(holder)) for holder in _HOLDERS]  # there are thousands of names, of which a run changes some dozens
+
+
+def namespaces_of(objects: Iterable[object]) -> list[dict[str, Any]]:
+    """Return the names of modules beside the notebook: of those that have come with the cell's `objects`, and of those imported here."""
+    functions = [obj.__globals__ for obj in objects if isinstance(obj, FunctionType)]
+    modules = [vars(obj) for obj in (*objects, *modules_beside(Path.cwd())) if isinstance(obj, ModuleType)]
+    return list({id(names): names for names in (*functions, *modules)}.values())
+
+
+@contextmanager
+def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Let names in `namespaces` that mean what is replaced now mean what takes its place, until the end of the ``with`` block."""
+    imported = set(sys.modules)
+    found = {id(value): obj for obj in _changed() if (value := stands_for(obj)) is not None}
+    for names in namespaces:
+        names.update({name: found[id(obj)] for name, obj in names.items() if id(obj) in found})
+    try:
+        yield
+    finally:
+        new = [module for name in sys.modules.keys() - imported if isinstance(module := sys.modules.get(name), ModuleType)]
+        for names in (*namespaces, *map(vars, new)):
+            for name, obj in list(names.items()):
+                value = stands_for(obj)
+                if value is not None:
+                    names[name] = value
+
+
+def _changed() -> Iterator[object]:
+    """Yield what the names of `_HOLDERS` mean now that they did not mean, or were not there, between runs."""
+    for holder, before in zip(_HOLDERS, _BETWEEN_RUNS, strict=True):
+        yield from (obj for name, obj in list(vars(holder).items()) if before.get(name) is not obj)

@@ -1,0 +1,176 @@
+"""What holds a device in the notebook holds the rank's own while the cell runs.
+
+``torch.device`` objects are replaced as they arrive, wherever they are (`capture.pickling`). Texts like ``"cuda:0"`` only mean a
+device where something says so: a name that holds one, an entry or attribute called ``device``. They are put back afterwards,
+so what goes home is the notebook's.
+
+A notebook that knows no GPU says ``"cpu"`` where it would have said ``"cuda"``: on a rank that has one, this means the GPU, and its
+models and their optimizers move there. A notebook that names no device at all stays on the CPU: nothing in it would bring the
+data to the models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FrameType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ...serialization.python_reducers import SlotValues
+
+_CUDA = re.compile(r"cuda(:\d+)?")
+_CALLED_DEVICE = re.compile(r"(.*_)?dev(ice)?", re.IGNORECASE)
+
+
+class DeviceNames:
+    """The places of the notebook's values that name a device.
+
+    Parameters
+    ----------
+    namespace : dict
+        The notebook's names.
+    tracked : iterable of object
+        The objects that came with them.
+    device : torch.device
+        The rank's own.
+    """
+
+    def __init__(self, namespace: dict[str, Any], tracked: Iterable[object], device: torch.device) -> None:
+        self._namespace, self._tracked = namespace, list(tracked)
+        self._device = device
+        holders: list[Any] = [obj for obj in self._tracked if obj is not namespace]
+        values = [(namespace, key, value) for key, value in namespace.items()]
+        named = [(holder, key, value) for holder in holders for key, value in _entries(holder)]
+        knows_gpu = any(_kind(value) == "cuda" for _, _, value in (*values, *named)) or any(
+            tensor.device.type == "cuda" for tensor in holders if isinstance(tensor, torch.Tensor)
+        )
+        means_gpu = device.type == "cuda" and not knows_gpu
+        if means_gpu:
+            places = [place for place in (*values, *named) if _kind(place[2]) == "cpu" and _CALLED_DEVICE.fullmatch(place[1])]
+        else:
+            places = [place for place in (*values, *named) if isinstance(place[2], str) and _kind(place[2]) == "cuda"]
+        self._places = [(holder, key, value, self._instead(value)) for holder, key, value in places]
+        self.from_cpu = means_gpu and bool(places)
+        """Whether what the notebook has on the CPU is the rank's on its GPU."""
+
+    @property
+    def names(self) -> dict[str, object]:
+        """The cell's names that name the rank's device instead of the notebook's, as they do while the cell runs."""
+        return {key: instead for holder, key, _, instead in self._places if holder is self._namespace}
+
+    def move_models(self) -> None:
+        """Move what is trained to the rank's device, where the notebook has no other name for it than ``cpu``."""
+        if not self.from_cpu:
+            return
+        for obj in self._tracked:
+            if isinstance(obj, nn.Module):
+                for tensor in (*obj.parameters(), *obj.buffers()):
+                    self._move(tensor)
+            elif isinstance(obj, Optimizer):
+                for state in getattr(obj, "state", {}).values():  # which one around another may not have
+                    for key, value in state.items() if isinstance(state, dict) else ():
+                        if isinstance(value, torch.Tensor) and key != "step":  # that is counted on the CPU
+                            self._move(value)
+            elif isinstance(obj, torch.Tensor) and obj.requires_grad and obj.is_leaf:
+                self._move(obj)
+
+    def _move(self, tensor: torch.Tensor) -> None:
+        tensor.data = tensor.data.to(self._device)
+        if tensor.is_leaf and tensor.grad is not None:
+            tensor.grad.data = tensor.grad.data.to(self._device)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let all of them name the rank's device, until the end of the ``with`` block."""
+        for holder, key, _, instead in self._places:
+            _set(holder, key, instead)
+        try:
+            yield
+        finally:
+            for holder, key, value, instead in self._places:
+                if _get(holder, key) is instead:  # the cell has put nothing else there
+                    _set(holder, key, value)
+
+    def _instead(self, value: object) -> object:
+        # A text of its own: the same characters in the cell's code are another object.
+        return self._device if isinstance(value, torch.device) else "".join([*str(self._device)])
+
+
+def _kind(value: object) -> str | None:
+    """Return ``"cuda"`` or ``"cpu"`` if `value` is such a device, or a text that could mean one."""
+    if isinstance(value, torch.device):
+        return value.type
+    if isinstance(value, str):
+        return "cuda" if _CUDA.fullmatch(value) else "cpu" if value == "cpu" else None
+    return None
+
+
+def _entries(holder: Any) -> list[tuple[str, object]]:
+    """Return what is called a device in a dict, an object (its slots too) or a class."""
+    if isinstance(holder, dict):
+        items = list(dict.items(holder))
+    else:
+        items = [*getattr(holder, "__dict__", {}).items(), *SlotValues(holder).items()]
+    return [(key, value) for key, value in items if isinstance(key, str) and _kind(value) and _CALLED_DEVICE.fullmatch(key)]
+
+
+def _get(holder: Any, key: str) -> object:
+    if isinstance(holder, dict):
+        return dict.get(holder, key)
+    slots = SlotValues(holder)
+    return slots[key] if key in slots else getattr(holder, "__dict__", {}).get(key)
+
+
+def _set(holder: Any, key: str, value: object) -> None:
+    if isinstance(holder, dict):
+        dict.__setitem__(holder, key, value)
+    elif isinstance(holder, type):
+        type.__setattr__(holder, key, value)
+    elif key in (slots := SlotValues(holder)):
+        slots[key] = value
+    else:
+        vars(holder)[key] = value
+
+
+# Optimizers and schedulers that arrived from the notebook, made whole again.
+
+
+def connect_schedulers(objects: Iterable[object]) -> None:
+    """Let schedulers know the steps of their optimizers again.
+
+    A scheduler replaces its optimizer's ``step`` by a wrapper that notes the call, and warns when the
+    wrapper is gone. The wrapper is a bound method of one process; this makes the same in this one.
+    """
+    for obj in objects:
+        if isinstance(obj, LRScheduler):
+            _track_steps(obj.optimizer)
+
+
+def _track_steps(optimizer: Any) -> None:
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        return
+    step = type(optimizer).step
+
+    @wraps(step)
+    def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._opt_called = True
+        return type(self).step(self, *args, **kwargs)  # which may be another one while a cell runs
+
+    tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = MethodType(tracked, optimizer)
+
+
+def is_stepping(frame: FrameType | None) -> bool:
+    """Return whether an optimizer is in the middle of a step where a thread is at `frame`: weights and what belongs to them may not fit."""
+    while frame is not None:
+        if frame.f_code.co_name == "step" and isinstance(frame.f_locals.get("self"), Optimizer):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,140 @@
+"""Words in code: which names it uses, and those of the functions that it calls.
+
+From its words one can tell what code may do, without running it: take a statistic, write in place, ask for gradients. Functions are
+followed by the ways in which code has them: as globals, from around it, in a module beside the notebook, in an object that a model keeps.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, islice
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..analysis.code_objects import closed_over, everything, names_in, original_code
+from .module_tree import modules_in
+from .user_frames import is_users_module
+
+TORCH = ("torch.", "torchvision.")
+_LOOKED_AT = 100  # of what a model keeps in a list: it may be data
+_NO_CALL = (
+    nn.Module,
+    torch.Tensor,
+    type,
+    ModuleType,
+)  # of these a call runs no code that is theirs alone, or other code is looked through
+
+
+def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return whether `has` is true of code in `model` that is not PyTorch's own, or that it calls, and the names in it."""
+    parts = modules_in(model)
+    kinds = {kind for module in parts for kind in type(module).__mro__}
+    seen: set[FunctionType] = set()
+    values = (*(value for kind in kinds for value in vars(kind).values()), *(value for part in parts for value in _kept(part)))
+    return any(_uses(value, has, seen) for value in values)
+
+
+def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return whether `has` is true of the code of `function`, or of others that it calls, and the names in it."""
+    return _uses(function, has, set())
+
+
+def call_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
+    """Return the same of a call of `function`, methods that it calls by name among it: those of its own object, and of the user's."""
+    return _uses(function, has, set(), methods=True)
+
+
+def takes_rows(code: CodeType) -> bool:
+    """Return whether `code` has a subscript that may be of samples: ``x[0]``, ``x[1:]``, ``x[order]``; not ``x[:, 0]``, ``x.shape[0]``."""
+    return any(_takes_rows(part) for part in everything(original_code(code) or code))
+
+
+def _takes_rows(code: CodeType) -> bool:
+    taken_from, index = None, None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "BINARY_SLICE":
+            return True
+        if instruction.opname == "BINARY_SUBSCR" or (instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"):
+            along_others = index is None or index.opname == "BUILD_TUPLE" or isinstance(index.argval, tuple)
+            by_name = index is not None and index.opname == "LOAD_CONST" and isinstance(index.argval, str)
+            # A shape, or one of several results.
+            of_sizes = taken_from is not None and (taken_from.argval == "shape" or taken_from.opname.startswith("CALL"))
+            if not (along_others or by_name or of_sizes):
+                return True
+        taken_from, index = index, instruction
+    return False
+
+
+def _kept(module: nn.Module) -> Iterator[object]:
+    """Yield what a module keeps in its attributes that may be called, and the methods of the user's objects among it."""
+    for value in list(vars(module).values()):
+        several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        for one in islice(several, _LOOKED_AT):
+            yield one
+            kind = type(one)
+            if not isinstance(one, _NO_CALL) and kind.__module__ != "builtins" and is_users_module(kind.__module__):
+                yield from vars(kind).values()
+
+
+def _uses(
+    value: object, has: Callable[[CodeType, set[str]], bool], seen: set[FunctionType], *, methods: bool = False, owner: object = None
+) -> bool:
+    function = _function_of(value)
+    if function is None or function in seen or f"{function.__module__}.".startswith(TORCH):
+        return False
+    seen.add(function)  # and not its code, which a decorator's functions have in common, each around another one
+    names, owner = names_in(function.__code__), _owner_of(value) or owner
+    called = chain(_called(function, names), _methods(function, names, owner) if methods else ())
+    return has(function.__code__, names) or any(_uses(other, has, seen, methods=methods, owner=owner) for other in called)
+
+
+def _owner_of(value: object) -> object:
+    """Return the object that a call of `value` is told of as ``self``, ``None`` where there is none."""
+    while isinstance(value, partial):
+        value = value.func
+    if isinstance(value, MethodType):
+        return value.__self__
+    return None if isinstance(value, FunctionType | classmethod | staticmethod | property) else value
+
+
+def _methods(function: FunctionType, names: set[str], owner: object) -> Iterator[object]:
+    around = (*closed_over(function), *(function.__globals__.get(name) for name in names))
+    for known in (owner, *(value for value in around if is_users_module(type(value).__module__))):
+        for name in names:
+            yield getattr(known, "__dict__", {}).get(name)
+            method = _in_class(known, name)
+            yield MethodType(method, known) if isinstance(method, FunctionType) else method
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """Return the function that a call of `value` runs, if one does that is written in Python."""
+    while not isinstance(value, FunctionType):
+        if isinstance(value, partial):
+            value = value.func
+        elif isinstance(value, MethodType | classmethod | staticmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        else:
+            call = None if isinstance(value, _NO_CALL) else _in_class(value, "__call__")
+            return call if isinstance(call, FunctionType) else None
+    return value
+
+
+def _called(function: FunctionType, names: set[str]) -> Iterator[object]:
+    """Yield what a function with these names in its code may call."""
+    yield from closed_over(function)
+    for name in names:
+        value = function.__globals__.get(name)
+        yield value
+        if isinstance(value, ModuleType) and is_users_module(value.__name__):
+            yield from (vars(value).get(other) for other in names)
+
+
+def _in_class(value: object, name: str) -> object:
+    return next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)

@@ -1,0 +1,151 @@
+"""Iterable data with workers: each worker belongs to one rank, which hands the others their part of its batches.
+
+A batch of iterable data comes whole from one worker, and the loader takes the workers in turn. So the batches of one process,
+in their order, need each worker once: its stream is read by one rank alone, with the worker's number and seed, and what the
+other ranks need of a batch goes to them. Without workers the data set reads in the cell's own process, with its random numbers;
+there every rank reads all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data._utils import worker as worker_module
+
+from ..tensor.batch_shard import Share
+from ..tensor.redistribute import Exchange
+from .batch_layout import UnknownBatch, cut, length_of
+from .collate import is_default
+from .fetch import Make, copy_of
+
+_END, _UNKNOWN = "end", "unknown"
+
+
+class Streams:
+    """Shares out the workers of loaders of iterable data.
+
+    Parameters
+    ----------
+    rank : int
+    shares : callable
+        Returns all ranks' shares of a batch of a given size, in rank order.
+    """
+
+    def __init__(self, *, rank: int, shares: Callable[[int], tuple[Share, ...]]) -> None:
+        self._rank = rank
+        self._shares = shares
+        self._kept: WeakKeyDictionary[DataLoader[Any], dict[int, DataLoader[Any]]] = WeakKeyDictionary()  # whose workers live on
+
+    @staticmethod
+    def can_share_out(loader: DataLoader[Any]) -> bool:
+        """Return whether the workers of `loader` can be those of different ranks."""
+        return (
+            loader.num_workers > 0
+            and isinstance(loader.dataset, IterableDataset)
+            and not isinstance(loader.dataset, IterDataPipe)
+            and loader.batch_sampler is not None
+            and is_default(loader)
+        )
+
+    def source(self, original: Make, loader: DataLoader[Any]) -> Stream:
+        """Return the rank's parts of the batches of `loader`; `original` is the loader's own ``__iter__``."""
+        return Stream(self, original, loader)
+
+    def own_workers(self, loader: DataLoader[Any]) -> dict[int, DataLoader[Any]]:
+        """Return a loader for each worker of `loader` that is this rank's, by the worker's number."""
+        kept = self._kept.get(loader)
+        if kept is not None:
+            return kept
+        # As the loader's own iterator does; the loaders made here draw from a generator of theirs.
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+        numbers = [number for number in range(loader.num_workers) if self.owner(number) == self._rank]
+        made = {number: _with_one_worker(loader, number, seed) for number in numbers}
+        if loader.persistent_workers:
+            self._kept[loader] = made
+        return made
+
+    def owner(self, worker: int) -> int:
+        """Return the rank that has a worker."""
+        return worker % len(self._shares(0))
+
+    def hand_out(self, worker: int, batch: Any) -> Any:
+        """Return the rank's part of a batch that the owner of `worker` has. A collective."""
+        owner = self.owner(worker)
+        return Exchange.scattered(self._parts(batch) if owner == self._rank else None, owner)
+
+    def _parts(self, batch: Any) -> list[Any]:
+        shares = self._shares(0)
+        if batch is _END:
+            return [(_END, None)] * len(shares)
+        total = length_of(batch)
+        if total is None:
+            return [(_UNKNOWN, type(batch).__name__)] * len(shares)
+        # Pickled, a part of a tensor would take all of it along.
+        return [(share, _copied(cut(batch, share.loaded))) for share in self._shares(total)]
+
+
+class Stream:
+    """Where the batches of one iteration come from: a worker after the other, each until it has no more."""
+
+    def __init__(self, streams: Streams, make: Make, loader: DataLoader[Any]) -> None:
+        self._streams, self._make, self._loader = streams, make, loader
+        self._turns: deque[int] = deque()
+        self._batches: dict[int, Any] = {}
+
+    def start(self) -> None:
+        """Start the rank's own workers."""
+        self._batches = {number: self._make(inner) for number, inner in self._streams.own_workers(self._loader).items()}
+        self._turns = deque(range(self._loader.num_workers))
+
+    def __next__(self) -> tuple[Any, Share, None]:
+        while self._turns:
+            worker = self._turns[0]
+            batch = next(self._batches[worker], _END) if worker in self._batches else None
+            found, part = self._streams.hand_out(worker, batch)
+            if found == _UNKNOWN:
+                raise UnknownBatch(part)
+            if found == _END:
+                self._turns.popleft()
+                continue
+            self._turns.rotate(-1)
+            return part, found, None
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return len(self._loader.batch_sampler)  # type: ignore[arg-type]
+
+
+def _copied(part: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, part)
+
+
+def _with_one_worker(loader: DataLoader[Any], number: int, seed: int) -> DataLoader[Any]:
+    init = _AsWorker(number, loader.num_workers, seed, loader.worker_init_fn)
+    return copy_of(loader, num_workers=1, worker_init_fn=init, generator=torch.Generator())
+
+
+class _AsWorker:
+    """Makes the only worker of a loader one of several: with the number and the seeds that it has among them.
+
+    A class and not a function inside of another: where workers are spawned, it is pickled.
+    """
+
+    def __init__(self, number: int, num_workers: int, seed: int, then: Callable[[int], None] | None) -> None:
+        self._number, self._num_workers, self._seed, self._then = number, num_workers, seed, then
+
+    def __call__(self, _: int) -> None:
+        seed = self._seed + self._number
+        random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(worker_module._generate_state(self._seed, self._number))
+        info: Any = worker_module._worker_info
+        worker_module._worker_info = type(info)(id=self._number, num_workers=self._num_workers, seed=seed, dataset=info.dataset)
+        if self._then is not None:
+            self._then(self._number)

@@ -1,0 +1,310 @@
+"""Where iterations over data loaders are, so that they can go on in another process.
+
+A loader's order of samples is drawn when an iteration begins, from random streams whose states are noted then. To go on,
+the streams get those states for a moment, the same order is drawn, and what was given out is skipped on the batches of
+*indices*: no sample is loaded for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from ...capture.bundle import RandomState
+from ..rng.streams import generators_in, set_state, state_of
+from ..timing import DATA, Counted
+from ..user_frames import is_ours
+from .counters import Counters, keeper_of
+from .fetch import copy_of
+from .worker_rng import Living
+
+_iterate = DataLoader.__iter__
+
+
+class Moment:
+    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._random_state = RandomState.now()
+        self._streams: list[tuple[Any, Any]] = []
+        self._counters: list[Counters] = []
+        batches = loader.batch_sampler
+        samplers = (loader.sampler, batches, getattr(batches, "sampler", None))
+        self._generators = [(generator, state_of(generator)) for generator in generators_in((loader.dataset, loader.collate_fn))]
+        for owner in dict.fromkeys(part for part in (loader, *samplers) if hasattr(part, "__dict__")):
+            for value in vars(owner).values():
+                state = state_of(value)
+                if state is not None:
+                    self._streams.append((value, state))
+            if owner is not loader:
+                self._counters.append(Counters(owner))
+        keeper = keeper_of(loader.collate_fn)
+        self._collate = None if keeper is None else Counters(keeper)
+
+    def set(self) -> None:
+        """Make it the present one."""
+        self._random_state.set()
+        for stream, state in self._streams:
+            set_state(stream, state)
+        for counters in self._counters:
+            counters.set()
+        self.set_collate()
+
+    def set_collate(self) -> None:
+        """Let what samples are loaded and collated with be as it was: they may have been since, to learn from."""
+        for generator, state in self._generators:
+            set_state(generator, state)
+        if self._collate is not None:
+            self._collate.set()
+
+
+@dataclass
+class Cursor:
+    """Where one iteration over a loader is.
+
+    Attributes
+    ----------
+    training, split : bool
+        What the iteration was begun for.
+    start : Moment
+        When the iteration began.
+    first : Moment, optional
+        When the first batch was asked for: loaders without workers draw their order then.
+    taken : int
+        Batches given out.
+    finished : bool
+        There was no other batch.
+    draws_in_workers : bool
+        Workers draw random numbers for samples, so batches are loaded to be left out.
+    living : Living, optional
+        What is known of workers that were there when the iteration began.
+    """
+
+    loader: DataLoader[Any]
+    training: bool
+    split: bool
+    start: Moment
+    first: Moment | None = None
+    taken: int = 0
+    finished: bool = False
+    draws_in_workers: bool = False
+    living: Living | None = None
+
+    @property
+    def has_to_load(self) -> bool:
+        """Whether batches have to be loaded to be left out."""
+        return self.draws_in_workers or isinstance(self.loader.dataset, IterableDataset)
+
+
+class LoaderIterator:
+    """The iterator over a loader that the cell holds.
+
+    Parameters
+    ----------
+    batches : iterator, optional
+        The batches that come now; ``None``: the iteration is gone on with when it is asked for a batch.
+    pretended : int
+        For so many batches, which were given out before, only the number matters: while a loop's iterable is made again.
+    log : CursorLog, optional
+        Who is told if they have to be loaded again after all.
+    """
+
+    def __init__(
+        self, cursor: Cursor, batches: Batches | Iterator[Any] | None = None, *, pretended: int = 0, log: CursorLog | None = None
+    ) -> None:
+        self._cursor = cursor
+        self._batches = batches
+        self._pretended = pretended
+        self._log = log
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __next__(self) -> Any:
+        cursor = self._cursor
+        if self._pretended:
+            if _passes_on(sys._getframe(1).f_code.co_filename):
+                self._pretended -= 1
+                return None
+            # The user's own code wants to see the batches.
+            self._pretended, cursor.taken, cursor.finished = 0, 0, False
+            if self._log is not None:
+                self._log.put_back(Moment(cursor.loader))
+            self._batches = _go_on(cursor)
+        if cursor.finished:
+            raise StopIteration
+        if self._batches is None:
+            present = Moment(cursor.loader)
+            self._batches = _go_on(cursor)
+            present.set()
+        if cursor.first is None:
+            cursor.first = Moment(cursor.loader)
+        try:
+            with Counted(DATA):
+                batch = next(self._batches)
+        except StopIteration:
+            cursor.finished = True
+            raise
+        cursor.taken += 1
+        return batch
+
+    @property
+    def taken(self) -> int:
+        """Batches that were given out."""
+        return self._cursor.taken
+
+    def __len__(self) -> int:
+        return len(self._cursor.loader) if self._batches is None else len(self._batches)  # type: ignore[arg-type]  # those of loaders have one
+
+    def __reduce__(self) -> Any:
+        return LoaderIterator, (copy.copy(self._cursor),)
+
+
+class Skipping:
+    """A sampler that leaves out the first of what another gives.
+
+    Parameters
+    ----------
+    sampler : iterable
+    num : int
+        How many are left out.
+    """
+
+    def __init__(self, sampler: Any, num: int) -> None:
+        self._sampler = sampler
+        self._num = num
+        self._next: _Rest | None = None  # the iteration that begins
+
+    def __iter__(self) -> _Rest:
+        rest = self._next
+        if rest is None or rest.is_taken:
+            rest = self._next = _Rest(self._sampler, self._num)
+        rest.is_taken = True
+        return rest
+
+    def draw(self) -> None:
+        """Draw the order of the iteration that begins now, and not when its first item is asked for."""
+        if self._next is None or self._next.has_begun:
+            self._next = _Rest(self._sampler, self._num)
+        self._next.draw()
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+
+class _Rest:
+    """What is left of an iteration over a sampler."""
+
+    def __init__(self, sampler: Any, num: int) -> None:
+        self._items = iter(sampler)
+        self._left_out, self._left = num, num
+        self._ahead: list[Any] = []
+        self.is_taken = self.has_begun = False
+
+    def __iter__(self) -> _Rest:
+        return self
+
+    def __next__(self) -> Any:
+        self.has_begun = True
+        self._skip()
+        return self._ahead.pop() if self._ahead else next(self._items)
+
+    def draw(self) -> None:
+        self._skip()
+        if not self._left_out:
+            self._ahead += islice(self._items, 1)
+
+    def _skip(self) -> None:
+        while self._left:
+            self._left -= 1
+            next(self._items, None)
+
+
+def skipping(cursor: Cursor, together: int) -> tuple[DataLoader[Any], Skipping | None]:
+    """Return a loader without the batches that were given out; ``None`` for its sampler where they have to be loaded to be left out."""
+    loader, num = cursor.loader, cursor.taken * together
+    if cursor.has_to_load:
+        return loader, None
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    sampler = Skipping(getattr(loader, name), num)
+    return copy_of(loader, persistent_workers=False, **{name: sampler}), sampler
+
+
+Begin = Callable[[Callable[[], Any]], Any]
+
+
+class Batches(Protocol):
+    """Batches of a loader as a run gives them to the cell."""
+
+    def __next__(self) -> Any:
+        """Return the next one."""
+
+    def __len__(self) -> int:
+        """Return how many there are from the beginning."""
+
+
+class Loaders(Protocol):
+    """What a run makes of loaders."""
+
+    together: int
+    """How many batches of a loader make one of the run's."""
+
+    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> Batches:
+        """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out.
+
+        What makes their iterator is given to `begin`, which calls it while random streams are as they were.
+        """
+
+
+class CursorLog(Protocol):
+    """Who is told of iterations over loaders."""
+
+    def note(self, cursor: Cursor) -> None:
+        """Take note of an iteration that begins."""
+
+    def again(self) -> Cursor | None:
+        """Return where the iteration that begins was when a snapshot was taken, if it is one of then."""
+
+    def put_back(self, moment: Moment) -> None:
+        """Make `moment` the present one when all is as it was."""
+
+
+current: Loaders | None = None
+"""The loaders of the run in this process; ``None`` outside of one."""
+
+
+def _go_on(cursor: Cursor) -> Any:
+    """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
+    together = 1 if current is None else current.together
+    loader, sampler = skipping(cursor, together)
+
+    def begin(make: Callable[[], Any]) -> Any:
+        cursor.start.set()
+        made = make()
+        if sampler is not None and cursor.first is not None and not loader.num_workers:  # workers are told at once what to load
+            cursor.first.set()
+            sampler.draw()
+        return made
+
+    if current is not None:
+        return current.go_on(_iterate, cursor, loader, begin)
+    batches = begin(lambda: _iterate(loader))
+    if sampler is None:
+        for _ in range(cursor.taken):
+            next(batches)
+    return batches
+
+
+def _passes_on(filename: str) -> bool:
+    """Return whether a caller in this file takes batches without a look at them: this project, and progress bars."""
+    return is_ours(filename) or "tqdm" in Path(filename).parts

@@ -1,0 +1,124 @@
+"""The batches of one iteration over a loader as the cell gets them: the rank's part of each, placed, and told of before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..tensor.batch_shard import Share
+from .batch_layout import Layout, UnknownBatch
+from .collate import CutAfterLoading
+from .iterable import Stream
+from .iterator_state import Moment
+from .sources import Source
+
+Place = Callable[[Any, Share, Layout | None], Any]
+OnBatch = Callable[[Share | None, int, int | None], None]
+
+
+class WatchedBatches:
+    """The iterator of a loader that is not split."""
+
+    def __init__(self, batches: Any, on_batch: Callable[[], None]) -> None:
+        self._batches = batches
+        self._on_batch = on_batch
+
+    def __iter__(self) -> WatchedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        self._on_batch()
+        return next(self._batches)
+
+    def skip(self, num: int) -> None:
+        """Load batches for nobody."""
+        for _ in range(num):
+            next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """What there is to do at the first batch of a loader.
+
+    Attributes
+    ----------
+    now : callable
+        Returns the states of all that decides on the batches.
+    decide : callable
+        Told what is wrong with the batch, if anything; returns whole batches instead, as they were at the beginning.
+    """
+
+    now: Callable[[], Moment]
+    decide: Callable[[UnknownBatch | CutAfterLoading | None], Source]
+
+
+class SplitBatches:
+    """The iterator that the cell holds."""
+
+    def __init__(
+        self,
+        source: Source | Stream,
+        length: int | None,
+        place: Place,
+        on_batch: OnBatch,
+        first: FirstBatch | None,
+    ) -> None:
+        source.start()  # draws random numbers where one process would
+        self._source: Source | Stream = source
+        self._length = length
+        self._place = place
+        self._on_batch = on_batch
+        self._first = first
+        self.count = 0
+        self.begin_again: Callable[[Callable[[], None], Moment | None], None] = _begin_again
+
+    def __iter__(self) -> SplitBatches:
+        return self
+
+    def __next__(self) -> Any:
+        asked = None if self._first is None else self._first.now()
+        try:
+            batch, share = self._placed()
+        except (UnknownBatch, CutAfterLoading) as error:
+            if asked is None:
+                raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
+            self.begin_again(partial(self._start_over, error), asked)
+            batch, share = self._placed()
+        else:
+            if self._first is not None:
+                self._first.decide(None)
+        self._first = None
+        self.count += 1
+        self._on_batch(share, self.count, self._length)
+        return batch
+
+    def _start_over(self, error: UnknownBatch | CutAfterLoading) -> None:
+        assert self._first is not None
+        self._source = self._first.decide(error)
+        self._source.start()
+
+    def skip(self, num: int) -> None:
+        """Load batches for nobody."""
+        try:
+            for _ in range(num):
+                next(self._source)
+        except CutAfterLoading as error:
+            self.begin_again(partial(self._start_over, error), None)  # which skips as many
+
+    def _placed(self) -> tuple[Any, Share | None]:
+        batch, share, layout = next(self._source)
+        return (batch if share is None else self._place(batch, share, layout)), share
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+
+def _begin_again(start: Callable[[], None], asked: Moment | None) -> None:
+    start()
+    if asked is not None:  # the order is drawn when the first batch is asked for
+        asked.set()

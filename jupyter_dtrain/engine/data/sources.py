@@ -1,0 +1,187 @@
+"""Where the batches of one iteration over a loader come from, and which part of them is the rank's.
+
+By indices, a rank loads its own samples alone. Where loading draws random numbers (augmentation), what a sample becomes depends on
+all that were loaded before it, so every rank then loads the whole batches, which draws what one process would have drawn, and cuts
+them. Whether it does is learned at a loader's first batch: in this process from the stream that samples are loaded with, in a
+worker from the worker's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from ..rng.streams import LoadingStream, generators_in
+from ..tensor.batch_shard import Share
+from .batch_layout import Layout
+from .collate import Collation, collated_if_possible
+from .fetch import copy_of, has_rows
+from .worker_rng import Teller, Told
+
+# Batches of indices of a loader, joined: what it loads follows from them, whatever its data and its sampler are.
+
+
+def with_batches(loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
+    """Return a copy of `loader` that takes its batches of indices from `batches`."""
+    return copy_of(loader, batch_sampler=batches)
+
+
+class JoinedBatches:
+    """A batch sampler that joins every `together` batches of another; the last one may have fewer."""
+
+    def __init__(self, batches: Any, together: int) -> None:
+        self._batches, self._together = batches, together
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        batches = iter(self._batches)
+        while some := list(islice(batches, self._together)):
+            yield [index for batch in some for index in batch]
+
+    def __len__(self) -> int:
+        return -(-len(self._batches) // self._together)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+Loaded = tuple[Any, Share | None, Layout | None]
+
+
+class Source:
+    """Whole batches, of which `share` returns the rank's part. Starts when it is first asked."""
+
+    def __init__(self, make: Callable[[Any], Any], loader: DataLoader[Any], share: Callable[[Any], Loaded]) -> None:
+        self._make, self._loader, self._share = make, loader, share
+        self._batches: Any = None
+
+    def start(self) -> None:
+        """Begin the iteration: random numbers are drawn where one process would."""
+        self._batches = self._make(self._loader)
+
+    def __next__(self) -> Loaded:
+        return self._share(next(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class OwnSamples(Source):
+    """The rank's own samples of each batch, loaded by their indices.
+
+    Parameters
+    ----------
+    loader : DataLoader
+        One that `of_own_samples` has made.
+    stream : LoadingStream, optional
+        What loading draws from; ``None``: from the cell's, or from the workers'.
+    on_first : callable, optional
+        Told at the first batch whether to load it has drawn random numbers.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Any], Any],
+        loader: DataLoader[Any],
+        stream: LoadingStream | None,
+        *,
+        on_first: Callable[[bool], None] | None,
+    ) -> None:
+        super().__init__(make, loader, _batches_of(loader).next_share)
+        self._stream, self._on_first = stream, on_first
+
+    def __next__(self) -> Loaded:
+        before = self._stream.state() if self._on_first is not None and self._stream is not None else None
+        with nullcontext() if self._stream is None else self._stream.loading():
+            batch = next(self._batches)
+        drew = before is not None and self._stream is not None and not self._stream.state().equals(before)
+        if isinstance(batch, Told):
+            drew, batch = batch.streams is not None, batch.batch
+        if self._on_first is not None:
+            on_first, self._on_first = self._on_first, None
+            on_first(drew)
+        return self._share(batch)
+
+
+def of_own_samples(
+    loader: DataLoader[Any],
+    *,
+    share: Callable[[int], Share],
+    stream: LoadingStream | None,
+    collation: Collation | None,
+    watch: bool,
+) -> DataLoader[Any]:
+    """Return a copy of `loader` that loads the rank's part of each batch; with `watch` its workers tell whether they draw."""
+    made = with_batches(loader, _ShareOfBatches(loader.batch_sampler, share, stream, collation))
+    if watch and loader.num_workers:
+        teller = Teller(loader)
+        made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
+    if collation is not None:
+        made = copy_of(made, collate_fn=partial(collated_if_possible, loader.collate_fn))
+    return made
+
+
+def as_it_is(batch: Any) -> Loaded:
+    """Return a batch that is not cut."""
+    return batch, None, None
+
+
+def forget_pending(loader: DataLoader[Any]) -> None:
+    """Begin an iteration anew with a loader that `of_own_samples` has made."""
+    _batches_of(loader).pending.clear()
+
+
+def may_draw(loader: DataLoader[Any]) -> bool:
+    """Return whether loading a batch may draw random numbers: those of a tensor's rows cannot, and to find out takes time."""
+    return not has_rows(loader)
+
+
+def draws_by_itself(loader: DataLoader[Any]) -> bool:
+    """Return whether the data set has a generator of its own."""
+    return bool(generators_in(loader.dataset))
+
+
+def _batches_of(loader: DataLoader[Any]) -> _ShareOfBatches:
+    batches = loader.batch_sampler
+    assert isinstance(batches, _ShareOfBatches)
+    return batches
+
+
+class _ShareOfBatches:
+    """A batch sampler that yields the rank's part of each batch of another."""
+
+    def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None, collation: Collation | None) -> None:
+        self._batches = batches
+        self._collation = collation
+        self._share = share
+        self._stream = stream
+        self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._batches)
+        while True:
+            with nullcontext() if self._stream is None else self._stream.drawing():
+                indices = next(batches, None)
+            if indices is None:
+                return
+            if not isinstance(indices, Sequence | np.ndarray | torch.Tensor):
+                indices = list(indices)  # a set, a generator: all that a loader asks is to walk over them
+            share = self._share(len(indices))
+            self.pending.append((share, indices))
+            yield indices[share.loaded]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def next_share(self, batch: Any) -> Loaded:
+        share, indices = self.pending.pop(0)
+        return (batch, share, None) if self._collation is None else self._collation.own(batch, share, indices)

@@ -1,0 +1,124 @@
+"""Repeated blocks of a model, of which nothing is kept for the backward pass but what they were called on (``--checkpoint-activations``).
+
+Most of the memory of a training step is what the layers keep for their gradients. Of a transformer's or a residual network's blocks
+PyTorch can keep the inputs alone and compute the rest again in the backward pass (:func:`torch.utils.checkpoint.checkpoint`), a third more
+time for a part of the memory that falls with the number of blocks. As it is computed again a block draws as it did, from every stream, and
+what it writes meanwhile (BatchNorm counts each batch) is taken back, so that the numbers are those of the model as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..module_tree import Found, IdentityMap, has_hooks
+from ..rng.streams import OtherStreams, generators_in
+from .module_state import Before
+
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+class CheckpointedBlocks:
+    """Calls the blocks of models in training so that they keep their inputs alone."""
+
+    def __init__(self) -> None:
+        self._blocks = Found(blocks_in)
+        self._here: frozenset[int] = frozenset()
+        self._known: IdentityMap[_Block] = IdentityMap()
+
+    @contextmanager
+    def within(self, model: nn.Module) -> Iterator[None]:
+        """Let :meth:`call` know the blocks of `model`, whose call is under way, until the end of the ``with`` block."""
+        before, self._here = self._here, frozenset(map(id, self._blocks.of(model)))
+        try:
+            yield
+        finally:
+            self._here = before
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original`, the module's own call."""
+        if id(module) not in self._here or not module.training or not torch.is_grad_enabled() or has_hooks(module) or _is_checkpointed():
+            return original(module, *args, **kwargs)
+        block = self._known.get(module)
+        if block is None:
+            before = Before(module, None)
+            result = original(module, *args, **kwargs)
+            # One that goes by what its calls before have left cannot be computed again.
+            remembers = before.written() or bool(before.filled()) or before.has_set()
+            self._known.set(module, _Block(remembers, generators_in(module)))
+            return result
+        if block.remembers:
+            return original(module, *args, **kwargs)
+        contexts = partial(_contexts, module, OtherStreams.of(block.generators))
+        return checkpoint(partial(original, module), *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+
+class _Block(NamedTuple):
+    remembers: bool
+    generators: list[Any]
+
+
+def blocks_in(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of `model`: modules with layers of their own that stand in a list beside others of their class.
+
+    Of blocks in blocks it is the outer ones, but not lists of blocks.
+    """
+    found: dict[int, nn.Module] = {}
+
+    def look(module: nn.Module, *, in_block: bool) -> bool:
+        """Look through `module`, and return whether there are blocks in it."""
+        children = [child for child in module._modules.values() if child is not None]
+        counts = Counter(type(child) for child in children)
+        any_found = False
+        for child in children:
+            repeated = isinstance(module, _LISTS) and counts[type(child)] > 1 and _has_layers(child)
+            is_block = repeated and not isinstance(child, _LISTS) and not in_block
+            if is_block:
+                found[id(child)] = child
+            below = look(child, in_block=in_block or is_block)
+            if repeated and not is_block and not below and not in_block:
+                found[id(child)] = child
+                below = True
+            any_found |= is_block or below
+        return any_found
+
+    look(model, in_block=False)
+    return list(found.values())
+
+
+def _has_layers(module: nn.Module) -> bool:
+    is_called = not isinstance(module, nn.ModuleList | nn.ModuleDict)
+    return is_called and bool(module._modules) and next(module.parameters(), None) is not None
+
+
+def _is_checkpointed() -> bool:
+    """Return whether the user's code checkpoints what is being called: then it is not done once more."""
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and getattr(hooks[0], "__module__", None) == checkpoint.__module__
+
+
+def _contexts(module: nn.Module, streams: OtherStreams) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return contextlib.nullcontext(), _as_it_was(module, streams)
+
+
+@contextmanager
+def _as_it_was(module: nn.Module, streams: OtherStreams) -> Iterator[None]:
+    """Draw from `streams`, and take back what is drawn and what is written to buffers at the end of the ``with`` block."""
+    now = streams.again()
+    # Behind the back of autograd, which may have saved them.
+    buffers = [(buffer.data, buffer.detach().clone()) for buffer in module.buffers()]
+    streams.set()
+    try:
+        yield
+    finally:
+        now.set()
+        for data, before in buffers:
+            data.copy_(before)

@@ -1,0 +1,216 @@
+"""What a model is handed to keep things in: a cache of keys and values, a list for auxiliary losses, a namespace for a batch.
+
+A model on a share gets the rank's part of the tensors that are in such objects, and what it has kept there is placed as its results are
+when it returns. A call that is made again, or only to learn from it, finds them as they were. Lists and dicts that are arguments themselves
+are copies by then: a model that changes one is open (see `models`). So is one that counts in an object, since that may be of the share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ...serialization.python_reducers import SlotValues
+from ..tensor.batch_shard import Share
+from ..tensor.materialize import attributes_worth_a_look
+from ..tensor.placement_types import GlobalTensor, Shard, place
+from .module_state import MAPPINGS, copy_of, is_same, refill
+
+_NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
+_SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
+_MOST = 2000  # objects that are looked at
+
+Holder = dict[Any, Any] | SlotValues | list[Any]
+_HOLDERS = (dict, SlotValues, list)
+Slot = tuple[Holder, Any]  # and the key or index in it
+
+
+class Handed:
+    """The objects, lists and dicts among a model's arguments, as they are before its call.
+
+    Parameters
+    ----------
+    args, kwargs : tuple, dict
+        What the model is called with; the lists and dicts in them are its own copies.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._copies: list[tuple[Any, Any, bool]] = []  # of each holder, and whether it is in an object
+        self._seen: dict[int, Any] = {}
+        for value in (*args, *kwargs.values()):
+            self._look(value, in_object=False)
+        self._narrowed: list[tuple[Holder, Any, Any, Any]] = []
+        self._versions: list[tuple[torch.Tensor, int]] = []
+
+    def _look(self, value: Any, *, in_object: bool) -> None:
+        if isinstance(value, _NOTHING) or id(value) in self._seen or len(self._seen) > _MOST:
+            return
+        self._seen[id(value)] = value
+        items: Iterator[Any] = iter(())
+        if isinstance(value, (*_HOLDERS, deque, set)):
+            self._copies.append((value, copy_of(value), in_object))
+            items = iter(list(value.values() if isinstance(value, dict | SlotValues) else value))
+        elif isinstance(value, tuple | frozenset):
+            items = iter(value)
+        else:
+            for attributes in attributes_worth_a_look(value):
+                self._look(attributes, in_object=True)
+        for item in items:
+            self._look(item, in_object=in_object)
+
+    # -- during the call --------------------------------------------------------------------------------------------
+
+    def narrow(self, own: Callable[[Any], Any]) -> None:
+        """Let the objects hold what `own` makes of the tensors in them."""
+        self._narrowed, self._versions = [], []
+        for holder, _, in_object in self._copies:
+            if not in_object or not isinstance(holder, _HOLDERS):
+                continue
+            for key, value in _items(holder):
+                if isinstance(value, GlobalTensor) or (isinstance(value, tuple) and any(_spans(leaf) for leaf in tree_leaves(value))):
+                    part = holder[key] = tree_map(own, value)
+                    self._narrowed.append((holder, key, value, part))
+                elif isinstance(value, torch.Tensor):
+                    self._versions.append((value, value._version))
+
+    def widen(self) -> None:
+        """Put back the tensors that the objects held, where the model has left them."""
+        for holder, key, whole, part in self._narrowed:
+            if _get(holder, key) is part:
+                holder[key] = whole
+        self._narrowed = []
+
+    def restore(self) -> None:
+        """Let everything be as it was before the call."""
+        self._set((copy for _, copy, _ in self._copies))
+
+    @contextmanager
+    def as_before(self, own: Callable[[Any], Any]) -> Iterator[None]:
+        """Let everything be as it was before the call, narrowed by `own`, until the end of the ``with`` block."""
+        now = [copy_of(holder) for holder, _, _ in self._copies]
+        narrowed, versions = self._narrowed, self._versions
+        self.restore()
+        self.narrow(own)
+        try:
+            yield
+        finally:
+            self._set(now)
+            self._narrowed, self._versions = narrowed, versions
+
+    def _set(self, copies: Iterable[Any]) -> None:
+        for (holder, _, _), copy in zip(self._copies, copies, strict=True):
+            refill(holder, copy)
+
+    # -- after it ----------------------------------------------------------------------------------------------------
+
+    def kept(self) -> list[Slot] | None:
+        """Return where the model has put tensors; ``None``: it has done what only the forward of an open model may."""
+        if any(tensor._version != version for tensor, version in self._versions):
+            return None
+        slots: list[Slot] = []
+        parts = {(id(holder), key): part for holder, key, _, part in self._narrowed}
+        for holder, copy, in_object in self._copies:
+            if is_same(holder, copy):
+                continue
+            if not in_object or not isinstance(holder, _HOLDERS):
+                return None
+            before = dict(_items(copy))
+            for key, value in _items(holder):
+                is_new = value is not before.get(key, slots) and value is not parts.get((id(holder), key), slots)
+                if is_new and not self._add(holder, key, value, slots):
+                    return None
+        return slots
+
+    def with_kept(self, result: Any) -> Any:
+        """Return a model's result, and with it the tensors that it has kept, if any."""
+        slots = self.kept()
+        return (result, [holder[key] for holder, key in slots]) if slots else result
+
+    def keep(self, placed: Any) -> Any:
+        """Return the result of what :meth:`with_kept` gave and has been placed; the tensors go to where they were kept."""
+        slots = self.kept()
+        if not slots:
+            return placed
+        result, tensors = placed
+        for (holder, key), tensor in zip(slots, tensors, strict=True):
+            holder[key] = tensor
+        return result
+
+    def _add(self, holder: Holder, key: Any, value: Any, slots: list[Slot]) -> bool:
+        """Note the tensors in a new `value`; return whether they are all that it could have of the share."""
+        if isinstance(value, torch.Tensor):
+            slots.append((holder, key))
+            return True
+        if isinstance(value, _SAYS_NO_SIZE) or id(value) in self._seen:
+            return True
+        if isinstance(value, _HOLDERS):
+            return all(self._add(value, inner, item, slots) for inner, item in _items(value))
+        if isinstance(value, (*_NOTHING, Mapping, tuple)) or not (found := attributes_worth_a_look(value)):
+            return False
+        return all(self._add(attributes, None, attributes, slots) for attributes in found)
+
+
+def _spans(value: Any) -> bool:
+    return isinstance(value, GlobalTensor)
+
+
+def _items(holder: Any) -> list[tuple[Any, Any]]:
+    return list(holder.items() if isinstance(holder, MAPPINGS) else enumerate(holder))
+
+
+def _get(holder: Holder, key: Any) -> Any:
+    return holder.get(key) if isinstance(holder, MAPPINGS) else holder[key] if key < len(holder) else None
+
+
+# Sharing out what the cell calls models on where no loader has done so: batches that it draws by index, or all data at once.
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class InputShares:
+    """Places the inputs of models: the first tensor of a call has a row for each sample, and what else has follows from that.
+
+    Parameters
+    ----------
+    share : callable
+        Returns the rank's share of a batch of so many samples.
+    on_shared : callable
+        Told of each call whose input was shared out.
+    """
+
+    def __init__(self, share: Callable[[int], Share], on_shared: Callable[[], None]) -> None:
+        self._share, self._on_shared = share, on_shared
+
+    def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Return a call's arguments with the first tensor among them placed, unless one of them is already."""
+        found = list(_tensors((*args, *kwargs.values())))
+        if not found or any(isinstance(tensor, GlobalTensor) for tensor in found):
+            return args, kwargs
+        first = found[0]
+        if isinstance(first, nn.Parameter) or first.layout != torch.strided or not first.dim() or len(first) < 2:
+            return args, kwargs
+        share = self._share(len(first))
+        rows = place(first[share.loaded], Shard(0, share))
+        self._on_shared()
+
+        def convert(value: Any) -> Any:
+            if value is first:
+                return rows
+            return {key: convert(item) for key, item in value.items()} if type(value) is dict else value
+
+        return tuple(convert(arg) for arg in args), {key: convert(value) for key, value in kwargs.items()}
+
+
+def _tensors(values: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among a call's arguments, and in a dict of them; a list holds no batch, but one thing per sample."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif type(value) is dict:
+            yield from _tensors(tuple(value.values()))

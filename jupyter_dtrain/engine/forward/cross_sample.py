@@ -1,0 +1,183 @@
+"""Whether a model lets samples of a batch depend on each other, which its results do not show.
+
+On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
+would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows, and those that go along a dim
+which the model may mean to be another one: an LSTM without ``batch_first`` that is given the batch first goes from sample to sample. So
+where a model has such a layer, or the code of others in it a word of statistics or a subscript (``x - x[0]``), a few samples of a share
+are put through the model without the others: their results are to be the same. What the model draws at random is drawn for the whole batch
+each time, from one state of the stream, and those that are put through get their rows.
+
+Where there is such a word, these are the first samples and then the last: the largest value of all can be among one of them only. A layer
+alone takes from every sample to the next, or to the one before, so some between others show it. Where a rank has a single sample, there
+are no others to leave out: all of the batch are put through, and then the share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..code_inspection import code_uses, model_uses, takes_rows
+from ..module_tree import layers_taking_statistics, modules_in
+from ..rng.global_rng import Drawing
+from ..rng.sample_sites import DrawSites
+from ..rng.streams import ModelStream
+from ..tensor.placement_types import GlobalTensor
+
+FEW = 2
+"""Samples that are put through alone."""
+
+_STATISTICS = frozenset(
+    """
+    all amax amin aminmax any argmax argmin argsort batch_norm bincount cdist corrcoef count_nonzero cov cummax cummin cumprod cumsum
+    diff dist einsum flip gather histc index_add index_select kthvalue layer_norm log_softmax logcumsumexp logsumexp max mean median
+    min minimum maximum mm matmul mode moveaxis movedim nanmean nanmedian nansum norm normalize permute pinverse prod qr quantile
+    roll scatter_add softmax sort std std_mean sum svd swapaxes swapdims T t take take_along_dim tensordot topk transpose unique var
+    var_mean vector_norm
+    """.split()  # noqa: SIM905
+)
+_PARTS = frozenset(("chunk", "split", "tensor_split", "unbind", "vsplit"))
+SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
+"""Layers of PyTorch's that go along a sequence, which is the batch itself where a model gives them another layout than they take it for."""
+_ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
+_CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
+"""By how much of the largest value results may differ that were computed with other sizes."""
+_CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
+
+
+def left_alone(model: nn.Module, number: int) -> tuple[slice, ...]:
+    """Return which of `number` samples are put through `model` without the others, one slice at a time; none where samples cannot mix."""
+    # Compiled code has no names.
+    speaks = any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or model_uses(model, _speaks_of_others)
+    if not speaks and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
+        return ()
+    few = FEW if number > FEW else 1
+    if speaks or number < FEW + 2:
+        return slice(0, few), slice(number - few, number)
+    start = (number - few) // 2
+    return (slice(start, start + few),)
+
+
+def _speaks_of_others(code: CodeType, names: set[str]) -> bool:
+    return not _STATISTICS.isdisjoint(names) or takes_rows(code)
+
+
+def normalizes_parts(model: nn.Module) -> bool:
+    """Return whether a module in `model` may give its BatchNorm parts of the batch one by one, as many for a share as for all of it."""
+    for module in modules_in(model):
+        if any(layer in module.children() for layer in layers_taking_statistics(module)):
+            own = [value for kind in type(module).__mro__ for value in vars(kind).values()]
+            if any(code_uses(value, lambda _, names: not _PARTS.isdisjoint(names)) for value in own):
+                return True
+    return False
+
+
+def shows_itself(model: nn.Module, drawing: Drawing | None, sites: DrawSites | None) -> bool:
+    """Return whether the results of a call are those that the same samples come to again when :func:`mixes_samples` calls `model`.
+
+    Parameters
+    ----------
+    model : nn.Module
+    drawing : Drawing, optional
+        What it has drawn in that call; ``None``: it has not been watched.
+    sites : DrawSites, optional
+        As in :func:`mixes_samples`.
+    """
+    if drawing is None or drawing.per_rank or (drawing.drawn and sites is None):
+        return False
+    # In evaluation PyTorch's layers compute in other ways where nobody takes gradients.
+    as_is = not torch.is_grad_enabled() or all(module.training for module in modules_in(model))
+    return as_is and not layers_taking_statistics(model)
+
+
+@contextmanager
+def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Let BatchNorm in `model` take no statistics of the batch: it is known that it does."""
+    layers = layers_taking_statistics(model)
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
+
+
+def mixes_samples(
+    model: nn.Module,
+    run: Callable[[Any, TorchFunctionMode], Any],
+    parts: Sequence[tuple[slice, Any]],
+    *,
+    first: Any,
+    total: int,
+    stream: ModelStream,
+    sites: DrawSites | None,
+    dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
+) -> bool:
+    """Return whether some samples come to something else without the others.
+
+    Parameters
+    ----------
+    model : nn.Module
+    run : callable
+        Calls the model with arguments, in a mode, and undoes what that does, to random streams as well, which begin as at its first call.
+    parts : sequence of (slice, tuple)
+        Which samples of the batch are in which arguments: all of them first, the rank's or those of the batch.
+    first : object
+        What the first of the parts have come to; ``None``: they are put through as well.
+    total : int
+        Samples of the batch.
+    stream : ModelStream
+    sites : DrawSites, optional
+        Along which dims the model draws for its samples; ``None``: it is guessed by sizes.
+    dims_of : callable
+        Returns the dims of the samples in results with so many dims each.
+    """
+    results: list[list[torch.Tensor]] = [] if first is None else [_tensors_in(first)]
+    try:
+        with _known_statistics_kept(model):
+            for samples, arguments in parts[len(results) :]:
+                drawing = Drawing(samples, total, stream, sites)
+                results.append(_tensors_in(run(arguments, drawing)))
+                sites = sites or DrawSites(drawing.drawn, drawing.dims)
+                if drawing.per_rank:
+                    return False
+    except Exception:  # it takes no other number of samples than it was made for
+        return False
+    dims = dims_of(tuple(result.dim() for result in results[0]))
+    if dims is None or any(len(part) != len(results[0]) for part in results):
+        return False
+    slices = [samples for samples, _ in parts]
+    return any(_differs(result, dim, slices, others) for result, dim, *others in zip(results[0], dims, *results[1:], strict=True))
+
+
+def _tensors_in(result: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
+
+
+def _differs(result: torch.Tensor, dim: int | None, samples: Sequence[slice], others: Sequence[torch.Tensor]) -> bool:
+    """Return whether a result of the first of `samples`, which are along `dim`, has others for those that came to `others` alone."""
+    if dim is None or not (result.is_floating_point() or result.is_complex()):
+        return False
+    close = _CLOSE.get(result.dtype, _CLOSE_ELSEWHERE) if result.device.type == "cpu" else _CLOSE_ELSEWHERE
+    largest = result.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if result.numel() else 0.0
+    everyone, *parts = samples
+    size = result.shape[dim] // (everyone.stop - everyone.start)
+    for part, other in zip(parts, others, strict=True):
+        if other.dim() != result.dim():
+            return False
+        start = (part.start - everyone.start) * size
+        if start + other.shape[dim] > result.shape[dim]:
+            return False
+        there = result.narrow(dim, start, other.shape[dim])
+        if there.shape == other.shape and not torch.allclose(there, other, rtol=0.0, atol=largest * close, equal_nan=True):
+            return True
+    return False

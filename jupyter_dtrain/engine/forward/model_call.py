@@ -1,0 +1,304 @@
+"""The moment when the cell enters a model.
+
+Calls of modules that have parameters are noticed where they enter the outermost one: there the rank's random stream
+begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
+
+What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
+of the batch), keeps tensors in its attributes or buffers, prints, or looks at gradients on their way, is *open*: its ``forward`` is
+run like the cell's own code, on the global batch, and the modules that it calls are the models. This is found at its first call, which
+is then made again. Open is a model with hooks as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+from ..module_tree import Found, IdentityMap, has_hooks, layers_taking_statistics, modules_in
+from ..rng.global_rng import DrawsNow, ModelDraws
+from ..rng.streams import ModelStream
+from ..tensor.batch_norm import GlobalNormalization
+from ..tensor.compile import compiled
+from ..tensor.placement_types import GlobalTensor, Shard, source_of
+from ..tensor.recompute import BackwardPasses
+from ..tensor.thread_guard import in_turn
+from ..tensor.view import GlobalView, NotPerSample
+from .activation_checkpoint import CheckpointedBlocks
+from .arguments import InputShares
+from .cross_sample import SEQUENCE_LAYERS
+from .module_state import Called
+from .sharded_call import FEWEST, MarkedNow, PartCall, mark
+
+
+class ModelCalls:
+    """Surrounds calls of models while it is installed.
+
+    Parameters
+    ----------
+    on_first_call : callable
+        Told of each module with parameters when it is first entered from the cell.
+    stream : ModelStream, optional
+        Random stream inside models; ``None`` where the cell's own is used.
+    draws : ModelDraws, optional
+        Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
+    normalization : GlobalNormalization, optional
+        Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
+    view : GlobalView, optional
+        Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
+    inputs : InputShares, optional
+        Shares out what models in training are called on where no loader did.
+    blocks : CheckpointedBlocks, optional
+        Calls repeated blocks of models so that they keep little for the backward pass.
+    on_sequence : callable, optional
+        Told the class of a layer that takes the batch for a sequence.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_first_call: Callable[[nn.Module], None],
+        stream: ModelStream | None,
+        view: GlobalView | None,
+        draws: ModelDraws | None = None,
+        normalization: GlobalNormalization | None = None,
+        inputs: InputShares | None = None,
+        blocks: CheckpointedBlocks | None = None,
+        on_sequence: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._on_first_call, self._on_sequence, self._blocks = on_first_call, on_sequence, blocks
+        self._view, self._inputs = view, inputs
+        self._stream, self._draws, self._normalization = stream, draws, normalization
+        self._called: IdentityMap[Called] = IdentityMap()
+        self._made: IdentityMap[None] = IdentityMap()
+        self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
+        self.passes = BackwardPasses(normalization)
+        self.inside, self._caller = False, 0  # whether the call of a model is under way, and in which thread
+        self._num_opened = 0  # calls of open models that are under way
+        self.graph_open = False  # a model was called with gradients on since the last backward pass
+        self._num_hooks = 0  # that were registered since the run began
+        self._part: PartCall | None = None  # the call on the rank's part of the batch that is under way
+
+    def know(self, module: nn.Module) -> None:
+        """Count `module` as a model from now on."""
+        self._of(module).is_model = True
+        self._on_first_call(module)
+
+    def whole(self, values: Any) -> Any:
+        """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
+        return values if self._view is None else pytree.tree_map(self._view.whole, values)
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original`, the module's own call, as the cell's call of a model if it is one."""
+        if (self.inside and self._caller == threading.get_ident()) or self.passes.compute_again((args, kwargs)):
+            if self._blocks is not None and not self.passes.under_way:
+                result = self._blocks.call(original, module, args, kwargs)
+            else:
+                result = original(module, *args, **kwargs)
+            if self._part is not None and isinstance(module, nn.RNNBase):
+                self._part.note_batch_dims(module, result)
+            return result
+        called = self._of(module)
+        if called.is_model is None:
+            called.is_model = next(iter(module.parameters()), None) is not None
+            if called.is_model:
+                self.know(module)
+        if not called.is_model:
+            return original(module, *args, **kwargs)
+        in_turn()
+        if self.inside:  # a model whose ``forward`` waits for this thread
+            return original(module, *args, **kwargs)
+        if called.is_lazy:
+            called.is_lazy = any(map(is_lazy, chain(module.parameters(), module.buffers())))
+            if called.is_lazy and isinstance(module, LazyModuleMixin):
+                module._infer_parameters(module, args, kwargs)  # as its hook would, but of the cell's random numbers
+                called.is_lazy = False
+            elif called.is_lazy:
+                return original(module, *args, **kwargs)
+        called.normalizes |= module.training
+        self.graph_open |= torch.is_grad_enabled()
+        if self._view is None:
+            return self._enclosed(original, module, (args, kwargs), self._stream)
+        if called.num_hooks != self._num_hooks:
+            called.num_hooks = self._num_hooks
+            called.is_open |= has_hooks(module)
+        if called.takes_batch_for_sequence:
+            return self._enclosed(original, module, self.whole((args, kwargs)), None)
+        if self._inputs is not None and not self._num_opened and module.training and torch.is_grad_enabled():
+            args, kwargs = self._inputs.placed(args, kwargs)
+        if called.is_open:
+            return self._opened(original, module, args, kwargs)
+        view = self._view
+        if called.marked:
+            mark((args, kwargs), called.marked.get(module.training, ()))
+        own, placement = view.enter((args, kwargs))
+        if placement is not None and self._takes_statistics(module) and view.smallest(placement) < FEWEST:
+            # A layer that normalizes over the batch refuses a single sample.
+            own, placement = self.whole((args, kwargs)), None
+        if placement is None:
+            # On whole inputs all ranks compute the same, and must draw the same.
+            return self._enclosed(original, module, own, None)
+        own_call = partial(self._enclosed, original, module, stream=self._stream)
+        try:
+            return self._on_part(own_call, module, called, (args, kwargs), own, placement)
+        except NotPerSample:
+            pass  # and again where no frame of that call keeps its graph
+        return self.call(original, module, args, kwargs)
+
+    def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the ``forward`` of an open model as the cell's own code."""
+        self._num_opened += 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._num_opened -= 1
+
+    def _on_part(self, own_call: Callable[[Any], Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard) -> Any:
+        """Call a model on the rank's part of the batch; :class:`PartCall` says what the parameters are.
+
+        Raises
+        ------
+        NotPerSample
+            It is open from now on, or is to be called with arguments that require gradients.
+        """
+        assert self._view is not None
+        part = self._part = PartCall(
+            module=module,
+            given=given,
+            own=own,
+            placement=placement,
+            called=called,
+            layers=self._normalizing.of(module),
+            own_call=own_call,
+            view=self._view,
+            stream=self._stream,
+            draws=self._draws,
+            normalization=self._normalization,
+        )
+        try:
+            return part.result()
+        except DrawsNow:
+            raise
+        except MarkedNow as now:
+            called.marked[module.training] = now.indices
+            raise
+        except NotPerSample:
+            called.is_open = True
+            if isinstance(module, SEQUENCE_LAYERS) and not part.refused:
+                called.takes_batch_for_sequence = True
+                self._on_sequence(type(module).__name__)
+            raise
+        finally:
+            self._part = None
+
+    def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
+        args, kwargs = given
+        self.inside, self._caller = True, threading.get_ident()
+        if stream is not None:
+            stream.switch()
+        try:
+            with (
+                nullcontext() if self._view is None else compiled(),
+                nullcontext() if self._blocks is None else self._blocks.within(module),
+            ):
+                return original(module, *args, **kwargs)
+        finally:
+            if stream is not None:
+                stream.switch()
+            self.inside = False
+
+    def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""
+        if self._view is None or self.inside or self.passes.compute_again((args, kwargs)):
+            return original(*args, **kwargs)
+        return self._view.grad(original, args, kwargs)
+
+    def begin_pass(self) -> None:
+        """Be ready for a backward pass of the cell's."""
+        if self._view is not None:
+            self._view.begin_pass()
+
+    def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
+        if self._part is not None:
+            self._part.set_attribute(module, name, value)
+        elif self._view is not None and isinstance(value, GlobalTensor):
+            return self._view.kept(module, name, value)
+        return value
+
+    def hooked(self) -> None:
+        """Note that a hook of a module is registered."""
+        self._num_hooks += 1
+
+    def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
+        """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), with which the user's code looks at gradients of `tensor`."""
+        if self._part is not None:
+            self._part.keeps |= tensor.grad_fn is not None
+        elif self._view is not None and hook:
+            return self._view.register_hook(original, tensor, *hook)
+        with torch._C.DisableTorchFunctionSubclass():
+            return original(source_of(tensor), *hook)
+
+    def made(self, module: nn.Module) -> None:
+        """Note that `module` is being made now."""
+        self._made.set(module, None)
+
+    @property
+    def statistics_per_rank(self) -> bool:
+        """Whether BatchNorm takes the statistics of each rank's part."""
+        return self._normalization is None
+
+    def training(self) -> bool:
+        """Return whether gradients are on and a module with trainable parameters is in training mode."""
+        return torch.is_grad_enabled() and self.any_training()
+
+    def any_training(self) -> bool:
+        """Return whether a module with trainable parameters is in training mode."""
+        return any(
+            module.training and any(p.requires_grad for p in module.parameters())
+            for module in (*(m for m, called in self._called.items() if called.is_model), *(m for m, _ in self._made.items()))
+        )
+
+    def new_statistics(self) -> list[torch.Tensor]:
+        """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
+        layers: dict[int, _NormBase] = {}
+        for module, called in self._called.items():
+            if called.normalizes:
+                called.normalizes = False
+                layers.update((id(layer), layer) for layer in self._normalizing.of(module) if self._is_own(layer))
+        return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+    def _is_own(self, layer: _NormBase) -> bool:
+        """Return whether a layer takes statistics now, and of the rank's part alone."""
+        return layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
+
+    def _takes_statistics(self, module: nn.Module) -> bool:
+        """Return whether layers in `module` take statistics of the rank's part alone."""
+        if self._normalization is not None or not module.training:
+            return False
+        return bool(layers_taking_statistics(module))
+
+    def state(self) -> dict[str, Any]:
+        """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
+        normalizing = [module for module, called in self._called.items() if called.normalizes]
+        return {"normalizing": normalizing, "draws": None if self._draws is None else self._draws.state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        for module in state["normalizing"]:
+            self._of(module).normalizes = True
+        if self._draws is not None and state["draws"] is not None:
+            self._draws.set_state(state["draws"])
+
+    def _of(self, module: nn.Module) -> Called:
+        return self._called.get(module) or self._called.set(module, Called())

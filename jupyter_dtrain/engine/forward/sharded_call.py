@@ -1,0 +1,335 @@
+"""One call of a model on the rank's part of the batch.
+
+From the first call is learned whether the model can be given a part at all, and which rows of what it draws are whose. Its results are
+placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see `models`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils import _pytree as pytree
+
+from ...system.interpreter import unwarned
+from ..code_inspection import model_uses
+from ..rng.global_rng import Drawing, DrawsNow, ModelDraws
+from ..rng.streams import ModelStream, OtherStreams
+from ..tensor.autograd_function import must_be_whole
+from ..tensor.batch_norm import GlobalNormalization
+from ..tensor.placement_types import GlobalTensor, Shard
+from ..tensor.redistribute import Exchange
+from ..tensor.view import GlobalView, NotPerSample
+from .arguments import Handed
+from .cross_sample import left_alone, mixes_samples, normalizes_parts, shows_itself
+from .module_state import Before, BeforeLater, Called, contents, drawn_with, hold_tensors
+
+# Tensors of a batch that a model lets require gradients: ``x.requires_grad_()`` in its ``forward``, to differentiate by its input.
+#
+# Inside, that is done to the rank's part, a tensor of its own. The cell may go on to take gradients by the batch, so the batch is to
+# require them as well, from before the model is entered.
+
+
+class MarkedNow(NotPerSample):
+    """A model's call has let tensors require gradients that are to do so before it is entered.
+
+    Parameters
+    ----------
+    indices : list of int
+        As :func:`mark` takes them.
+    """
+
+    def __init__(self, indices: list[int]) -> None:
+        self.indices = indices
+
+
+def marked(given: Any, own: Any) -> list[int]:
+    """Return which of the tensors that a model was given it has let require gradients, in the rank's `own` parts of them."""
+    pairs = zip(pytree.tree_leaves(given), pytree.tree_leaves(own), strict=True)
+    return [
+        index
+        for index, (whole, part) in enumerate(pairs)
+        if isinstance(whole, GlobalTensor) and isinstance(part, torch.Tensor) and part.requires_grad and not whole.requires_grad
+    ]
+
+
+def mark(given: Any, indices: Sequence[int]) -> None:
+    """Let tensors that a model is given require gradients."""
+    leaves = pytree.tree_leaves(given)
+    for index in indices:
+        if index < len(leaves) and isinstance(leaf := leaves[index], GlobalTensor) and leaf.is_floating_point():
+            leaf.requires_grad_()
+
+
+FEWEST = 2
+"""Samples of a share that statistics can be taken of."""
+
+_ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "shuffle"))
+"""What Python and NumPy draw orders with, for which they may take as many numbers for one sample more."""
+
+
+@dataclass(kw_only=True, eq=False)
+class PartCall:
+    """A call of a model on the rank's part of the batch.
+
+    Attributes
+    ----------
+    module : nn.Module
+    given : tuple
+        What the cell has called it with: arguments and keyword arguments.
+    own : tuple
+        The rank's part of that.
+    placement : Shard
+        Which part.
+    called : Called
+        What is known of the module. With no results known, this is its first call.
+    layers : list of module
+        Its normalization layers.
+    own_call : callable
+        Calls the module itself with such arguments, with the rank's random stream.
+    view : GlobalView
+    stream : ModelStream, optional
+    draws : ModelDraws, optional
+    normalization : GlobalNormalization, optional
+        As of `ModelCalls`.
+    keeps : bool
+        Whether a module has kept a tensor.
+    refused : bool
+        Whether the model itself cannot be given a part; if not, it is in its results that a row per sample is missing.
+    """
+
+    module: nn.Module
+    given: Any
+    own: Any
+    placement: Shard
+    called: Called
+    layers: list[_NormBase]
+    own_call: Callable[[Any], Any]
+    view: GlobalView
+    stream: ModelStream | None
+    draws: ModelDraws | None
+    normalization: GlobalNormalization | None
+    keeps: bool = False
+    refused: bool = False
+
+    def __post_init__(self) -> None:
+        self._handed = Handed(*self.own)
+        self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
+        self._numbers: dict[tuple[int, str], tuple[nn.Module, str]] = {}  # attributes that the call has set to them
+        self._first: Before | None = None
+        if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
+            self._before: Before | BeforeLater = Before(self.module, self.stream)
+            self._first = self._before
+            return
+        if self.called.drawn_with is None:
+            self.called.drawn_with = drawn_with(self.module)
+        self._before = BeforeLater(self.stream, self.layers, self.called.drawn_with)
+
+    def result(self) -> Any:
+        """Return what the model returns, placed.
+
+        Raises
+        ------
+        NotPerSample
+            It is an open model. All is as it was before the call.
+        """
+        first, handed = self._first, self._handed
+        self.view.functions.enter(self.placement, is_first=first is not None)
+        if self.normalization is not None:
+            self.normalization.share = self.placement.share
+        try:
+            result, drawing = self._call_on_own() if first is None else self._first_call(first)
+            if isinstance(self.module, nn.RNNBase):
+                self.note_batch_dims(self.module, result)
+            if self.keeps or handed.kept() is None or self.view.functions.met.refused:
+                raise NotPerSample
+            result = handed.with_kept(result)
+            batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
+            one_more = self._call_with_one_more
+            placed = self.view.leave(result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more)
+            if first is not None and self._mixes(result, drawing):
+                raise NotPerSample
+            return handed.keep(placed)
+        except NotPerSample:
+            handed.restore()
+            self._before.restore()
+            raise
+        finally:
+            handed.widen()
+            self.view.functions.leave()
+            if self.normalization is not None:
+                self.normalization.share = None
+
+    def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
+        """Note that attribute `name` of `module` is about to be set to `value`."""
+        if isinstance(self._before, BeforeLater):
+            self._before.setting(module)
+        elif isinstance(value, int | float) and vars(module).get(name) != value:
+            self._numbers[id(module), name] = module, name
+        if isinstance(value, torch.Tensor | list | tuple | dict):
+            leaves = pytree.tree_leaves(value)
+            if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
+                self.keeps |= getattr(module, name, None) is not value
+
+    def note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
+        """Note where the batch is in what a recurrent layer has returned."""
+        output, hidden = result
+        if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
+            return
+        self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
+        for state in hidden if isinstance(hidden, tuple) else (hidden,):
+            self._batch_dims[id(state)] = state, 1
+
+    def _call_on_own(self) -> tuple[Any, Drawing | None]:
+        self._handed.restore()
+        self._handed.narrow(self.view.own(self.placement))
+        with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
+            return self.own_call(self.own), drawing
+
+    def _first_call(self, before: Before) -> tuple[Any, Drawing | None]:
+        """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
+
+        Raises
+        ------
+        NotPerSample
+            It is an open model, on all ranks, or has marked what it was given.
+        """
+        result: Any = None
+        drawing: Drawing | None = None
+        failed = False
+        said = io.StringIO()
+        try:
+            with redirect_stdout(said):
+                result, drawing = self._call_on_own()
+        except DrawsNow:
+            raise
+        except Exception:
+            failed = True  # a module that refuses a part of a batch may take all of it
+        shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
+        # What a model prints is of the batch.
+        filled = before.filled()
+        keeps = self.keeps or hold_tensors(filled)
+        refuses = failed or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        elsewhere = drawing is not None and not failed and before.has_drawn_elsewhere()
+        drawn_here = None if drawing is None else drawing.result
+        notes = bool(self._numbers or filled)
+        of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
+        self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
+        if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
+            self.refused = self._draws_for_samples_elsewhere()
+        if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
+            self.refused = self._notes_go_by_samples(filled)
+        if self.refused:
+            raise NotPerSample
+        if drawing is not None and self.draws is not None:
+            drawn = [of_rank for *_, of_rank, _ in of_ranks]
+            if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
+                before.restore()
+                self._batch_dims = {}
+                result, drawing = self._call_on_own()
+        if found := marked(self.given, self.own):
+            raise MarkedNow(found)
+        return result, drawing
+
+    def _draws_for_samples_elsewhere(self) -> bool:
+        """Return whether the model draws for its samples from Python's stream, NumPy's or its own. A collective."""
+        if model_uses(self.module, lambda _, names: not _ORDERS.isdisjoint(names)):
+            return True
+        then = OtherStreams.now(self.module)
+        ends: list[OtherStreams] = []
+        self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
+        differ = not (ends and ends[0].are(then))
+        return any(Exchange.objects(differ))
+
+    def _notes_go_by_samples(self, filled: Sequence[Any]) -> bool:
+        """Return whether what the model notes in its attributes goes by its samples: how many it has seen, their mean. A collective.
+
+        `filled` are lists, dicts and sets in them that its first call has changed.
+        """
+        attributes = tuple(self._numbers.values())
+
+        def noted() -> list[Any]:
+            return [*(getattr(module, name, None) for module, name in attributes), *contents(filled)]
+
+        ends: list[list[Any]] = []
+        for call in (self._call_with_own, self._call_with_one_more):
+            call(_at_the_end(lambda: ends.append(noted())))
+        differ = bool(attributes or filled) and (len(ends) < 2 or not _are_equal(*ends))
+        return any(Exchange.objects(differ))
+
+    def _call_with_own(self, mode: AbstractContextManager[Any]) -> None:
+        """Run the model on the rank's samples once more."""
+        with suppress(Exception):
+            self._call_to_learn(self.view.own(self.placement), mode)
+
+    def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
+        """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
+        again = Before(self.module, self.stream)
+        again.drop_hooks()
+        self._before.rewind()
+        try:
+            values = pytree.tree_map(convert, self.given)
+            # Gradients are off, unless it takes some itself.
+            on = torch.is_grad_enabled() and model_uses(self.module, lambda _, names: "grad" in names)
+            with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned():
+                with mode or nullcontext():
+                    result = self.own_call(values)
+                return self._handed.with_kept(result)
+        finally:
+            again.restore()
+
+    def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
+        """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
+        with suppress(Exception):
+            return self._call_to_learn(self.view.one_more(self.placement), mode)
+        return None
+
+    def _mixes(self, result: Any, drawing: Drawing | None) -> bool:
+        """Return whether samples depend on each other in the model, on any rank. A collective where its code has a word of that.
+
+        `result` is what its first call has returned, and `drawing` what it has drawn.
+        """
+        if self.stream is None:
+            return False
+        if normalizes_parts(self.module):
+            return True
+        own, total = self.placement.share.loaded, self.placement.share.total
+        alone = left_alone(self.module, own.stop - own.start)
+        if not alone:
+            return False
+        sites = None if self.draws is None else self.draws.sites(self.module)
+        first = result if shows_itself(self.module, drawing, sites) else None
+        parts = [(own, self.view.own(self.placement))]
+        if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
+            parts, first = [(slice(0, total), self.view.whole), *parts], None
+        else:
+            parts += [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
+        mixes = mixes_samples(
+            self.module,
+            self._call_to_learn,
+            parts,
+            first=first,
+            total=total,
+            stream=self.stream,
+            sites=sites,
+            dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
+        )
+        return any(Exchange.objects(mixes))
+
+
+@contextmanager
+def _at_the_end(tell: Callable[[], None]) -> Iterator[None]:
+    yield
+    tell()
+
+
+def _are_equal(left: object, right: object) -> bool:
+    with suppress(Exception):  # arrays say so of each of their numbers
+        return bool(left == right)
+    return False

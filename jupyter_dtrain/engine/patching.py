@@ -1,0 +1,249 @@
+"""Where a run meets PyTorch: the few calls that are noticed while a cell runs, and nothing after it.
+
+The cell's code and objects stay as they are; PyTorch's own entry points are replaced for the time of the run, so
+models, loaders and optimizers count wherever and whenever they are made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules import batchnorm
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from .backward.gradient_sync import GradientSync
+from .data.dataloader import SharedLoaders
+from .forward.model_call import ModelCalls
+from .module_tree import registrations_counted
+from .tensor.compile import scripting
+from .tensor.placement_types import GlobalTensor
+from .tensor.redistribute import Exchange
+from .timing import BACKWARD, DATA, FORWARD, OPTIMIZER, Timing
+
+_HOOKS_OF_MODULES = [f"register_{kind}_hook" for kind in ("forward", "forward_pre", "backward", "full_backward", "full_backward_pre")]
+
+
+@contextmanager
+def hooks_noticed(models: ModelCalls) -> Iterator[None]:
+    """Let `models` see where hooks of modules and of tensors are registered, until the end of the ``with`` block."""
+
+    def registering(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def register(*args: Any, **kwargs: Any) -> Any:
+            models.hooked()
+            return original(*args, **kwargs)
+
+        return register
+
+    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def watch(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return models.watch(original, self, *args, *kwargs.values())
+
+        return watch
+
+    with ExitStack() as stack:
+        for name in _HOOKS_OF_MODULES:
+            stack.enter_context(mock.patch.object(nn.Module, name, registering(getattr(nn.Module, name))))
+        for name in ("register_hook", "retain_grad"):
+            stack.enter_context(mock.patch.object(torch.Tensor, name, watching(getattr(torch.Tensor, name))))
+        yield
+
+
+class _Data:
+    """The attribute ``Tensor.data``, which takes a global tensor as a whole: PyTorch asks nobody, and would take the rank's part."""
+
+    def __init__(self, whole: Callable[[Any], Any]) -> None:
+        self._whole = whole
+        self._original: Any = torch.Tensor.data
+
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
+        return self._original if tensor is None else self._original.__get__(tensor)
+
+    def __set__(self, tensor: torch.Tensor, value: Any) -> None:
+        if isinstance(value, GlobalTensor) and not isinstance(tensor, GlobalTensor):
+            value = self._whole(value)
+        self._original.__set__(tensor, value)
+
+
+Replacement = tuple[object, str, Any]
+"""Of what, which attribute, by what."""
+
+
+@contextmanager
+def instrumented(
+    *,
+    models: ModelCalls,
+    loaders: SharedLoaders,
+    gradients: GradientSync | None,
+    timing: Timing,
+    on_backward: Callable[[torch.Tensor], None],
+    on_optimizer: Callable[[], None],
+    on_optimizer_step: Callable[[torch.optim.Optimizer], None],
+) -> Iterator[None]:
+    """Let the parts of a run see the calls that they are about.
+
+    Parameters
+    ----------
+    gradients : GradientSync, optional
+        ``None`` where there is one rank.
+    timing : Timing
+    on_backward : callable
+        Told of the root of every backward pass before it runs.
+    on_optimizer : callable
+        Told that an optimizer is made.
+    on_optimizer_step : callable
+        Told of every optimizer after its step.
+    """
+    replacements = (
+        (torch.Tensor, "data", _Data(models.whole)),
+        (dist, "is_initialized", _is_initialized(models)),
+        *_of_modules(models, timing),
+        *_of_loaders(loaders, timing),
+        *_of_backward_passes(models, gradients, timing, on_backward),
+    )
+    with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
+        for target, name, replacement in replacements:
+            stack.enter_context(mock.patch.object(target, name, replacement))
+        stack.enter_context(_optimizers_watched(timing, on_optimizer, on_optimizer_step))
+        yield
+
+
+def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
+    make, call, set_attribute = nn.Module.__init__, nn.Module.__call__, nn.Module.__setattr__
+
+    @wraps(make)
+    def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        models.made(self)
+
+    @wraps(call)
+    def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if models.inside:
+            return models.call(call, self, args, kwargs)
+        before = timing.switch(FORWARD)
+        try:
+            return models.call(call, self, args, kwargs)
+        finally:
+            timing.switch(before)
+
+    @wraps(set_attribute)
+    def module_setattr(self: nn.Module, name: str, value: Any) -> None:
+        set_attribute(self, name, models.set_attribute(self, name, value))
+
+    return [(nn.Module, "__init__", module_init), (nn.Module, "__call__", module_call), (nn.Module, "__setattr__", module_setattr)]
+
+
+def _of_loaders(loaders: SharedLoaders, timing: Timing) -> list[Replacement]:
+    iterate, count = DataLoader.__iter__, DataLoader.__len__
+
+    @wraps(iterate)
+    def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
+        timing.num_workers = self.num_workers
+        before = timing.switch(DATA)
+        try:
+            return loaders.iterate(iterate, self)
+        finally:
+            timing.switch(before)
+
+    @wraps(count)
+    def loader_len(self: DataLoader[Any]) -> int:
+        return loaders.length(count, self)
+
+    return [(DataLoader, "__iter__", loader_iter), (DataLoader, "__len__", loader_len)]
+
+
+def _of_backward_passes(
+    models: ModelCalls, gradients: GradientSync | None, timing: Timing, on_backward: Callable[[torch.Tensor], None]
+) -> list[Replacement]:
+    backward, grad = torch.autograd.backward, torch.autograd.grad
+    run = backward if gradients is None else partial(gradients.backward, backward)
+
+    @wraps(backward)
+    def autograd_backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        grad_variables: Any = None,
+        inputs: Any = None,
+    ) -> None:
+        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        given = grad_tensors if grad_tensors is not None else grad_variables
+        grads = (given,) if given is None or isinstance(given, torch.Tensor) else tuple(given)
+        if len(grads) == 1 and len(roots) > 1:
+            grads *= len(roots)
+        only = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs.values()) if isinstance(inputs, dict) else inputs
+        if models.passes.under_way:  # a part of the graph that is computed again, and gone through, within a pass
+            run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            return
+        on_backward(roots[0])
+        models.begin_pass()
+        before = timing.switch(BACKWARD)
+        try:
+            statistics = models.new_statistics() if gradients is not None else []
+            end = Exchange.from_first(statistics) if statistics else None
+            with torch.enable_grad():  # a pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`
+                models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
+            if end is not None:
+                end()
+        finally:
+            timing.switch(before)
+
+    @wraps(grad)
+    def autograd_grad(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad():
+            return models.grad(grad, args, kwargs)
+
+    return [(torch.autograd, "backward", autograd_backward), (torch.autograd, "grad", autograd_grad)]
+
+
+def _is_initialized(models: ModelCalls) -> Callable[[], bool]:
+    is_initialized = dist.is_initialized
+
+    @wraps(is_initialized)
+    def dist_is_initialized() -> bool:
+        # The cell sees one process, and so do libraries that would add up values that are global already. PyTorch's own layer for
+        # statistics over all ranks asks as well, where these are not taken over the whole batch anyway.
+        return models.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
+
+    return dist_is_initialized
+
+
+@contextmanager
+def _optimizers_watched(
+    timing: Timing, on_optimizer: Callable[[], None], on_optimizer_step: Callable[[torch.optim.Optimizer], None]
+) -> Iterator[None]:
+    make_optimizer = torch.optim.Optimizer.__init__
+
+    @wraps(make_optimizer)
+    def optimizer_init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        make_optimizer(self, *args, **kwargs)
+        on_optimizer()
+
+    before_step = timing.part
+
+    def optimizer_begins(*_: Any) -> None:
+        nonlocal before_step
+        before_step = timing.switch(OPTIMIZER)
+
+    def optimizer_stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        timing.switch(before_step)
+        on_optimizer_step(optimizer)
+
+    with mock.patch.object(torch.optim.Optimizer, "__init__", optimizer_init):
+        hooks = [register_optimizer_step_pre_hook(optimizer_begins), register_optimizer_step_post_hook(optimizer_stepped)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()

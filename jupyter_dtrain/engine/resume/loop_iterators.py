@@ -1,0 +1,247 @@
+"""A loop while it runs: its iterator, how many items it gave, and what of it goes into a snapshot."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import FrameType, FunctionType, GeneratorType
+from typing import Any, Protocol
+
+import torch
+
+from ...analysis.ast_nodes import LIVE
+from ...analysis.resume_points import LoopPlace
+from ...capture.bundle import RandomState
+from ..data.iterator_state import Cursor, LoaderIterator
+from .position import read_names
+
+_EMPTY: dict[Any, Any] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_OVER_DICTS = (type(iter(_EMPTY.keys())), type(iter(_EMPTY.values())), type(iter(_EMPTY.items())))
+_CONTAINERS: tuple[Any, ...] = (range(0), range(2**70), [], (), set(), "", "é", b"", bytearray())
+_OWN_STATE = frozenset({LoaderIterator, *(type(iter(empty)) for empty in _CONTAINERS)})
+_PLAIN = frozenset({*map(type, _CONTAINERS), dict, frozenset, torch.Tensor, torch.nn.Parameter, *_VIEWS, *_OVER_DICTS, *_OWN_STATE})
+_DRAW_NOTHING = frozenset(
+    {"builtins", "collections", "itertools", "numpy", "pandas", "pathlib", "torch", "tqdm"}
+)  # top packages of classes
+_OF_OTHERS = (enumerate, zip, reversed, map, filter)  # iterators that say what they are made of
+
+
+class Run(Protocol):
+    """What a loop tells of its iterations."""
+
+    collecting: list[list[Cursor]]
+    """The cursors of the loops whose items are being fetched."""
+
+    def boundary(self, loop: Loop | WhileLoop) -> None:
+        """Take note that an iteration is about to begin."""
+
+    def arrived(self) -> None:
+        """Make all as it was: the run goes on here."""
+
+
+def key(kind: str, number: int) -> str:
+    """Return a key, which no variable has, of what is saved of a loop: its ``iterator``, ``iterable``, ``random`` state or ``cursors``."""
+    return f"{kind} of {number}"
+
+
+def is_plain(iterable: object) -> bool:
+    """Return whether walking over it runs no code of the user's or a library's."""
+    return type(iterable) in _PLAIN
+
+
+def is_progress_bar(iterable: object) -> bool:
+    """Return whether it shows how far the loop over it is. Such are tied to the process's output."""
+    return type(iterable).__module__.partition(".")[0] == "tqdm"
+
+
+def may_draw_first(iterable: object) -> bool:
+    """Return whether walking over it may begin with random numbers that decide on its items: the user's own classes do that."""
+    kind = type(iterable)
+    return not hasattr(kind, "__next__") and kind.__module__.partition(".")[0] not in _DRAW_NOTHING
+
+
+class Loop:
+    """The iterator of a ``for`` loop.
+
+    Parameters
+    ----------
+    iterable, items : object
+        What the loop walks over, and the iterator of that.
+    random_state : RandomState, optional
+        What it was when the iterable was evaluated, or its iterator made.
+    cursors : list of Cursor
+        Iterations over data loaders that the iterator has begun.
+    stale : str
+        A generator of which the iterable is made and which had begun before the loop; empty if there is none.
+
+    Attributes
+    ----------
+    targets : object
+        What the targets get first, in an :class:`EnteredLoop`.
+    """
+
+    __slots__ = ("__weakref__", "count", "cursors", "items", "iterable", "loops", "place", "random_state", "stale", "targets")
+
+    def __init__(
+        self,
+        loops: Run,
+        place: LoopPlace,
+        iterable: Any,
+        items: Iterator[Any],
+        *,
+        count: int = 0,
+        random_state: RandomState | None = None,
+        cursors: list[Cursor] | None = None,
+        stale: str = "",
+    ) -> None:
+        self.loops, self.place, self.iterable, self.items = loops, place, iterable, items
+        self.count, self.random_state, self.stale = count, random_state, stale
+        self.cursors = cursors if cursors is not None else []
+        self.targets: Any = None
+
+    def __iter__(self) -> Loop:
+        return self
+
+    def __next__(self) -> Any:
+        self.loops.boundary(self)
+        item = next(self.items)
+        self.count += 1
+        return item
+
+    def why_not(self, *, is_running: bool) -> str:
+        """Return what keeps a run from being resumed inside this loop; empty if nothing does."""
+        if not is_running and not self.place.plain_targets:
+            return "the loop assigns to other targets than names of its own"
+        if self._has_state():
+            return ""
+        if self.stale:
+            return f"`{self.stale}` had begun to give its items before the loop"
+        if self.place.rebound and not self._can_begin_again():
+            return f"the loop assigns `{min(self.place.rebound)}`, over which it walks"
+        return ""
+
+    def state(self, first_number: int) -> dict[str, Any]:
+        """Return what goes into a snapshot, by keys that no variable has."""
+        number = self.place.number - first_number
+        if self._has_state():
+            return {key("iterator", number): self.items}
+        found: dict[str, Any] = {}
+        if self._can_begin_again():
+            found[key("iterable", number)] = self.iterable
+        if self.random_state is not None:
+            found[key("random", number)] = self.random_state
+        if self.cursors:
+            found[key("cursors", number)] = list(self.cursors)
+        return found
+
+    def _has_state(self) -> bool:
+        """Return whether the iterator itself can be saved, and what it gives after that is what it would have given."""
+        kind = type(self.items)
+        if kind in _OVER_DICTS:  # what they write down are the rest of the items as they are now
+            return type(self.iterable) in _VIEWS and self.place.draws
+        if kind in _OWN_STATE or kind in _OF_OTHERS:
+            return _says_all(self.items)
+        # An iterator of the user's own class holds its state, or it cannot be saved.
+        return self.items is self.iterable and kind is not GeneratorType and kind.__module__ == "__main__"
+
+    def _can_begin_again(self) -> bool:
+        return self.iterable is not self.items and type(self.iterable) not in _VIEWS and not is_progress_bar(self.iterable)
+
+
+class WatchedLoop(Loop):
+    """The iterator of a ``for`` loop over what runs code for each item, and may begin to iterate over data loaders there."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        self.loops.boundary(self)
+        return self.fetch()
+
+    def fetch(self) -> Any:
+        """Return the next item."""
+        collecting = self.loops.collecting
+        collecting.append(self.cursors)
+        try:
+            item = next(self.items)
+        finally:
+            collecting.pop()
+        self.count += 1
+        return item
+
+
+class EnteredLoop(WatchedLoop):
+    """A loop around the place where the run goes on: its targets get the values that they had, which the way there may need."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        self.__class__ = WatchedLoop  # type: ignore[assignment]
+        targets, self.targets = self.targets, None
+        return targets
+
+
+class ResumedLoop(WatchedLoop):
+    """The loop with whose next iteration the run goes on."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        self.__class__ = WatchedLoop  # type: ignore[assignment]
+        self.loops.arrived()
+        return self.fetch()
+
+
+class WhileLoop:
+    """A ``while`` loop: `count` iterations have begun."""
+
+    __slots__ = ("count", "place")
+
+    def __init__(self, place: LoopPlace, count: int) -> None:
+        self.place, self.count = place, count
+
+    def why_not(self, *, is_running: bool) -> str:  # noqa: ARG002  # as of the other
+        """Return an empty text: nothing keeps a run from being resumed inside."""
+        return ""
+
+    def state(self, first_number: int) -> dict[str, Any]:  # noqa: ARG002
+        """Return nothing: its state is that of the names."""
+        return {}
+
+
+def under_way(frame: FrameType, names: tuple[str, ...]) -> str:
+    """Return which of the names in a frame is a generator that has begun; empty if none is."""
+    return next((name for name, value in read_names(frame, names).items() if has_begun(value)), "")
+
+
+def has_begun(value: object) -> bool:
+    """Return whether `value` is a generator that has given items and has not come to its end."""
+    return type(value) is GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_SUSPENDED
+
+
+def _says_all(items: Any) -> bool:
+    kind = type(items)
+    if kind in _OF_OTHERS:
+        return all(_says_all(part) for part in items.__reduce__()[1])
+    return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)
+
+
+class Over:
+    """In the place of a run that is over."""
+
+    at = paused = LIVE
+
+    def saved(self, number: int) -> bool:  # noqa: ARG002
+        """Say that a loop's iterable is to be evaluated."""
+        return False
+
+    def loop(self, number: int, iterable: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Return an iterator that tells nobody."""
+        return iter(iterable)
+
+    def begin(self, number: int) -> None:
+        """Begin a ``while`` loop."""
+
+    def turn(self, number: int) -> bool:  # noqa: ARG002
+        """Leave it to a ``while`` loop's condition."""
+        return False

@@ -1,0 +1,98 @@
+"""Generators that the cell makes without a seed: each engine would seed its own, and all are to draw the same numbers."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from hashlib import shake_256
+from pathlib import Path
+from traceback import walk_stack
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from ..user_frames import users_line
+
+# What is drawn there belongs to a sample, which one engine loads, and to files, whose names are to differ.
+_APART = (str(Path(torch.utils.data.__file__).parent), tempfile.__file__)
+
+
+class CommonEntropy:
+    """Gives what asks for entropy the same on every rank, where the cell's thread does so.
+
+    A place in the user's text gets a sequence of its own: what rank 0 alone does takes nothing away from the others' places.
+
+    Parameters
+    ----------
+    seed : str
+        Of the run, the same on all ranks.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        self._asked: Counter[tuple[str, int]] = Counter()
+        self._thread = threading.get_ident()
+
+    def state(self) -> dict[tuple[str, int], int]:
+        """Return how often it was asked, by place."""
+        return dict(self._asked)
+
+    def set_state(self, state: Mapping[tuple[str, int], int]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._asked = Counter(state)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Give NumPy's, Python's and PyTorch's generators that are seeded with nothing what all ranks have."""
+        numpy_bits: Any = np.random.bit_generator  # which asks `secrets.randbits` by this name
+        bits_of_system, seed_with = numpy_bits.randbits, random.Random.seed
+        seed_global, seed_torch = random.seed, torch.seed
+
+        def bits(number: int) -> Any:
+            common = self._bits(number)
+            return bits_of_system(number) if common is None else common
+
+        def seed(generator: random.Random, a: Any = None, version: int = 2) -> None:
+            seed_with(generator, self._bits(128) if a is None else a, version)
+
+        @wraps(seed_global)
+        def seed_of_module(a: Any = None, version: int = 2) -> None:
+            seed_global(self._bits(128) if a is None else a, version)
+
+        @wraps(seed_torch)
+        def torch_seed() -> int:
+            common = self._bits(63)
+            if common is None:
+                return seed_torch()
+            torch.manual_seed(common)
+            return common
+
+        with ExitStack() as stack:
+            for target, name, replacement in (
+                (numpy_bits, "randbits", bits),
+                (random.Random, "seed", seed),
+                (random, "seed", seed_of_module),
+                (torch, "seed", torch_seed),
+            ):
+                stack.enter_context(mock.patch.object(target, name, replacement))
+            yield
+
+    def _bits(self, number: int) -> int | None:
+        """Return so many bits for the place that asks, ``None`` if they are to be the rank's own."""
+        if threading.get_ident() != self._thread:
+            return None
+        place = users_line()
+        if place is None or any(frame.f_code.co_filename.startswith(_APART) for frame, _ in walk_stack(sys._getframe())):
+            return None
+        self._asked[place] += 1
+        text = f"{self._seed} {place} {self._asked[place]}"
+        return int.from_bytes(shake_256(text.encode()).digest((number + 7) // 8)) >> (-number % 8)

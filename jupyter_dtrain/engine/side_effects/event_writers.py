@@ -1,0 +1,64 @@
+"""TensorBoard's writers on engines: what the cell logs is written once, by rank 0, and is in its file when the cell is over.
+
+The other ranks compute what is logged, which may take all of them, and write nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from ...analysis.imports import imported_for
+from ...serialization.reducers import is_event_writer
+
+_MODULE = "torch.utils.tensorboard.writer"
+
+
+@contextmanager
+def event_writers(*, rank: int, source: str) -> Iterator[None]:
+    """Let writers write on rank 0 alone, and close them at the end: they open a file again where they are used again.
+
+    Parameters
+    ----------
+    rank : int
+    source : str
+        The cell, which may be the first to import TensorBoard.
+    """
+    imported_for(source, "torch.utils.tensorboard")  # takes a second: only for cells that ask for it
+    module: Any = sys.modules.get(_MODULE)
+    if module is None:
+        yield
+        return
+    try:
+        if rank == 0:
+            yield
+        else:
+            with mock.patch.object(module, "FileWriter", _Silent):
+                yield
+    finally:
+        for obj in gc.get_objects():
+            if is_event_writer(obj):
+                obj.close()
+
+
+class _Silent:
+    """Stands where a writer has its file."""
+
+    def __init__(self, log_dir: str, *_: Any) -> None:
+        self._log_dir = str(log_dir)
+
+    def get_logdir(self) -> str:
+        return self._log_dir
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _nothing
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Write nothing."""

@@ -1,0 +1,265 @@
+"""Files that the cell writes, written once: by rank 0.
+
+The cell runs on every rank, and what it writes is one file: a line appended to a log must not be there as often as there are
+ranks, and no rank may read a checkpoint that another is just writing. So on the other ranks what the cell writes into the notebook's
+folder, or with ``torch.save`` and PyTorch's profiler, goes into a folder of the rank's own, and is read from there. What they remove or
+rename, and folders that they make, rank 0 does: it says how it has fared with a folder (:mod:`.folders`), and the others fare the same.
+
+Only Python's own ways are followed (``open``, `os`, ``torch.save``, the trace of a profile), and only where the user's code is what calls;
+libraries that write by themselves, caches and this project's checkpoints are left alone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from IPython.core import interactiveshell
+from torch.autograd import profiler
+
+from .folders import FolderWord, asked_path, is_within_open_folder
+from .temp_dirs import TemporaryFolders
+
+MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
+CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
+
+
+class OwnFiles:
+    """What a rank other than 0 writes, for the time of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        The notebook's.
+    started : int
+        When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
+    word : FolderWord
+        What rank 0 says of folders.
+    temporary : TemporaryFolders
+        Folders of the rank's own.
+    """
+
+    def __init__(self, folder: Path, *, started: int, word: FolderWord, temporary: TemporaryFolders) -> None:
+        self._temporary = temporary
+        self._before = started - CLOCK_STEP
+        self._folder = f"{folder.resolve()}{os.sep}"
+        self._own: dict[str, str] = {}  # where the cell has written, and where that is
+        self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
+        self._folders: set[str] = set()  # folders that rank 0 has made for it, and may have removed again
+        self._made: set[str] = set()  # folders that it has made itself, as their names are not those that rank 0 gives
+        self._word = word
+        self._stat = os.stat
+        self._place = ""
+        self._count = 0
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Follow what the cell does with files, until the end of the ``with`` block; what it wrote is gone then."""
+        # In a folder of the cluster's own, which is removed with the cluster: a rank that is killed removes nothing.
+        folder = os.environ.get("IPP_PROFILE_DIR")
+        with tempfile.TemporaryDirectory(prefix="dtrain-files-", dir=folder) as self._place, ExitStack() as stack:
+            for target, name, replacement in (
+                (builtins, "open", self._open(builtins.open)),
+                (io, "open", self._open(io.open)),
+                (interactiveshell, "io_open", self._open(builtins.open)),  # by which `open` in a notebook's cells opens
+                (torch, "save", self._saved(torch.save)),
+                (torch, "load", self._loaded(torch.load)),
+                (profiler.profile, "export_chrome_trace", self._exported(profiler.profile.export_chrome_trace)),
+                (os, "mkdir", self._mkdir(os.mkdir)),
+                (os, "remove", self._removed(os.remove)),
+                (os, "unlink", self._removed(os.unlink)),
+                (os, "rmdir", self._removed(os.rmdir)),
+                (shutil, "rmtree", self._removed(shutil.rmtree)),
+                (os, "rename", self._renamed(os.rename)),
+                (os, "replace", self._renamed(os.replace)),
+                (os, "stat", self._looked_up(os.stat)),  # by which others tell whether there is something
+                (shutil, "copyfile", self._copied(shutil.copyfile)),
+                (shutil, "copy", self._copied(shutil.copy)),
+                (shutil, "copy2", self._copied(shutil.copy2)),
+            ):
+                stack.enter_context(mock.patch.object(target, name, _by_path(getattr(target, name), replacement)))
+            yield
+
+    # -- where something is ------------------------------------------------------------------------------------------
+
+    def _is_here(self, path: str | None) -> bool:
+        return path is not None and (path in self._own or path.startswith(self._folder))
+
+    def _is_gone(self, path: str | None) -> bool:
+        return path is not None and any(path == gone or path.startswith(gone + os.sep) for gone in self._gone)
+
+    def _is_from_before(self, path: str) -> bool:
+        """Return whether there is something that nobody has changed since the cell began."""
+        try:
+            return self._stat(path).st_mtime_ns < self._before
+        except OSError:
+            return False
+
+    def _instead(self, path: str, *, keep: bool, there: bool = False) -> str:
+        """Return where the rank writes what the cell writes to `path`, with what was there before if it is to `keep` that.
+
+        Rank 0 may have written already what the cell writes now; where something has to be `there`, that is better than nothing.
+        """
+        own = self._own.get(path)
+        if own is None:
+            self._count += 1
+            own = str(Path(self._place) / f"{self._count}-{Path(path).name}")
+            if keep and not self._is_gone(path):
+                try:
+                    if there or self._is_from_before(path):
+                        Path(own).write_bytes(Path(path).read_bytes())
+                except OSError:  # it says so when it is opened
+                    Path(own).unlink(missing_ok=True)
+            self._own[path] = own
+        self._gone.discard(path)
+        return own
+
+    # -- what the cell does ------------------------------------------------------------------------------------------
+
+    def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if not set(mode) & set("wax+") and not self._own and not self._gone:
+                return original(file, mode, *args, **kwargs)
+            path = asked_path(file)
+            if path is not None and set(mode) & set("wax+") and self._is_here(path) and not ("r" in mode and self._is_gone(path)):
+                file = self._instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
+            elif path in self._own:
+                file = self._own[path]
+            elif self._is_gone(path):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+            return original(file, mode, *args, **kwargs)
+
+        return opened
+
+    def _saved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            path = asked_path(f)
+            if path is not None and not self._temporary.has(path):
+                f = self._instead(path, keep=False)
+            return original(obj, f, *args, **kwargs)
+
+        return saved
+
+    def _exported(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def exported(profile: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            asked = asked_path(path)
+            return original(profile, path if asked is None else self._instead(asked, keep=False), *args, **kwargs)
+
+        return exported
+
+    def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
+            path = asked_path(f) if self._own else None
+            return original(f if path is None else self._own.get(path, f), *args, **kwargs)
+
+        return loaded
+
+    def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+            asked = asked_path(path)
+            if asked is None or not self._is_here(asked):
+                original(path, *args, **kwargs)
+                return
+            parent, topic = Path(asked).parent, self._word.topic_of(asked)
+            deadline = time.monotonic() + (MKDIR_TIMEOUT if str(parent) not in self._made else 0)
+            while (error := self._word.heard(topic, asked)) is None and time.monotonic() < deadline and parent.is_dir():
+                time.sleep(0.01)
+            if error is None:  # of rank 0: it makes none of this name, or is about to find what is found here
+                error = 0 if parent.is_dir() else errno.ENOENT
+                if not error and not Path(asked).is_dir():
+                    original(path, *args, **kwargs)
+                    self._made.add(asked)
+            if error:
+                raise OSError(error, os.strerror(error), path)
+            self._gone.discard(asked)
+            self._folders.add(asked)
+
+        return mkdir
+
+    def _removed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def removed(path: Any, *args: Any, **kwargs: Any) -> None:
+            gone = asked_path(path)
+            if gone is None or not self._is_here(gone):
+                original(path, *args, **kwargs)
+                return
+            if Path(gone).is_dir() or self._is_from_before(gone):  # else rank 0 may have made another in the meantime
+                self._gone.add(gone)
+            for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
+                del self._own[name]
+            self._folders = {name for name in self._folders if name != gone and not name.startswith(gone + os.sep)}
+            if gone in self._made:  # which rank 0 knows nothing of
+                original(path, *args, **kwargs)
+                self._made.discard(gone)
+
+        return removed
+
+    def _renamed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def renamed(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            old, new = asked_path(src), asked_path(dst)
+            if old is None or new is None or not self._is_here(old):
+                original(src, dst, *args, **kwargs)
+            elif old in self._own:
+                self._own[new] = self._own.pop(old)
+                self._gone.add(old)
+                self._gone.discard(new)
+
+        return renamed
+
+    def _copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            old, new = asked_path(src), asked_path(dst)
+            source = self._own.get(old, src) if old is not None else src
+            if new is None or not self._is_here(new):
+                return original(source, dst, *args, **kwargs)
+            into = Path(dst).is_dir()
+            original(source, self._instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
+            return str(Path(dst) / Path(src).name) if into else dst
+
+        return copied
+
+    def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+            asked = asked_path(path) if self._own or self._gone or self._folders else None
+            if asked not in self._own and self._is_gone(asked):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            result: os.stat_result
+            try:
+                result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
+            except FileNotFoundError:
+                if asked not in self._folders:
+                    raise
+                result = original(self._place, *args, **kwargs)  # rank 0 has removed it already
+            return result
+
+        return stat
+
+
+def _by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `followed`, but `original` for a name within an open folder: who has opened that has been followed already."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if is_within_open_folder(kwargs) else followed)(*args, **kwargs)
+
+    return call

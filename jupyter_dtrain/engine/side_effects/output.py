@@ -1,0 +1,158 @@
+"""What a cell has shown, counted: after a restart it computes some steps again, and what they showed is not shown twice."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TextIO
+
+from ...capture.loggers import RECORD, ROOT, Loggers, written
+
+
+@dataclass(frozen=True)
+class Count:
+    """Lines printed to ``stdout``, and rich displays."""
+
+    lines: int = 0
+    displays: int = 0
+
+
+Held = tuple[str, Any]
+"""``"stdout"`` and a text, or ``"display"`` and the content of a message, with `update` in it."""
+
+
+class Shown:
+    """Counts what the cell shows, and lets through what is new.
+
+    Parameters
+    ----------
+    before : Count
+        What was shown at the place where the cell goes on.
+    seen : Count
+        What the notebook has.
+    """
+
+    def __init__(self, before: Count = Count(), seen: Count = Count()) -> None:
+        self.count = before
+        self._seen = seen
+        self.held: list[Held] = []
+        self.holds = False
+
+    def hold(self) -> None:
+        """Keep what is shown from here on in `held`, uncounted: if another engine was lost, all of it is computed again."""
+        self.holds = True
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Count what is shown within the ``with`` block."""
+        from IPython import get_ipython
+
+        publisher = get_ipython().display_pub
+        publish = publisher.publish
+
+        def counted(*args: Any, **kwargs: Any) -> None:
+            if self.holds:
+                self.held.append(("display", _content(*args, **kwargs)))
+                return
+            if kwargs.get("update"):
+                publish(*args, **kwargs)
+                return
+            self.count = replace(self.count, displays=self.count.displays + 1)
+            if self.count.displays > self._seen.displays:
+                publish(*args, **kwargs)
+
+        publisher.publish = counted
+        try:
+            with contextlib.redirect_stdout(_Lines(sys.stdout, self)):
+                yield
+        finally:
+            del publisher.publish  # the method of the class is back
+
+    def text(self, text: str) -> str:
+        """Count `text` and return the part of it that is new."""
+        if self.holds:
+            self.held.append(("stdout", text))
+            return ""
+        known = self._seen.lines - self.count.lines
+        lines = text.count("\n")
+        self.count = replace(self.count, lines=self.count.lines + lines)
+        if known <= 0:
+            return text
+        return text.split("\n", known)[known] if lines >= known else ""
+
+
+def _content(data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: Any, **options: Any) -> dict[str, Any]:
+    """Return what a message of a display holds."""
+    return {"data": data, "metadata": metadata or {}, "transient": options.get("transient") or {}, "update": bool(options.get("update"))}
+
+
+class _Lines:
+    """A stream in front of another."""
+
+    def __init__(self, stream: TextIO, shown: Shown) -> None:
+        self._stream, self._shown = stream, shown
+
+    def write(self, text: str) -> int:
+        new = self._shown.text(text)
+        if new:
+            self._stream.write(new)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+# What the cell logs goes to the handlers of the notebook, in the order of what it prints.
+#
+# A record travels as a display of a type of its own, so what was logged before a restart is not logged again (:mod:`.shown`).
+
+
+@contextmanager
+def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
+    """Let records go to the notebook's `loggers` within the ``with`` block: those of rank 0, the others log the same."""
+    with loggers.installed() as handled:
+        # What a library has given its own logger when it was imported here, it has given it in the notebook: records would be shown twice.
+        known = [logging.getLogger(name) for name in loggers.settings if name != ROOT and not f"{name}.".startswith(_PREFIXES)]
+        aside = [(logger, logger.handlers.copy()) for logger in known if logger.handlers]
+        for logger, _ in aside:
+            logger.handlers = []
+        added = [(logging.getLogger(name), _Sender(name) if rank == 0 else logging.NullHandler()) for name in handled]
+        for logger, handler in added:
+            logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            for logger, handler in added:
+                logger.removeHandler(handler)
+            for logger, handlers in aside:
+                logger.handlers = [*handlers, *(handler for handler in logger.handlers if handler not in handlers)]
+
+
+_OF_THE_ENGINE = ("asyncio", "ipykernel", "ipyparallel", "torch.distributed", "torch.nn.parallel", "tornado", "traitlets")
+"""Loggers that speak of how the cell is run and not of what it does, and that the notebook's root logger would hear as well."""
+_PREFIXES = tuple(f"{name}." for name in _OF_THE_ENGINE)
+
+
+class _Sender(logging.Handler):
+    """Stands on the engine for all handlers of a logger of the notebook."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._logger = name
+        self.addFilter(lambda record: not f"{record.name}.".startswith(_PREFIXES))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from IPython.display import publish_display_data
+
+        try:
+            publish_display_data({RECORD: written(record, self._logger)})
+        except Exception:
+            self.handleError(record)

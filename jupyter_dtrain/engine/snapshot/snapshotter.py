@@ -1,0 +1,325 @@
+"""Snapshots: what a rank needs to go on from the top of a loop's iteration in another process, kept in memory.
+
+All ranks take a snapshot at the same place, each of its own state, and write it into a folder of shared memory, so it
+outlives the rank. Each has its buffers in a folder of its own, so that it is removed as a whole, whatever else is being
+written; those that have not changed since the one before are linked from there.
+
+The cell waits while the state is copied, and no longer: a thread of low priority hashes and writes the copy. A rank that dies before that
+is through has not taken the snapshot. The copy's memory is the price.
+
+What it holds, :mod:`.rank_state` says. A snapshot is of use once every rank has written its own, at one position: the notebook kernel
+sees to that.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from ...protocol import SnapshotTaken, StateSize
+from ...serialization.pickler import Packed
+from ...system.atomic_files import write_whole
+from ...transport.blob_store import BlobFolder
+from ...transport.parcel import from_parcel, to_parcel
+from ..comm.store import Talk
+from ..control import Control
+from ..dedup import Apart, Common
+from ..resume.position import Position
+from ..staging import Staging, check_memory
+from ..telemetry.best_metric import Best
+from ..telemetry.emitter import Emitter
+from ..telemetry.notices import Notes
+from ..telemetry.observer import Observer
+from .rank_state import RankState, Snapshot
+
+UNASKED = 1 << 32
+"""From here on, numbers are of snapshots that nobody has asked for."""
+MEETING = timedelta(seconds=10)
+"""Time in which all ranks come to a place where their metric is better than ever."""
+
+SHARE = 0.02
+"""Part of the time that snapshots may take."""
+SPEED = 5e8
+"""Bytes of a state that are copied, hashed and written in a second, about: until one has been."""
+TOLD = 0.02  # seconds that a snapshot takes, from which on that is told before the first one
+LARGE = 1 << 22  # bytes of a state for which memory is got beforehand
+NICENESS = 5  # of the thread that writes; the cell's has none, and so three times its time where there is not enough
+
+
+def snapshot_file(folder: Path, number: int, rank: int) -> Path:
+    """Return where `rank` keeps its part of snapshot `number`."""
+    return folder / f"{number}-{rank}"
+
+
+def snapshot_blobs(folder: Path, number: int) -> Path:
+    """Return where the buffers of snapshot `number` lie, those of all ranks."""
+    return folder / f"{number}.blobs"
+
+
+def unasked_number(generation: int, count: int) -> int:
+    """Return the number of a snapshot that nobody has asked for, the `count`-th of a generation of ranks; no other has it."""
+    return (generation + 1) * UNASKED + count
+
+
+class Snapshots:
+    """Takes a rank's snapshots.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are written.
+    state : RankState
+    rank, world_size : int
+    generation : int
+        Of the ranks, from 0.
+    talk : Talk
+    control : Control
+    observer : Observer
+        Knows the step, and whether a metric is better than ever.
+    emitter : Emitter
+        Tells of each, after all that happened before it.
+    notes : Notes
+    every : int, optional
+        Steps at whose multiples one is taken in any case.
+    shares : bool
+        Whether what optimizers train is the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        state: RankState,
+        *,
+        rank: int,
+        world_size: int,
+        generation: int,
+        talk: Talk,
+        control: Control,
+        observer: Observer,
+        emitter: Emitter,
+        notes: Notes,
+        every: int | None = None,
+        shares: bool = True,
+    ) -> None:
+        self._folder, self._state = folder, state
+        self._rank, self._world_size, self._generation = rank, world_size, generation
+        self._talk, self._control, self._observer, self._emitter, self._notes = talk, control, observer, emitter, notes
+        self._every = every
+        self._is_shared_out = world_size > 1 and shares  # each rank copies a part of what all hold alike
+        self._multiples = 0  # of these steps that are behind the run
+        self._num_best = 0  # snapshots because of the metric
+        self._before: list[Path] = []  # the buffers of the rank's last snapshot
+        self._staging = Staging(world_size)
+        self._beside: threading.Thread | None = None  # writes, or makes memory ready
+        self._ready_at: float | None = None  # when to get memory for the first one; infinity: it is there
+        self._seconds_ready = 0.0
+
+    @contextmanager
+    def finished(self) -> Iterator[None]:
+        """Wait at the end of the ``with`` block until what was taken in it is written."""
+        try:
+            yield
+        finally:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self._beside is not None:
+            self._beside.join()
+            self._beside = None
+
+    def _begin(self, action: Callable[..., None], *args: object) -> None:
+        def run() -> None:
+            if sys.platform == "linux":  # where a priority is a thread's own
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            action(*args)
+
+        self._beside = threading.Thread(target=run, name="dtrain-snapshot", daemon=True)
+        self._beside.start()
+
+    def _make_ready(self) -> None:
+        """Tell what a snapshot will take, now that the optimizer has made what it keeps, and get memory before the first one is due."""
+        now = time.monotonic()
+        if self._ready_at is None:
+            seconds = self._state.num_bytes() / SPEED
+            self._ready_at = now + seconds / SHARE / 2
+            if seconds > TOLD:
+                self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
+        soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
+        if now >= self._ready_at or soon:
+            self._ready_at = math.inf
+            common = self._common(self._state.apart())
+            num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others(on_cpu=True) if common is not None else 0)
+            if num_bytes >= LARGE:
+                self._begin(self._get_memory, num_bytes)
+
+    def _get_memory(self, num_bytes: int) -> None:
+        with suppress(MemoryError):  # what can be said of it is said when it is needed
+            self._staging.make_ready(num_bytes)
+        self._seconds_ready = time.thread_time()
+
+    def at_boundary(self) -> None:
+        """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
+        if self._observer.step and self._ready_at != math.inf:
+            self._make_ready()
+        number, best = self._control.snapshot_due(self._observer.step), self._observer.best
+        at_multiple = self._every is not None and self._observer.step // self._every > self._multiples
+        if number is None and best is None and not at_multiple:
+            return
+        position = self._state.position()
+        if position is None:
+            return
+        if number is not None:
+            self._control.snapshot_done(number)
+        if at_multiple:
+            self._note_multiples()
+        if number is not None or at_multiple:
+            number = unasked_number(self._generation, 2 * self._multiples) if number is None else number
+            self._take_here(number, position, at_multiple=at_multiple)
+        if best is not None:
+            self._look_at(best, position)
+
+    def _note_multiples(self) -> None:
+        if self._every is not None:
+            self._multiples = self._observer.step // self._every
+
+    def _look_at(self, best: Best, position: Position) -> None:
+        """Take a snapshot if the metric is better than ever: unasked, so all ranks have to find that here."""
+        if position.is_outermost:  # elsewhere the cell may be adding it up
+            best.look(self._state.namespace)
+        if not best.is_new:
+            return
+        best.is_new = False
+        self._num_best += 1
+        number = unasked_number(self._generation, 2 * self._num_best - 1)
+        if self._talk.all_here(f"best/{self._num_best}", MEETING):
+            self._take_here(number, position, best=best.value)
+        else:
+            best.give_up()
+            self._notes.say(f"No checkpoint is kept as the best: not all ranks have the same {best.name} at the same place.")
+
+    def _take_here(self, number: int, position: Position, *, best: float | None = None, at_multiple: bool = False) -> None:
+        began = time.perf_counter()
+        self._wait()  # the memory is that of the one before
+        self._ready_at = math.inf
+        taken = SnapshotTaken(
+            rank=self._rank,
+            number=number,
+            step=self._observer.step,
+            place="",
+            seconds=0.0,
+            keys=[],
+            best=best,
+            at_multiple=at_multiple,
+        )
+        try:
+            copied = self._take(number, position)
+        except Exception as error:  # the cell goes on: it would only lose more if an engine died
+            self._control.refuse(number)
+            copied = None
+            self._say_not(error)
+        sys.stdout.flush()
+        taken = replace(taken, seconds=time.perf_counter() - began + self._seconds_ready)
+        self._seconds_ready = 0.0
+        if copied is None:
+            self._tell(taken)
+        else:
+            self._begin(self._write, taken, position, *copied)
+
+    def _tell(self, taken: SnapshotTaken) -> None:
+        self._emitter.emit(taken)
+        self._emitter.flush()
+
+    def _say_not(self, error: Exception) -> None:
+        self._notes.say(
+            f"No snapshot could be taken ({type(error).__name__}: {error}). "
+            "Should an engine die, more steps are lost, and no checkpoint comes of it."
+        )
+
+    def _take(self, number: int, position: Position) -> tuple[Packed, bytes] | None:
+        """Return copies of the rank's state: of the cell's values, and a pickled :class:`Snapshot` without them.
+
+        ``None`` where the ranks are not at one place or do not hold the same.
+        """
+        self._emitter.flush()  # what is told after this is told again
+        with self._state.put_together(position, all_come=partial(self._control.all_come, number)) as apart:
+            saved = None if apart is None else self._saved(number, position, self._common(apart))
+        if saved is None:
+            return None
+        packed, snapshot = saved
+        copied = replace(packed, buffers=self._staging.copied(packed))
+        return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _saved(self, number: int, position: Position, common: Common | None) -> tuple[Packed, Snapshot] | None:
+        if torch.cuda.is_initialized():  # from where copies come while the state is pickled
+            on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
+            others = common.bytes_of_others(on_cpu=False) if common is not None else 0
+            check_memory(on_devices - others, of=on_devices, num_ranks=self._world_size)
+        return self._state.save(number, position, common=common, agree=partial(self._agree, number))
+
+    def _common(self, apart: Apart) -> Common | None:
+        if not self._is_shared_out and not apart.optimizers:
+            return None
+        return self._state.common(world_size=self._world_size, is_alike=self._is_shared_out, apart=apart)
+
+    def _agree(self, number: int, state: str, alike: str) -> bool:
+        same, are_alike = self._control.all_take(number, state, alike)
+        self._is_shared_out &= are_alike or not same  # from the next one on each takes all of its own
+        return same and are_alike
+
+    def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes) -> None:
+        """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
+        try:
+            folder = snapshot_blobs(self._folder, taken.number)
+            parcel = to_parcel(packed, BlobFolder(folder, self._before, in_place=True))
+            snapshot: Snapshot = replace(pickle.loads(rest), parcel=parcel)
+            file = snapshot_file(self._folder, taken.number, self._rank)
+            write_whole(file, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
+            self._before = [folder]
+            taken = replace(taken, place=position.describe(), keys=parcel.keys)
+        except Exception as error:
+            self._say_not(error)
+        self._tell(replace(taken, seconds=taken.seconds + time.thread_time()))
+
+    def resume(self, number: int, *, of_rank: int, device: torch.device) -> list[object]:
+        """Put the state of a snapshot in place and let the loops jump to where it was taken, once the cell is started.
+
+        Parameters
+        ----------
+        number : int
+        of_rank : int
+            Whose part to take: the rank's own, unless it had none.
+
+        Returns
+        -------
+        list of object
+            Objects that came with it.
+        """
+        snapshot = read_snapshot(self._folder, number, of_rank)
+        blobs = snapshot_blobs(self._folder, number)
+        self._before = [blobs]
+        packed = from_parcel(snapshot.parcel, BlobFolder(blobs))
+        objects = self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
+        self._note_multiples()
+        return objects
+
+
+def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:
+    """Return a rank's part of a snapshot, with what others have copied for it."""
+    read = cache(lambda rank: pickle.loads(snapshot_file(folder, number, rank).read_bytes()))
+    snapshot: Snapshot = read(rank)
+    parts = list(snapshot.parcel.parts)
+    for index, owner, common in snapshot.elsewhere:
+        parts[index] = read(owner).parcel.parts[read(owner).common[common]]
+    return replace(snapshot, parcel=replace(snapshot.parcel, parts=parts), elsewhere=())

@@ -1,0 +1,346 @@
+"""One rank's part in what the cell trains: models, loaders, gradients and steps, each told of the others here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ... import api
+from ..backward.gradient_sync import GradientSync
+from ..control import Control
+from ..data import iterator_state
+from ..data.batch_layout import placed
+from ..data.dataloader import SharedLoaders
+from ..data.iterable import Streams
+from ..data.iterator_state import CursorLog
+from ..data.worker_rng import workers_ended
+from ..forward.activation_checkpoint import CheckpointedBlocks
+from ..forward.arguments import InputShares
+from ..forward.model_call import ModelCalls
+from ..module_tree import outermost
+from ..patching import instrumented
+from ..rng.global_rng import ModelDraws
+from ..rng.seeding import CommonEntropy
+from ..rng.streams import LoadingStream, ModelStream
+from ..side_effects.file_journal import FileLog, written_once
+from ..side_effects.temp_dirs import TemporaryFolders
+from ..task import Conventions
+from ..telemetry.notices import Notes
+from ..telemetry.observer import Observer
+from ..tensor.batch_norm import GlobalNormalization
+from ..tensor.batch_shard import Share, Shares
+from ..tensor.placement_types import GlobalTensor, Partial, Shard, part_of, place
+from ..tensor.rank0_guard import Alone
+from ..tensor.redistribute import Exchange
+from ..tensor.thread_guard import Turns
+from ..tensor.view import GlobalView
+from ..timing import COMMUNICATION, Timing
+
+_NOT_SHARED_OUT = (
+    "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
+)
+_EVALUATED = (
+    "No model was in training mode, without which loaders share nothing out, so each engine computed all of it. "
+    "`model.train()` before the loop, or `--split-eval`, changes that."
+)
+
+
+class Training:
+    """What happens on one rank when the cell draws batches, calls models and runs backward passes.
+
+    Parameters
+    ----------
+    rank, world_size : int
+    objects : iterable of object
+        What came from the notebook: its models are known from the start, others when they are first called.
+    conventions : Conventions
+    count_targets : bool
+        The targets of every batch are counted from the start: a loss has been given one that it ignores.
+    control : Control
+    observer : Observer
+    timing : Timing
+    notes : Notes
+    cursor_log : CursorLog, optional
+        Told of iterations over loaders.
+    run_id : str
+        The same on all ranks, and another in each run.
+    sources : mapping of str to str, optional
+        Texts of other cells by the names of their files.
+    file_log : FileLog, optional
+        Of rank 0.
+    temporary : TemporaryFolders, optional
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        objects: Iterable[object],
+        conventions: Conventions,
+        count_targets: bool = False,
+        control: Control,
+        observer: Observer,
+        timing: Timing,
+        notes: Notes,
+        cursor_log: CursorLog | None = None,
+        run_id: str = "",
+        sources: Mapping[str, str] | None = None,
+        file_log: FileLog | None = None,
+        temporary: TemporaryFolders | None = None,
+    ) -> None:
+        self.rank, self._world_size = rank, world_size
+        self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
+        self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
+        self._share: Share | None = None  # of the batch that the cell drew last
+        self._drew = False  # from a loader that marks the steps
+        self._shared_out = False  # anything at all
+        self._has_trained = False  # with a model in training mode
+        self._apart = False  # ranks may have something that others have not
+        self.shares = Shares(rank=rank, world_size=world_size)
+        shared = world_size > 1
+        self._view = (
+            GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._say_whole)
+            if shared and conventions.global_numbers
+            else None
+        )
+        self._gradients = (
+            GradientSync(
+                world_size=world_size,
+                weight_of=self._weight_of,
+                on_computed=self._on_computed,
+                is_alike=self._is_alike,
+                whole=self._view.whole if self._view is not None else None,
+            )
+            if shared
+            else None
+        )
+        self._model_stream = ModelStream(rank) if shared else None
+        self._loading_stream = LoadingStream(rank) if shared else None
+        self._draws = (
+            ModelDraws(self._model_stream, on_apart=self._say_apart)
+            if conventions.global_draws and self._view is not None and self._model_stream is not None
+            else None
+        )
+        self._entropy = CommonEntropy(run_id)
+        self._alone = Alone(sources or {})
+        self._normalization = GlobalNormalization() if conventions.global_batchnorm and self._view is not None else None
+        self._models = ModelCalls(
+            on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
+            stream=self._model_stream,
+            view=self._view,
+            draws=self._draws,
+            normalization=self._normalization,
+            inputs=InputShares(self.shares.own, self._on_input_shared) if conventions.split_inputs and shared else None,
+            blocks=CheckpointedBlocks() if conventions.checkpoint_activations else None,
+            on_sequence=self._say_sequence,
+        )
+        objects = list(objects)
+        if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
+            observer.on_optimizer()
+        for module in outermost(objects):
+            self._models.know(module)
+        self._loaders = SharedLoaders(
+            share=self.shares.own,
+            training=self._models.training,
+            # What draws or counts over the batch, as models in training mode do, is to see all of it.
+            split_evaluation=lambda: conventions.split_evaluation and shared and not self._models.any_training(),
+            together=world_size if conventions.per_rank_batches else 1,
+            place=placed if self._view is not None else lambda batch, _share, _layout: batch,
+            agree=Exchange.objects if shared else None,
+            on_batch=self._on_batch,
+            on_other=self._on_other_batch,
+            on_unknown=self._say_unknown,
+            on_order=self._draws.agree if self._draws is not None else lambda: None,
+            streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
+            stream=self._loading_stream,
+            whole_draws=not shared or (conventions.global_draws and conventions.global_numbers),
+            cursors=cursor_log,
+        )
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
+        api.current = self
+        iterator_state.current = self._loaders
+        self._timing.start()
+        try:
+            with (
+                workers_ended(),
+                self._view.installed() if self._view is not None else nullcontext(),
+                self._draws.installed() if self._draws is not None else nullcontext(),
+                self._normalization.installed() if self._normalization is not None else nullcontext(),
+                self._entropy.installed() if self._view is not None else nullcontext(),
+                self._files(),
+                self._alone.installed(),
+                Turns().installed(),
+                instrumented(
+                    models=self._models,
+                    loaders=self._loaders,
+                    gradients=self._gradients,
+                    timing=self._timing,
+                    on_backward=self._on_backward,
+                    on_optimizer=self._observer.on_optimizer,
+                    on_optimizer_step=self._observer.on_optimizer_step,
+                ),
+            ):
+                yield
+        finally:
+            api.current = None
+            iterator_state.current = None
+            self._timing.stop()
+            self._observer.finish()
+            if self._gradients is not None and self._observer.step and not self._shared_out:
+                self._notes.say(_NOT_SHARED_OUT if self._has_trained else _EVALUATED)
+            if self._gradients is not None:
+                self._gradients.close()
+
+    def _files(self) -> AbstractContextManager[None]:
+        """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
+        started = max(Exchange.objects(time.time_ns())) if self._world_size > 1 else None
+        return written_once(rank=self.rank, started=started, log=self._file_log, temporary=self._temporary)
+
+    def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""
+        if self._view is None:
+            return dict(tensors)
+        self._shared_out |= bool(tensors)
+        result: dict[str, torch.Tensor] = {}
+        for name, tensor in tensors.items():
+            share = self.shares.own(tensor.shape[0])
+            result[name] = place(tensor[share.loaded], Shard(0, share))
+        return result
+
+    def settle(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things.
+
+        Objects in `unchanged` hold nothing new and are not looked through.
+        """
+        return list(values) if self._view is None else self._view.settle(values, unchanged=unchanged)
+
+    # -- for snapshots -----------------------------------------------------------------------------------------------
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
+        return self._models.graph_open
+
+    def wholes(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors that span the ranks as wholes. A collective."""
+        return list(tensors) if self._view is None else [self._view.whole(tensor) for tensor in tensors]
+
+    def state(self) -> dict[str, Any]:
+        """Return what a run that goes on from here has to know of the cell's objects."""
+        return {
+            "models": self._models.state(),
+            "speeds": self.shares.speeds,
+            "entropy": self._entropy.state(),
+            "view": self._view.state() if self._view is not None else None,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._models.set_state(state["models"])
+        self._entropy.set_state(state.get("entropy", {}))
+        if self._view is not None and state.get("view") is not None:
+            self._view.set_state(state["view"])
+        if len(state["speeds"]) == self._world_size:  # on as many ranks as before
+            self.shares.follow(state["speeds"])
+
+    def streams(self) -> tuple[Any, Any] | None:
+        """Return the states of the rank's own random streams."""
+        if self._model_stream is None or self._loading_stream is None:
+            return None
+        return self._model_stream.other, self._loading_stream.state()
+
+    def set_streams(self, states: tuple[Any, Any] | None) -> None:
+        """Go on from `states`."""
+        if states is not None and self._model_stream is not None and self._loading_stream is not None:
+            self._model_stream.other = states[0]
+            self._loading_stream.set_state(states[1])
+
+    # -- what the cell asks for by name -----------------------------------------------------------------------------
+
+    def is_main(self) -> bool:
+        """Return whether this is rank 0."""
+        if self.rank == 0 and self._world_size > 1:
+            self._alone.asked()
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's `value` in rank order. A collective."""
+        return [value] if self._world_size == 1 else Exchange.objects(value)
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Record values at the current step."""
+        self._observer.log(values)
+
+    # -- what the cell does ------------------------------------------------------------------------------------------
+
+    def _on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
+        self._control.boundary(self._observer.step)
+        self._share, self._drew = share, True
+        self._shared_out |= share is not None
+        self._observer.on_batch(share, batch, batches)
+
+    def _on_other_batch(self, share: Share | None) -> None:
+        self._control.boundary(self._observer.step)
+        self._shared_out |= share is not None
+
+    def _on_input_shared(self) -> None:
+        self._shared_out = True
+
+    def _on_backward(self, root: torch.Tensor) -> None:
+        self._models.graph_open = False
+        self._has_trained = self._has_trained or self._models.any_training()
+        if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
+            # A sum over the ranks, and what they report is averaged.
+            self._observer.on_backward(part_of(root).detach() * self._world_size, 1.0 / self._world_size)
+        else:
+            self._observer.on_backward(root, self._weight_of(root))
+        if not self._drew:  # no loader marks the steps
+            self._control.boundary(self._observer.step)
+
+    def _is_alike(self, root: torch.Tensor) -> bool:
+        """Return whether all ranks have computed `root` from the same numbers. A collective, as long as that may be.
+
+        Elsewhere than on CPUs they do not stay the same: sums come in another order each time.
+        """
+        if self._apart or self._shared_out or self._view is None or self._view.has_parts or root.device.type != "cpu":
+            return False
+        self._apart = not Exchange.is_same(root)
+        return not self._apart
+
+    def _on_computed(self) -> None:
+        self._timing.switch(COMMUNICATION)
+
+    def _weight_of(self, root: torch.Tensor) -> float:
+        if self._view is not None:
+            return self._view.weight_of(root)
+        return 1.0 / self._world_size if self._share is None else self._share.weight
+
+    # -- what the user is told ---------------------------------------------------------------------------------------
+
+    def _say_whole(self, name: str) -> None:
+        self._notes.say(
+            f"`{name}`{self._notes.place()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
+        )
+
+    def _say_sequence(self, layer: str) -> None:
+        self._notes.say(
+            f"The `{layer}`{self._notes.place()} takes the batch for a sequence (`batch_first=True` would take each sample for one): "
+            "each engine computes it on the whole batch."
+        )
+
+    def _say_apart(self) -> None:
+        self._notes.say(
+            "What a model draws at random differed between ranks, so each draws for itself from now on (as with `--draws per-rank`)."
+        )
+
+    def _say_unknown(self, kind: str) -> None:
+        self._apart = True  # each rank has loaded its own
+        self._notes.say(f"The batches{self._notes.place()} hold a {kind} and are not split: each engine computes on all of each batch.")

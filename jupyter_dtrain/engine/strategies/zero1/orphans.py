@@ -1,0 +1,92 @@
+"""What ranks kept of the parameters of optimizers where they come to no common end: after an error of one of them, or an interrupt.
+
+There is no exchange any more. So each rank leaves its part in a file as it ends, which it has locked from the beginning: the lock of one
+that was killed is gone, and nobody waits for that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from ...comm.process_group import near
+from .sharded_optimizer import SharedStates
+
+LIMIT, LIMIT_OF_RESCUE = timedelta(seconds=2), timedelta(seconds=0.3)
+"""Time for the others to end; where the cell of this rank does not, and another thread takes it home."""
+_LOOK = timedelta(milliseconds=10)
+
+
+class LeftParts:
+    """A rank's file and those of the others.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are.
+    states : SharedStates
+    rank, world_size : int
+    generation : int
+        Of the ranks.
+    """
+
+    def __init__(self, folder: Path, states: SharedStates, *, rank: int, world_size: int, generation: int) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for file in folder.glob(f"*.{rank}.kept"):  # of an earlier generation
+            file.unlink(missing_ok=True)
+        self._states, self._rank = states, rank
+        self._files = [folder / f"{generation}.{other}.kept" for other in range(world_size)]
+        self._own = self._files[rank].open("wb")
+        fcntl.lockf(self._own, fcntl.LOCK_EX)  # of this process, and not of those that it forks to load data
+
+    def come_home(self, step: int, limit: timedelta = LIMIT) -> bool:
+        """Leave this rank's part, or on rank 0 take in those of the others; return whether all of it is here then, or nobody needs it.
+
+        Parameters
+        ----------
+        step : int
+            Of the last step. What is of another one is not taken.
+        limit : timedelta
+            Time for the others to end.
+        """
+        if self._own.closed:
+            return True
+        if self._states.are_home:
+            self._own.close()
+            self._files[self._rank].unlink(missing_ok=True)
+            return True
+        if self._rank:
+            with suppress(OSError), self._own:  # no room: what is there is cut off then
+                pickle.dump((step, self._states.part()), self._own, protocol=pickle.HIGHEST_PROTOCOL)
+            return True
+        if not self._states.needs_others():
+            self._states.take([])
+            return True
+        if (memory := near()) is not None:
+            memory.close()  # who waits for this rank is free, and ends
+        end = time.monotonic() + limit.total_seconds()
+        found = [self._read(file, end) for file in self._files[1:]]
+        parts = [one[1] for one in found if one is not None and one[0] == step]
+        is_complete = len(parts) == len(found)
+        self._states.take(parts if is_complete else [])
+        return is_complete
+
+    def _read(self, file: Path, end: float) -> tuple[int, dict[int, dict[int, object]]] | None:
+        while file.exists():
+            with file.open("r+b") as handle:
+                try:
+                    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    if time.monotonic() > end:
+                        return None
+                else:
+                    with suppress(EOFError, pickle.UnpicklingError):  # it had no time, or no room
+                        found: tuple[int, dict[int, dict[int, object]]] = pickle.load(handle)
+                        return found
+                    return None
+            time.sleep(_LOOK.total_seconds())
+        return None

@@ -1,0 +1,140 @@
+"""Which rank holds what an optimizer keeps of each parameter: the largest first, each to the rank that has least.
+
+PyTorch's ZeroRedundancyOptimizer divides so as well. Whoever holds a parameter goes on doing so, whatever parameters come later; all ranks
+ask at the same places and so come to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ...module_tree import IdentityMap
+
+
+class Owners:
+    """The ranks of the parameters of all optimizers.
+
+    Parameters
+    ----------
+    world_size : int
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._total = [0] * world_size  # numbers of all optimizers
+        self._of: IdentityMap[tuple[list[int], IdentityMap[int]]] = IdentityMap()
+
+    def of(self, optimizer: Optimizer) -> dict[int, int]:
+        """Return for each parameter of an optimizer, by its ``id``, the rank that holds it, in the order of the groups."""
+        found = self._of.get(optimizer) or self._of.set(optimizer, ([0] * self._world_size, IdentityMap()))
+        loads, known = found
+        owners: dict[int, int] = {}
+        new: list[torch.Tensor] = []
+        for parameter in parameters_of(optimizer):
+            owner = known.get(parameter)
+            owners[id(parameter)] = -1 if owner is None else owner
+            if owner is None:
+                new.append(parameter)
+        if new:
+            # Parameters that share memory, as views of one tensor, go together: two ranks would write over each other's.
+            there = [(parameter, known.get(parameter)) for parameter in parameters_of(optimizer)]
+            together = {parameter.untyped_storage()._cdata: owner for parameter, owner in there if owner is not None}
+            self._divide(new, loads, known, together)
+            owners = {id(parameter): _there(known.get(parameter)) for parameter, _ in there}
+        return owners
+
+    def _divide(self, new: list[torch.Tensor], loads: list[int], known: IdentityMap[int], together: dict[int, int]) -> None:
+        sizes = [parameter.numel() if parameter.requires_grad else 0 for parameter in new]
+        for index in sorted(range(len(new)), key=lambda index: -sizes[index]):
+            memory = new[index].untyped_storage()._cdata
+            owner = together.get(memory)
+            if owner is None:
+                owner = min(range(self._world_size), key=lambda rank: (loads[rank], self._total[rank]))
+            together[memory] = known.set(new[index], owner)
+            loads[owner] += sizes[index]
+            self._total[owner] += sizes[index]
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of an optimizer, each once, in the order of its groups."""
+    return list({id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}.values())
+
+
+def _there(owner: int | None) -> int:
+    assert owner is not None
+    return owner
+
+
+# Which optimizers update each parameter by itself, so that what they keep of it may be on one rank alone.
+#
+# Those of PyTorch that are known to. Nothing is tried out: an optimizer that takes a norm over all its parameters would run as well with
+# a
+# part of them, and come to something else. So one that is not known, a class of the notebook's with an own ``step`` say, keeps
+# everything.
+
+Step = Callable[..., Any]
+_NAMES = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
+    "SparseAdam",
+)
+KINDS: frozenset[type[Optimizer]] = frozenset(getattr(torch.optim, name) for name in _NAMES if hasattr(torch.optim, name))
+_FOLDER = str(Path(torch.__file__).parent)
+# What a class that only gives its own defaults has of its own.
+_HARMLESS = frozenset(
+    {"__module__", "__qualname__", "__doc__", "__init__", "__annotations__", "__annotate_func__", "__annotations_cache__"}
+    | {"__firstlineno__", "__static_attributes__", "__slotnames__", "__type_params__"}
+)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def has_parts(optimizer: Optimizer) -> bool:
+    """Return whether `optimizer` updates each of its parameters by itself, and all ranks hold these alike."""
+    return has_known_step(optimizer) and all(
+        not group.get("differentiable") and all(type(parameter) in _PLAIN and _is_dense(parameter) for parameter in group["params"])
+        for group in optimizer.param_groups
+    )
+
+
+def _is_dense(parameter: torch.Tensor) -> bool:
+    return parameter.layout == torch.strided and parameter.device.type in ("cpu", "cuda")
+
+
+def has_known_step(optimizer: Optimizer) -> bool:
+    """Return whether the steps of `optimizer` are those of one of `KINDS`, and nothing in a class between has a say in them."""
+    kind: Any = type(optimizer)
+    return _is_known(kind)
+
+
+@cache
+def _is_known(kind: type[Any]) -> bool:
+    classes = kind.__mro__
+    first = next((index for index, base in enumerate(classes) if base in KINDS), None)
+    return first is not None and all(_HARMLESS.issuperset(vars(base)) for base in classes[:first])
+
+
+def is_pytorchs(step: object) -> bool:
+    """Return whether a function and all that it is wrapped around are PyTorch's, and not what a notebook has put in the place of it."""
+    return all(function.__code__.co_filename.startswith(_FOLDER) for function in _wrapped(step))
+
+
+def original_step(kind: type[Optimizer]) -> Step:
+    """Return the step of a class of PyTorch's, without what calls the hooks: that is around it from the class's first object on."""
+    if not getattr(kind.step, "hooked", False):
+        hooked: Any = Optimizer.profile_hook_step(kind.step)
+        hooked.hooked = True
+        setattr(kind, "step", hooked)  # noqa: B010 - mypy wants its overloads
+    original: Step = vars(kind)["step"].__wrapped__
+    return original
+
+
+def _wrapped(step: object) -> Iterator[FunctionType]:
+    while isinstance(step, FunctionType):
+        yield step
+        step = getattr(step, "__wrapped__", None)

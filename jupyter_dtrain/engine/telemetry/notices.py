@@ -1,0 +1,65 @@
+"""What the user is told about what was done with the cell: one line each, once, with the cell's own line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from ...protocol import Message, Notice, Standing
+from ..user_frames import is_users, users_frames
+
+
+class Notes:
+    """Says things to the user, from rank 0.
+
+    Parameters
+    ----------
+    emit : callable
+        Sends a message.
+    rank : int
+    """
+
+    def __init__(self, emit: Callable[[Message], None], *, rank: int) -> None:
+        self._emit = emit
+        self._rank = rank
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """Show `text`, unless it was said before."""
+        if self._rank == 0 and text not in self._said:
+            self._said.add(text)
+            self._emit(Notice(rank=self._rank, text=text))
+
+    @staticmethod
+    def place() -> str:
+        """Return `` (line 3)`` or `` (line 3, in Net.forward)``: the user's own code that is running, or nothing where there is none."""
+        frame = next(users_frames(), None)
+        if frame is None:
+            return ""
+        function = ".".join(part for part in frame.f_code.co_qualname.split(".") if not part.startswith("<"))  # without <locals>, <lambda>
+        return f" (line {frame.f_lineno}, in {function})" if function else f" (line {frame.f_lineno})"
+
+
+# Where a rank is in the user's code, told while it is busy: what waiting for ever looks like from inside.
+
+_WAITING = ("distributed_c10d.py", "engine/tensor/redistribute.py", "engine/backward/gradient_sync.py")
+_AT_END = ("engine/strategies/data_parallel.py", "settle")  # where the ranks put together what spans them
+_WAITS_IN_CONTROL = ("engine/control.py", "_wait")  # all else in there is done at once
+
+
+def standing(rank: int) -> Standing | None:
+    """Return the user's line that the main thread is in, line 0 at the end of the cell; ``None`` elsewhere. Called on another thread."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    waiting = False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            return Standing(rank=rank, filename=name, line=frame.f_lineno, function=frame.f_code.co_name, waiting=waiting)
+        path = name.replace("\\", "/")
+        if path.endswith(_AT_END[0]) and frame.f_code.co_name == _AT_END[1]:
+            return Standing(rank=rank, filename="", line=0, function="", waiting=True)
+        waiting |= path.endswith(_WAITING) or (path.endswith(_WAITS_IN_CONTROL[0]) and frame.f_code.co_name == _WAITS_IN_CONTROL[1])
+        frame = frame.f_back
+    return None

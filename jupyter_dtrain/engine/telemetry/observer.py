@@ -1,0 +1,158 @@
+"""What a run shows of itself, with no logging call in the cell: loss, steps, learning rate, samples.
+
+A step begins when an optimizer steps that has stepped since the last one began, so the two optimizers of a GAN make one step together and
+optimizers used one after the other count on. A cell that updates its weights by hand counts its backward passes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...protocol import Message, Progress, Scalars, Steps
+from ..tensor.batch_shard import Share
+from ..tensor.placement_types import detached
+from .best_metric import Best
+
+
+@dataclass
+class _Step:
+    step: int
+    time: float
+    loss: torch.Tensor | None
+    weight: float
+    learning_rate: float | None
+    samples: int
+
+
+class Observer:
+    """Counts the steps of one rank and keeps what belongs to each until it is sent; `best` is told what is logged."""
+
+    def __init__(self, rank: int, best: Best | None = None) -> None:
+        self._rank = rank
+        self.best = best
+        self._lock = threading.Lock()
+        self._done: list[_Step] = []
+        self._logged: list[tuple[str, int, float, float]] = []
+        self._progress: Progress | None = None
+        self._stepped: list[torch.optim.Optimizer] = []
+        self._num_sent: Counter[str] = Counter()  # of logged values, by name
+        self._loss: torch.Tensor | None = None
+        self._weight = 1.0
+        self._samples = 0  # drawn since the last backward pass
+        self._used = 0  # drawn for the backward passes of this step
+        self._epoch = 0
+        self.step = 0
+        self.any_optimizer = False  # there is one, so a backward pass makes no step by itself
+
+    def on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
+        """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
+        self._samples += 0 if share is None else share.num_samples
+        if batch == 1:
+            self._epoch += 1
+        self._progress = Progress(rank=self._rank, epoch=self._epoch, batch=batch, batches=batches, step=self.step)
+
+    def on_backward(self, root: torch.Tensor, weight: float) -> None:
+        """Note a backward pass; the loss is the sum of the ranks' `root` times their `weight`."""
+        if not self.any_optimizer and self._loss is not None:
+            self._finish(None)  # the pass before was a step made by hand
+        part = detached(root)
+        self._loss = part if part.numel() == 1 else None
+        self._weight = weight
+        self._used, self._samples = self._used + self._samples, 0
+
+    def on_optimizer(self) -> None:
+        """Note that there is an optimizer: from now on its steps count, and not the backward passes."""
+        self.any_optimizer = True
+
+    def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that an optimizer has stepped."""
+        self.any_optimizer = True
+        self._used, self._samples = self._used + self._samples, 0
+        if any(optimizer is other for other in self._stepped):
+            self._stepped.clear()
+        first = not self._stepped
+        self._stepped.append(optimizer)
+        if first:
+            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+            self._finish(float(rate) if rate is not None else None)
+
+    def _finish(self, learning_rate: float | None) -> None:
+        self.step += 1
+        done = _Step(self.step, time.time(), self._loss, self._weight, learning_rate, self._used)
+        self._loss, self._used = None, 0
+        with self._lock:
+            self._done.append(done)
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Note values that the cell logs at the current step."""
+        with self._lock:
+            self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
+        if self.best is not None:
+            self.best.note(values.get(self.best.name))
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts, to go on from in another process. Nothing is to be left to :meth:`drain`."""
+        return {
+            "step": self.step,
+            "epoch": self._epoch,
+            "any_optimizer": self.any_optimizer,
+            "stepped": list(self._stepped),
+            "num_sent": dict(self._num_sent),
+            "best": None if self.best is None else self.best.state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.step, self._epoch, self.any_optimizer = state["step"], state["epoch"], state["any_optimizer"]
+        self._stepped = list(state["stepped"])
+        self._num_sent = Counter(state["num_sent"])
+        if self.best is not None:
+            self.best.set_state(state["best"])
+
+    def finish(self) -> None:
+        """Count a last step that was made by hand."""
+        if not self.any_optimizer and self._loss is not None:
+            self._finish(None)
+
+    def log_metric(self, namespace: Mapping[str, Any]) -> None:
+        """Log the number that the metric has at the cell's end in a variable of its name, if the cell has logged none itself."""
+        best = self.best
+        if best is None or self._num_sent[best.name] or any(name == best.name for name, *_ in self._logged):
+            return
+        if (value := best.found_in(namespace)) is not None:
+            self.log({best.name: value})
+
+    def drain(self) -> list[Message]:
+        """Return what is new as messages. Reads losses from the device: not for the training thread."""
+        with self._lock:
+            done, self._done = self._done, []
+            logged, self._logged = self._logged, []
+        progress, self._progress = self._progress, None
+        messages: list[Message] = []
+        if done:
+            messages.append(
+                Steps(
+                    rank=self._rank,
+                    step=[s.step for s in done],
+                    time=[s.time for s in done],
+                    loss=[None if s.loss is None else float(s.loss) for s in done],
+                    weight=[s.weight for s in done],
+                    learning_rate=[s.learning_rate for s in done],
+                    samples=[s.samples for s in done],
+                )
+            )
+        for name in dict.fromkeys(entry[0] for entry in logged):
+            steps, times, values = zip(*(entry[1:] for entry in logged if entry[0] == name), strict=True)
+            first = self._num_sent[name]
+            self._num_sent[name] += len(steps)
+            messages.append(Scalars(rank=self._rank, name=name, first=first, step=list(steps), time=list(times), value=list(values)))
+        if progress is not None and self._rank == 0:
+            messages.append(progress)
+        return messages

@@ -1,0 +1,93 @@
+"""How much of its loops a cell has behind it, from what the loops around a step say of their lengths.
+
+Only what was trained counts: a place is taken at the first boundary after a step, so a loop that evaluates moves nothing. A loop that does
+not say how long it is (a ``while``, a generator) leaves the whole unknown, and then nothing is told.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ...protocol import Extent, Message
+from ..data.iterator_state import LoaderIterator
+from ..resume.loop_iterators import Loop, WhileLoop, is_progress_bar
+from ..resume.loops import Loops
+from .observer import Observer
+
+INTERVAL = 0.25
+"""Seconds between two looks at the loops: one takes some microseconds, but for a run of steps that take as little."""
+_MADE_OF_OTHERS = (enumerate, zip, map)
+
+
+class ExtentMeter:
+    """Looks at the loops of the cell at their boundaries."""
+
+    def __init__(self, rank: int, loops: Loops, observer: Observer) -> None:
+        self._rank, self._loops, self._observer = rank, loops, observer
+        self._step = 0
+        self._due = 0.0
+        self._last: Extent | None = None
+
+    def at_boundary(self) -> None:
+        """Look, if a step was made since the boundary before."""
+        if self._observer.step == self._step:
+            return
+        self._step = self._observer.step
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + INTERVAL
+        around = self._loops.around()
+        fraction = None if around is None else fraction_done(around)
+        if fraction is not None:
+            self._last = Extent(rank=self._rank, time=time.time(), fraction=fraction)
+
+    def drain(self) -> list[Message]:
+        """Return what is new."""
+        last, self._last = self._last, None
+        return [] if last is None else [last]
+
+
+def fraction_done(around: Sequence[Loop | WhileLoop]) -> float | None:
+    """Return the part of the outermost of some loops that is done, where the innermost begins an iteration; ``None``: not known."""
+    fraction = 0.0
+    for loop in reversed(around):
+        total = _length(loop)
+        if not total:
+            return None
+        begun = loop.count if loop is around[-1] else loop.count - 1
+        fraction = (begun + fraction) / total
+    return min(1.0, fraction) if around else None
+
+
+def _length(loop: Loop | WhileLoop) -> int | None:
+    if isinstance(loop, WhileLoop):
+        return None
+    if isinstance(loop.iterable, DataLoader) or is_progress_bar(loop.iterable):
+        try:
+            return len(loop.iterable)
+        except TypeError:
+            return None
+    left = _left(loop.items)
+    return None if left is None else loop.count + left
+
+
+def _left(items: Any) -> int | None:
+    """Return how many items an iterator has still to give, where it says so without running code of the user's."""
+    if type(items) is LoaderIterator:
+        try:
+            return len(items) - items.taken
+        except TypeError:  # iterable data without a length
+            return None
+    if type(items) in _MADE_OF_OTHERS:
+        parts = [_left(part) for part in items.__reduce__()[1] if hasattr(part, "__next__")]
+        return min((part for part in parts if part is not None), default=None)
+    if type(items).__module__ != "builtins":
+        return None
+    left = operator.length_hint(items, -1)
+    return None if left < 0 else left

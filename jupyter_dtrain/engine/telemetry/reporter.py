@@ -1,0 +1,78 @@
+"""What a rank tells the kernel while a cell runs: all that it is drawn from, and the way that it goes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ...protocol import Paused, RankStarted
+from ..task import Task
+from ..timing import OUTSIDE, Counted, Timing
+from .best_metric import Best
+from .device_stats import DeviceSampler
+from .emitter import Emitter
+from .kernel_link import publisher
+from .notices import Notes, standing
+from .observer import Observer
+
+_samplers: dict[str, DeviceSampler] = {}  # by device: they know what is slow to ask
+
+
+class Reports:
+    """The reports of one rank.
+
+    Attributes
+    ----------
+    observer : Observer
+        Steps, losses, progress.
+    timing : Timing
+        Where the time goes.
+    emitter : Emitter
+        The way to the kernel; nothing goes over it by itself before it is started.
+    notes : Notes
+        Lines for the user.
+    """
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._rank, self._device = task.rank, device
+        self.observer = Observer(task.rank, Best(task.best) if task.best is not None else None)
+        self.timing = Timing(task.rank, device)
+        self._sampler = _samplers.get(str(device)) or _samplers.setdefault(str(device), DeviceSampler(task.rank, device))
+        self._sampler.begin(task.rank)
+        self.emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
+        self.emitter.add_source(self.observer.drain)
+        self.emitter.add_source(lambda: self.timing.drain(self.observer.step))
+        self.emitter.add_source(self._sampler.due)
+        self.notes = Notes(self.emitter.emit, rank=task.rank)
+
+    def started(self, *, world_size: int) -> None:
+        """Tell that the rank has joined the others, and what it computes on."""
+        self.emitter.emit(
+            RankStarted(
+                rank=self._rank,
+                world_size=world_size,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                device=str(self._device),
+                device_name=self._sampler.device_name(),
+            )
+        )
+
+    def tell_standing(self) -> None:
+        """Tell where in the cell the rank is, at once."""
+        found = standing(self._rank)
+        if found is not None:
+            self.emitter.emit(found)
+            self.emitter.flush()
+
+    @contextmanager
+    def pausing(self, number: int) -> Iterator[None]:
+        """Tell at once that the rank pauses, as pause `number`; the ``with`` block is no time of the cell's."""
+        self.emitter.emit(Paused(rank=self._rank, number=number, step=self.observer.step))
+        self.emitter.flush()
+        with Counted(OUTSIDE):
+            yield

@@ -1,1 +1,0 @@
-"""What an engine tells while it runs, what it is told, and what of the cell is shown."""

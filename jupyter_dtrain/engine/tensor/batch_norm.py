@@ -1,0 +1,120 @@
+"""BatchNorm inside a model on the rank's part of a batch, with the statistics of the whole batch.
+
+Each rank adds up its part, one exchange adds up the ranks' sums, and the backward pass has the exchange's adjoint: layers normalize as
+they would on one process, and their running statistics are the same on every rank. PyTorch's own ``SyncBatchNorm`` is for GPUs
+only, and a layer that the user has to put in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FrameType
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+
+from ..module_tree import IdentityMap
+from .batch_shard import Share
+from .redistribute import Exchange, nothing_of
+
+
+class GlobalNormalization:
+    """Normalizes over the whole batch while a model is called on a share.
+
+    Attributes
+    ----------
+    share : Share, optional
+        The share that a model is called on now; ``None``: normalization is as it always is.
+    again : bool
+        Whether layers see the share that they saw last: they are computed again in a backward pass (activation checkpointing).
+    """
+
+    def __init__(self) -> None:
+        self.share: Share | None = None
+        self.again = False
+        self._shares: IdentityMap[Share | None] = IdentityMap()  # by a layer's running mean, the share that it saw last
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take part in ``torch.nn.functional.batch_norm`` until the end of the ``with`` block."""
+        original = F.batch_norm
+
+        @wraps(original)
+        def batch_norm(
+            input: torch.Tensor,  # noqa: A002 -- as PyTorch names it
+            running_mean: torch.Tensor | None,
+            running_var: torch.Tensor | None,
+            weight: torch.Tensor | None = None,
+            bias: torch.Tensor | None = None,
+            training: bool = False,
+            momentum: float = 0.1,
+            eps: float = 1e-5,
+        ) -> torch.Tensor:
+            share = self.share
+            if training and running_mean is not None:
+                if self.again:
+                    share = share or self._shares.get(running_mean)
+                else:
+                    self._shares.set(running_mean, share)
+            if share is None or not training:
+                return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
+            return _normalized(input, share, running_mean, running_var, weight, bias, momentum, eps)
+
+        with mock.patch.object(F, "batch_norm", batch_norm):
+            yield
+
+
+def _normalized(
+    x: torch.Tensor,
+    share: Share,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+) -> torch.Tensor:
+    F._verify_batch_size(torch.Size((share.total, *x.shape[1:])))  # type: ignore[attr-defined]
+    channels = x.shape[1]
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    shape = [channels if dim == 1 else 1 for dim in range(x.dim())]
+    # Sums of differences from a value that all ranks have and that is near the mean: squares of large means would cancel.
+    origin = x.new_zeros(channels) if running_mean is None else running_mean.detach().to(x.dtype, copy=True)
+    counted = x if share.num_samples else nothing_of(x) + origin.view(shape)
+    apart = counted - origin.view(shape)
+    kind = torch.promote_types(x.dtype, torch.float32)
+    count = x.new_full((1,), x.numel() / channels if share.num_samples else 0.0, dtype=kind)
+    try:
+        sums = Exchange.sum(torch.cat([apart.sum(dims, dtype=kind), apart.square().sum(dims, dtype=kind), count]))
+    except BaseException:
+        _uncount(running_mean)
+        raise
+    total = sums[-1].detach()
+    offset = sums[:channels] / total
+    variance = sums[channels:-1] / total - offset.square()
+    mean = origin + offset
+    with torch.no_grad():
+        # Without counting, as PyTorch's own does: another pass of the layer, over whole inputs, may have kept these for its gradients.
+        if running_mean is not None:
+            running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
+        if running_var is not None:
+            running_var.data.lerp_((variance * (total / (total - 1))).to(running_var.dtype), momentum)
+    scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
+    result = (x - mean.view(shape)) * scale.view(shape)
+    return (result if bias is None else result + bias.view(shape)).to(x.dtype)
+
+
+def _uncount(running_mean: torch.Tensor | None) -> None:
+    """Let the layer that has this mean not have seen the batch that it is called on: another rank has left, which could not load it."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and running_mean is not None:
+        layer = frame.f_locals.get("self")
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.running_mean is running_mean:
+            if layer.num_batches_tracked is not None:
+                layer.num_batches_tracked.sub_(1)
+            return
+        frame = frame.f_back

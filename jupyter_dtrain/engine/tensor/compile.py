@@ -1,0 +1,98 @@
+"""``torch.compile`` and tensors that span the ranks: compiled code takes plain ones.
+
+So what the cell has compiled is run as it is written where the cell calls it, on global tensors, and compiled inside of models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.jit import _builtins, _recursive
+
+from ...serialization.reducers import stands_for
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Run compiled functions as they are written until the end of the ``with`` block."""
+    with ExitStack() as stack:
+        compiles = torch.compile
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            if not begun and _is_there():
+                begun = True
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+        @wraps(compiles)
+        def compile_and_begin(*args: Any, **kwargs: Any) -> Any:
+            made = compiles(*args, **kwargs)
+            begin()  # with the cell's first use of the compiler
+            return made
+
+        begin()
+        stack.enter_context(mock.patch.object(torch, "compile", compile_and_begin))
+        yield
+
+
+def compiled() -> AbstractContextManager[Any]:
+    """Run compiled functions compiled, in a ``with`` block within that of :func:`as_written`."""
+    return torch.compiler.set_stance("default") if _is_there() else nullcontext()
+
+
+def _is_there() -> bool:
+    """Return whether the compiler was imported; that takes seconds, and not for this."""
+    return "torch._dynamo.eval_frame" in sys.modules
+
+
+# ``torch.jit`` in a cell: its compiler knows PyTorch's functions by their addresses, and what it has compiled asks nobody.
+
+
+@contextmanager
+def scripting(whole: Callable[[Any], Any]) -> Iterator[None]:
+    """Let functions be traced, scripted and run as on one process.
+
+    Parameters
+    ----------
+    whole : callable
+        Returns values with the global tensors in them whole.
+    """
+    trace = torch.jit.trace
+    call: Callable[..., Any] = torch.jit.ScriptFunction.__call__
+
+    @wraps(trace)
+    def jit_trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # What is recorded is what one process computes, without exchanges.
+        return trace(func, whole(example_inputs), *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    @wraps(call)
+    def scripted_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # It asks no `__torch_function__`, and would take the rank's part for all of a tensor.
+        return call(self, *whole(args), **whole(kwargs))
+
+    def of_original(find: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(find)
+        def found(function: Any, *args: Any) -> Any:
+            original = stands_for(function)
+            return find(function if original is None else original, *args)
+
+        return found
+
+    find_builtin = of_original(_builtins._find_builtin)
+    with ExitStack() as stack:
+        for target, name, replacement in (
+            (torch.jit, "trace", jit_trace),
+            (torch.jit.ScriptFunction, "__call__", scripted_call),
+            (_builtins, "_find_builtin", find_builtin),
+            (_recursive, "_find_builtin", find_builtin),
+            (_recursive, "try_compile_fn", of_original(_recursive.try_compile_fn)),
+        ):
+            stack.enter_context(mock.patch.object(target, name, replacement))
+        yield

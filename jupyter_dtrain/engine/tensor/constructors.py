@@ -1,0 +1,112 @@
+"""Ways to make a tensor of another one that PyTorch does not announce.
+
+``torch.tensor(x)``, ``torch.LongTensor(x)`` and ``Variable(x)`` of older notebooks take the memory of `x` as it is, which
+of a global tensor is the rank's part, and no ``__torch_function__`` is asked. So they are replaced for the time of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.autograd.variable import VariableMeta
+from torch.utils._device import _device_constructors
+
+from .placement_types import GlobalTensor
+
+_OF_TYPES = [name for name in dir(torch) if name.endswith("Tensor") and type(getattr(torch, name)).__name__ == "tensortype"]
+_device_constructors()  # remembers which functions `with torch.device(…)` is for: PyTorch's own, and not what takes their place
+_SPARSE = [name for name in dir(torch) if name.startswith("sparse_") and name.endswith("_tensor")]
+
+
+@contextmanager
+def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
+    """Let constructors see what spans the ranks, where they are given it.
+
+    Parameters
+    ----------
+    whole : callable
+        Returns a value with the global tensors in it whole.
+    """
+
+    def on_wholes(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def constructor(*args: Any, **kwargs: Any) -> Any:
+            return original(*whole(args), **whole(kwargs))
+
+        return constructor
+
+    def of_first(original: Callable[..., Any], *, copy: bool) -> Callable[..., Any]:
+        @wraps(original)
+        def constructor(*args: Any, **kwargs: Any) -> Any:
+            data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+            if not isinstance(data, GlobalTensor):
+                return original(*args, **kwargs)
+            made = data.detach() if copy else data
+            dtype, device = kwargs.get("dtype") or data.dtype, kwargs.get("device") or data.device
+            made = made.to(dtype=dtype, device=device, copy=copy or bool(kwargs.get("copy")))
+            return made.requires_grad_() if kwargs.get("requires_grad") else made
+
+        return constructor
+
+    def variable(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        data = args[0] if args else kwargs.get("data")
+        if not isinstance(data, GlobalTensor):
+            return type.__call__(cls, *args, **kwargs)
+        return data.detach().requires_grad_(bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", False)))
+
+    def init(self: torch.Tensor, *args: Any, **_: Any) -> None:
+        if args and isinstance(args[0], GlobalTensor) and type(self) is torch.Tensor:
+            self.__class__ = GlobalTensor  # it has the memory and the graph of the rank's part
+            self.placement = args[0].placement  # type: ignore[attr-defined]
+
+    new_parameter = nn.Parameter.__new__
+
+    def parameter(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return new_parameter(cls, *whole(args), **whole(kwargs))
+
+    with ExitStack() as stack:
+        for target, name, replacement in (
+            (torch, "tensor", of_first(torch.tensor, copy=True)),
+            (torch, "as_tensor", of_first(torch.as_tensor, copy=False)),
+            (torch, "asarray", of_first(torch.asarray, copy=False)),
+            (VariableMeta, "__call__", variable),
+            (torch.Tensor, "__init__", init),
+            (nn.Parameter, "__new__", parameter),
+            *((torch, name, _of_type(getattr(torch, name), whole)) for name in _OF_TYPES),
+            *((torch, name, on_wholes(getattr(torch, name))) for name in _SPARSE),
+        ):
+            stack.enter_context(mock.patch.object(target, name, replacement))
+        yield
+
+
+class _Constructor(type):
+    """What takes the place of a class like ``torch.LongTensor``, also in ``isinstance`` and ``x.type(torch.LongTensor)``."""
+
+    __wrapped__: Any
+    _whole: Callable[[Any], Any]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.__wrapped__(*cls._whole(args), **cls._whole(kwargs))
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__wrapped__)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.__wrapped__, name)
+
+    def __hash__(cls) -> int:
+        return hash(cls.__wrapped__)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls.__wrapped__ or other is cls
+
+
+def _of_type(original: Any, whole: Callable[[Any], Any]) -> Any:
+    members = {"__module__": "torch", "__wrapped__": original, "_whole": staticmethod(whole)}
+    return _Constructor(f"torch.{original.__name__}", (), members)

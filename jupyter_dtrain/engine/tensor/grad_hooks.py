@@ -1,0 +1,105 @@
+"""Hooks that see gradients on their way: they are to see that of the global batch, and what they return counts for all of it.
+
+Inside a backward pass a rank has the gradients of its own part. Where the tensor that one is of spans the ranks, or every rank has it and
+uses it for its part, the hook gets a tensor that spans the ranks as well: it stays where it is until it is read. Hooks of
+leaves are no matter of this module: `gradients` runs these when the ranks' gradients have been added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.nn.modules import module as modules_of_torch
+from torch.utils.hooks import BackwardHook, RemovableHandle
+
+from .ops.autograd import gradient_of, part_of_gradient
+from .ops.dispatch import Rules
+from .placement_types import GlobalTensor, Placement, part_of, place, source_of
+
+Hook = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+class GradientHooks:
+    """Gives hooks of one run the gradients of the global batch.
+
+    Parameters
+    ----------
+    rules : Rules
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let hooks of modules that get what spans the ranks be called with such gradients."""
+        rules = self._rules
+
+        class OfGlobalBatch(BackwardHook):
+            """PyTorch's own, for arguments that may span the ranks."""
+
+            def _apply_on_tensors(self, fn: Callable[[Any], None], args: Any) -> Any:
+                placements = [_placement_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
+                parts = [part_of(arg) if isinstance(arg, GlobalTensor) else arg for arg in args]
+                made, indices = super()._apply_on_tensors(  # type: ignore[no-untyped-call]
+                    lambda node: fn(_Node(node, placements, rules)), tuple(parts) if type(args) is tuple else type(args)(*parts)
+                )
+                if indices is None:
+                    return args, None
+                places = dict(zip(indices, placements, strict=True))
+                placed = [tensor if places.get(i) is None else place(tensor, places[i]) for i, tensor in enumerate(made)]
+                return (tuple(placed) if type(made) is tuple else type(made)(*placed)), indices
+
+        with mock.patch.object(modules_of_torch, "BackwardHook", OfGlobalBatch):
+            yield
+
+    def register(self, original: Callable[..., RemovableHandle], tensor: torch.Tensor, hook: Hook) -> RemovableHandle:
+        """Run `original` (``Tensor.register_hook``) for a hook of the cell's."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if not isinstance(tensor, GlobalTensor) and tensor.is_leaf:
+                return original(tensor, hook)
+            placement, rules = _placement_of(tensor), self._rules
+
+            def of_global(gradient: torch.Tensor) -> torch.Tensor | None:
+                with torch._C._EnableTorchFunction():  # a rule may have started the backward pass
+                    changed = hook(gradient_of(rules, gradient, placement))
+                    return None if changed is None else part_of_gradient(rules, changed, placement)
+
+            return original(source_of(tensor), of_global)
+
+
+class _Node:
+    """A node of the graph that hands on gradients, for who registers a hook there."""
+
+    def __init__(self, node: Any, placements: Sequence[Placement | None], rules: Rules) -> None:
+        self._node, self._placements, self._rules = node, placements, rules
+
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook` with the gradients of the global batch."""
+
+        def of_global(*given: tuple[torch.Tensor | None, ...]) -> Any:
+            wholes = [[self._whole(*both) for both in zip(some, self._placements, strict=True)] for some in given]
+            # A gradient that the hook leaves as it is goes on as it is.
+            own = {id(whole): part for some, parts in zip(wholes, given, strict=True) for whole, part in zip(some, parts, strict=True)}
+            with torch._C._EnableTorchFunction():
+                changed = hook(*map(tuple, wholes))
+                if changed is None:
+                    return None
+                return tuple(
+                    own[id(gradient)] if id(gradient) in own else part_of_gradient(self._rules, gradient, placement)
+                    for gradient, placement in zip(changed, self._placements, strict=True)
+                )
+
+        handle: RemovableHandle = self._node.register_hook(of_global)
+        return handle
+
+    def _whole(self, gradient: torch.Tensor | None, placement: Placement | None) -> GlobalTensor | None:
+        return None if gradient is None else gradient_of(self._rules, gradient, placement)
+
+
+def _placement_of(tensor: torch.Tensor) -> Placement | None:
+    return tensor.placement if isinstance(tensor, GlobalTensor) else None

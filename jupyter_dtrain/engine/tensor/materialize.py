@@ -1,0 +1,102 @@
+"""What spans the ranks made whole, wherever the cell's values hold it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...serialization.python_reducers import SlotValues, attribute_holders
+from ...serialization.torch_reducers import is_leaf, without_graph
+from .placement_types import GlobalTensor, computed_by
+
+# Which objects are worth a look for tensors in their attributes.
+
+_NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins", "functools", "IPython", "jupyter_dtrain"))
+
+
+def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
+    """Return what holds the attributes of `value`, empty where they are not worth a look."""
+    module = type(value).__module__
+    if callable(value) and not isinstance(value, nn.Module):
+        worth = module == "__main__"
+    else:
+        worth = module.partition(".")[0] not in _NO_HOLDERS
+    return attribute_holders(value) if worth else []
+
+
+def settled(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
+    """Return `values` with everything in them whole.
+
+    Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it.
+
+    Parameters
+    ----------
+    values : sequence
+    unchanged : iterable of object
+        Of these only the gradients are looked at.
+    whole : callable
+        Returns a tensor that spans the ranks as a whole. A collective.
+    """
+    settling = _Settling(whole)
+    for obj in unchanged:
+        settling.pass_over(obj)
+    return [settling.of(value) for value in values]
+
+
+class _Settling:
+    def __init__(self, whole: Callable[[Any], Any]) -> None:
+        self._whole = whole
+        self._seen: dict[int, tuple[Any, Any]] = {}  # each value, kept alive, and what it has become
+
+    def pass_over(self, obj: object) -> None:
+        self._seen[id(obj)] = obj, obj
+        if isinstance(obj, torch.Tensor):
+            self._settle_gradient(obj)
+
+    def of(self, value: Any) -> Any:
+        seen = self._seen
+        if id(value) in seen:
+            return seen[id(value)][1]
+        if isinstance(value, GlobalTensor):
+            whole = self._whole(value).detach()
+            gradient = self._whole(value.grad).detach() if (value.is_leaf or value.retains_grad) and value.grad is not None else None
+            if value.grad_fn is not None:
+                whole = without_graph(whole, gradient, computed_by(value.grad_fn))
+            else:
+                whole.requires_grad_(value.requires_grad).grad = gradient
+            seen[id(value)] = value, whole
+            return whole
+        if isinstance(value, torch.Tensor):
+            self._settle_gradient(value)
+            return value
+        if isinstance(value, type | str | bytes | int | float):
+            return value
+        seen[id(value)] = value, value
+        if isinstance(value, list | deque):
+            for index, item in enumerate([*value]):  # another thread of the cell's may change it meanwhile
+                new = self.of(item)
+                if new is not item:
+                    value[index] = new
+        elif isinstance(value, dict | SlotValues):
+            for key, item in list(value.items()):
+                new = self.of(item)
+                if new is not item:
+                    value[key] = new
+        elif isinstance(value, tuple):
+            items = [self.of(item) for item in value]
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+                seen[id(value)] = value, result
+                return result
+        else:
+            for attributes in attributes_worth_a_look(value):
+                self.of(attributes)  # of a module, its buffers and the modules in it too
+        return value
+
+    def _settle_gradient(self, tensor: torch.Tensor) -> None:
+        if is_leaf(tensor) and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
+            tensor.grad = self._whole(tensor.grad).detach()

@@ -1,0 +1,121 @@
+"""Gradients: backward passes that begin at a part, and what they leave there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..placement_types import GlobalTensor, Partial, Placement, Shard, part_of, place, source_of, start_at
+from ..redistribute import nothing_of, weigh
+from .dispatch import Rules, at
+
+
+def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``.grad`` of a batch that requires gradients, or of what was computed from it: backward passes scale it, which is undone here."""
+    tensor = args[0]
+    source = source_of(tensor)
+    with torch._C.DisableTorchFunctionSubclass():
+        found = source.grad
+        if found is None or isinstance(found, GlobalTensor):
+            return found
+        # The cell may go on with it in place, so it takes the place of the raw one.
+        source.grad = gradient_of(rules, found, tensor.placement)
+        rules.read_gradients.append((source, tensor.placement))
+        return source.grad
+
+
+def as_passes_have_them(rules: Rules) -> None:
+    """Let gradients that the cell has read be what the rank has of them again: a pass that begins adds to that."""
+    read, rules.read_gradients = rules.read_gradients, []
+    with torch._C.DisableTorchFunctionSubclass():
+        for source, placement in read:
+            if isinstance(source.grad, GlobalTensor):
+                source.grad = part_of_gradient(rules, source.grad, placement)
+
+
+def in_graph(_rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """Return what the tensor is in its graph, which a model may have made and returned: where it begins, where a gradient is kept."""
+    source = source_of(args[0])
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(source)
+
+
+def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) -> GlobalTensor:
+    """Return the gradient of a tensor, of which `found` is what the rank has.
+
+    Parameters
+    ----------
+    placement : Placement, optional
+        Of the tensor; ``None``: all ranks have it, each for its own part of what follows.
+    """
+    part = part_of(found) / rules.gradient_scale
+    if isinstance(placement, Shard):
+        return place(part, placement)
+    if isinstance(placement, Partial) and placement.weight is None:
+        return place(part, Partial(1.0 / rules.world_size))  # each rank has all of it
+    return place(part, Partial())
+
+
+def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
+    """Return what the rank has of the gradient of a tensor: the reverse of :func:`gradient_of`."""
+    if isinstance(placement, Shard):
+        if isinstance(gradient, GlobalTensor) and gradient.placement == placement:
+            part = part_of(gradient)
+        else:
+            part = rules.whole(gradient)[at(placement.dim, placement.loaded)]
+        return part * (rules.gradient_scale if placement.counts else 0.0)
+    whole: torch.Tensor = rules.whole(gradient)
+    if placement is None:
+        return whole * (rules.gradient_scale / rules.world_size)
+    return whole * (rules.gradient_scale * (1.0 if placement.weight is None else placement.weight))
+
+
+def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``loss.backward()``: the reducer (`gradients`) knows how to start from a part."""
+    names = ("gradient", "retain_graph", "create_graph", "inputs")
+    options = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    torch.autograd.backward(
+        args[0], options.get("gradient"), options.get("retain_graph"), options.get("create_graph", False), inputs=options.get("inputs")
+    )
+
+
+def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``torch.autograd.grad``: gradients of shards are shards; what each rank adds to those of whole tensors is a part of a sum."""
+    names = ("outputs", "inputs", "grad_outputs")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
+    starts = given.pop("grad_outputs", None)
+    batched = bool(given.get("is_grads_batched"))
+    as_passes_have_them(rules)
+    starts = [None] * len(outputs) if starts is None else _sequence(starts)
+    starts = [
+        None if start is None else start_at(output, start, rules.whole, batched=batched)
+        for output, start in zip(outputs, starts, strict=True)
+    ]
+    with torch._C.DisableTorchFunctionSubclass():
+        # Scaled as in all passes: tensors on the way may retain their gradients.
+        scale = rules.gradient_scale
+        local_starts = [_part_of_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
+        found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
+    placements = [tensor.placement if isinstance(tensor, GlobalTensor) else None for tensor in inputs]
+    if batched:
+        placements = [replace(p, dim=p.dim + 1) if isinstance(p, Shard) else p for p in placements]
+    return tuple(None if g is None else gradient_of(rules, g, placement) for g, placement in zip(found, placements, strict=True))
+
+
+def _sequence(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
+
+
+def _part_of_start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
+    """Return what the rank has of the gradient `start` at its part of `output`."""
+    if start is None:
+        start = torch.ones_like(output)
+    if not isinstance(output, GlobalTensor):
+        return start / rules.world_size  # computed on every rank: each starts with an equal part, so that the parts of the result add up
+    placement = output.placement
+    if isinstance(placement, Partial):
+        return start if placement.weight is None else weigh(start, placement.weight)
+    return start if placement.counts else nothing_of(start)

@@ -1,0 +1,347 @@
+"""Where an operation on global tensors goes: to its rule, or to whole tensors.
+
+Each rule gets operands as the cell passed them and returns what the cell gets. An operation without a rule is computed on
+whole tensors: always right, at worst slower, and the run says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._ops import OpOverload
+from torch.autograd import forward_ad
+
+from ....capture.library_patches import original
+from ....serialization.reducers import stands_for
+from ..placement_types import GlobalTensor, Partial, Shard
+from ..redistribute import Exchange
+
+Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class NeedsWhole(Exception):
+    """A rule does not cover these operands: compute on whole tensors."""
+
+
+@dataclass
+class Rules:
+    """Runs operations on global tensors.
+
+    Parameters
+    ----------
+    table : mapping
+        The rule of each function that has one.
+    exchange : Exchange
+    rank, world_size : int
+    on_whole : callable
+        Told the name of an operation that had no rule and was computed on whole tensors.
+    """
+
+    table: Mapping[Any, Rule]
+    exchange: Exchange
+    rank: int
+    world_size: int
+    on_whole: Callable[[str], None]
+    gradient_scale: float = field(init=False)  # of the ranks' parts of gradients that are on their way
+    read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
+    without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
+    count_targets: bool = False  # in every batch: one has come that is ignored
+    viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
+    used: bool = False  # an operation, or a model, has been given a part of something
+    transforms: int = 0  # of torch.func that are under way, one in another
+
+    def __post_init__(self) -> None:
+        self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func`; the entry for ``__torch_function__``."""
+        self.used = True
+        for arg in args:
+            if type(arg) is GlobalTensor and "_whole" in arg.__dict__:
+                self.take_back(arg)
+        if self.viewed:  # `args` may be others that share memory with them
+            self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
+        if kwargs and kwargs.get("out") is not None:
+            return self._into(func, args, kwargs)
+        if self.transforms or (args and self._is_read(args[0]) and changes_in_place(func)):
+            return self.on_wholes(func, args, kwargs)
+        if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
+            return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
+        rule = self.table.get(func)
+        if rule is None:  # under the name by which it announces itself stands what takes its place
+            func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
+            func = stands_for(func) or func
+            rule = self.table.get(func)
+        if rule is not None:
+            try:
+                return rule(self, func, args, kwargs)
+            except NeedsWhole:
+                pass
+        else:
+            self.on_whole(str(getattr(func, "__name__", None) or getattr(func, "name", func)))  # a scripted method has a name only
+        return self.on_wholes(func, args, kwargs)
+
+    def local(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` on parts."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    def whole(self, value: Any) -> Any:
+        """Return `value` with the global tensors in it whole."""
+        if isinstance(value, GlobalTensor):
+            return self._whole_tensor(value)
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            return value if _PLAIN.issuperset(map(type, value)) else type(value)(self.whole(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.whole(item) for key, item in value.items()}
+        return value
+
+    def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
+        # A cell that walks through a batch reads it entry by entry: exchange it once.
+        version = self._version_of(tensor)
+        cached = tensor.__dict__.get("_whole")
+        if cached is not None and version is not None and cached[0] == version and cached[1].requires_grad == _requires_grad(tensor):
+            result: torch.Tensor = cached[1]
+            return result
+        with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
+            result = self.exchange.whole(tensor)
+        if version is not None and not result.is_inference():
+            if not _requires_grad(tensor):
+                result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
+            tensor.__dict__["_whole"] = (version, result, result._version)
+            if isinstance(tensor.placement, Shard):
+                self.viewed = [*self.viewed[1 - _MOST_VIEWED :], tensor]
+        return result
+
+    def _is_read(self, tensor: Any) -> bool:
+        """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
+        kept = tensor.__dict__.get("_whole") if type(tensor) is GlobalTensor else None
+        return kept is not None and kept[0] == self._version_of(tensor)
+
+    def _version_of(self, tensor: GlobalTensor) -> int | None:
+        """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if tensor.is_inference() or forward_ad._current_level >= 0:
+                return None
+            if tensor.requires_grad and (
+                tensor.is_leaf or self.transforms or not torch.is_grad_enabled() or not isinstance(tensor.placement, Shard)
+            ):
+                return None
+            return tensor._version
+
+    @contextmanager
+    def in_transform(self) -> Iterator[None]:
+        """Compute on whole tensors: a transform of torch.func is given a function that may know a batch."""
+        self.transforms += 1
+        try:
+            yield
+        finally:
+            self.transforms -= 1
+
+    def take_back(self, tensor: GlobalTensor) -> bool:
+        """Write into the part what the cell has written into the whole: ``image = x[0]; image *= 2``.
+
+        Returns
+        -------
+        bool
+            Whether there may be more to come: the cell holds samples of the whole.
+        """
+        kept = tensor.__dict__.get("_whole")
+        if kept is None or not isinstance(tensor.placement, Shard):
+            return False
+        _, whole, version = kept
+        if whole._version != version:
+            with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
+                tensor.copy_(whole[at(tensor.placement.dim, tensor.placement.loaded)])
+                tensor.__dict__["_whole"] = (tensor._version, whole, whole._version)
+        return bool(whole._use_count() > 1)
+
+    def _into(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` with ``out=``: what it comes to is written there."""
+        out = kwargs["out"]
+        if isinstance(out, torch.Tensor) and not any(map(_requires_grad, tensors_in((out, *args, *kwargs.values())))):
+            rest = {key: value for key, value in kwargs.items() if key != "out"}
+            result = self.dispatch(func, args, rest) if globals_in((*args, *rest.values())) else func(*args, **rest)
+            if isinstance(result, torch.Tensor) and (result.shape, result.dtype) == (out.shape, out.dtype):
+                return out.copy_(result)
+        return self.on_wholes(func, args, kwargs)
+
+    def on_wholes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `func` on whole tensors. In place, the part of each target is taken from the whole result."""
+        target = args[0] if args else None
+        if isinstance(target, GlobalTensor | list | tuple) and changes_in_place(func) and (targets := globals_in((target,))):
+            wholes = {id(tensor): self._to_change(tensor) for tensor in targets}
+            several = not isinstance(target, GlobalTensor)
+            changed = [wholes.get(id(item), item) for item in target] if several else wholes[id(target)]
+            result = func(changed, *self.whole(args[1:]), **self.whole(kwargs))
+            for tensor in targets:
+                self._take(tensor, wholes[id(tensor)])
+            return target if result is changed else result
+        into = globals_in((kwargs.get("out"),))
+        wholes = {id(tensor): self._to_change(tensor) for tensor in into}
+        given = self.whole({key: value for key, value in kwargs.items() if not into or key != "out"})
+        if into:
+            out = kwargs["out"]
+            given["out"] = wholes[id(out)] if isinstance(out, GlobalTensor) else type(out)(wholes.get(id(item), item) for item in out)
+        result = func(*self.whole(args), **given)
+        for tensor in into:
+            self._take(tensor, wholes[id(tensor)])
+        return kwargs["out"] if into else result
+
+    def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
+        whole = self._whole_tensor(tensor)
+        kept = tensor.__dict__.get("_whole")
+        is_kept = kept is not None and kept[1] is whole  # samples that the cell has taken are views of it
+        return whole if is_kept else whole.clone()
+
+    def _take(self, tensor: GlobalTensor, changed: torch.Tensor) -> None:
+        """Let `tensor` be what has become of its whole."""
+        kept = tensor.__dict__.get("_whole")
+        with torch._C.DisableTorchFunctionSubclass():
+            if isinstance(tensor.placement, Shard):
+                part = changed[at(tensor.placement.dim, tensor.placement.loaded)]
+            else:
+                part = changed * (1.0 if tensor.placement.weight is not None else float(self.rank == 0))
+            tensor.copy_(part)
+            if kept is not None and kept[1] is changed:
+                tensor.__dict__["_whole"] = (tensor._version, changed, changed._version)
+
+
+def _requires_grad(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.requires_grad
+
+
+def _below_autograd() -> bool:
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD) and not torch.is_inference_mode_enabled()
+
+
+def at(dim: int, part: slice) -> tuple[slice, ...]:
+    """Return the index of `part` along `dim`."""
+    return (*(slice(None),) * dim, part)
+
+
+def blank_like(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
+    """Return a tensor for all of dim `dim`, `total` long, that is laid out in memory as `part` is: random draws follow that order."""
+    strides = part.stride()
+    if 0 in strides:  # expanded: what is made after it is not
+        strides = torch.empty_like(part, device="meta").stride()
+    order = sorted(range(part.dim()), key=lambda number: (-strides[number], part.shape[number] == 1))
+    made = torch.empty([total if number == dim else part.shape[number] for number in order], dtype=part.dtype, device=part.device)
+    return made.permute([order.index(number) for number in range(part.dim())])
+
+
+def changes_in_place(func: Any) -> bool:
+    """Return whether `func` writes into its first operand."""
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_DUNDERS
+
+
+_MOST_VIEWED = 8
+"""Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
+_IN_PLACE_DUNDERS = frozenset(
+    f"__{name}__" for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem")
+)
+
+
+def tensors_in(args: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors among `args` and in the lists among them."""
+    found = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, list | tuple):
+            found += tensors_in(arg)
+    return found
+
+
+def ndim_of(tensor: torch.Tensor) -> int:
+    """Return the number of dims."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.dim()
+
+
+def globals_in(args: Iterable[Any]) -> list[GlobalTensor]:
+    """Return the global tensors among `args`."""
+    return [t for t in tensors_in(args) if isinstance(t, GlobalTensor)]
+
+
+def map_result(result: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """Apply `function` to the tensors of a result, which may be a (named) tuple."""
+    if isinstance(result, torch.Tensor):
+        return function(result)
+    if isinstance(result, tuple):
+        mapped = [map_result(item, function) for item in result]
+        return type(result)(mapped)
+    return result
+
+
+def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTensor, Shard]:
+    """Return the first operand, a shard, with its placement; no other operand may span ranks."""
+    first = args[0] if args else None
+    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard):
+        raise NeedsWhole
+    if globals_in(args[1:]) or globals_in(kwargs.values()):
+        raise NeedsWhole
+    return first, first.placement
+
+
+def global_shape(tensor: GlobalTensor) -> torch.Size:
+    """Return the shape of the whole tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        shape = list(tensor.shape)
+    if isinstance(tensor.placement, Shard):
+        shape[tensor.placement.dim] = tensor.placement.total
+    return torch.Size(shape)
+
+
+_MISSING = object()
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
+
+
+def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: int = 1) -> tuple[int, ...] | None:
+    """Return the dims that an operation works along, counted from 0; ``None``: all."""
+    given = kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else _MISSING))
+    if given is _MISSING or given is None or (isinstance(given, list | tuple) and not given):
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | list | tuple):
+        raise NeedsWhole
+    values = (given,) if isinstance(given, int) else tuple(given)
+    if isinstance(given, int) and len(args) > position + 1 and all(type(arg) is int for arg in args[position:]):
+        values = args[position:]  # flip(0, 2)
+    return tuple(value % ndim if ndim else 0 for value in values)
+
+
+def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read values: what is asked for needs the whole tensor."""
+    return rules.on_wholes(func, args, kwargs)
+
+
+def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a value as Python's own number or text: the graph does not matter, and the value may be known already."""
+    tensor = args[0]
+    if not isinstance(tensor, GlobalTensor):
+        return rules.on_wholes(func, args, kwargs)
+    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.whole(tensor).detach()
+    return func(value, *rules.whole(args[1:]), **rules.whole(kwargs))
+
+
+def read_text(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a tensor as text: the whole one's, with the name of the operation that made it as on one process."""
+    text: str = read_number(rules, func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        node = args[0].grad_fn
+        leaf = args[0].requires_grad and node is None
+        while node is not None and type(node).__name__ == "AliasBackward0":  # the step from a plain tensor to a global one
+            node = node.next_functions[0][0]
+    if text.endswith(")") and (leaf or node is not None):
+        return f"{text[:-1]}, {'requires_grad=True' if leaf else f'grad_fn=<{type(node).__name__}>'})"
+    return text

@@ -1,0 +1,125 @@
+"""Tensors made after another, and what is read off a part or set there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..function_bodies import BODIES
+from ..placement_types import GlobalTensor, Shard, part_of, place
+from .dispatch import NeedsWhole, Rules, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
+
+
+def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``zeros_like`` and its kin: cut as a shard is; after what is the same number everywhere, a whole tensor."""
+    (tensor, *rest), options = args, dict(kwargs)
+    wants_gradient = bool(options.pop("requires_grad", False))
+    if not isinstance(tensor, GlobalTensor) or globals_in(rest):
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(part_of(tensor).detach(), *rest, **options)
+    result = place(result, tensor.placement) if isinstance(tensor.placement, Shard) else result
+    return result.requires_grad_() if wants_gradient else result
+
+
+def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Random tensors of a shard's shape: drawn whole from the cell's stream, the same on every rank, and cut."""
+    tensor, placement = the_shard(args, kwargs)
+    wants_gradient = kwargs.get("requires_grad", False)
+    kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
+    with torch._C.DisableTorchFunctionSubclass():
+        whole = func(blank_like(tensor, placement.dim, placement.total), *args[1:], **kwargs)
+        part = whole[at(placement.dim, placement.loaded)]
+        if changes_in_place(func):
+            tensor.copy_(part)
+            return tensor
+        result = place(part.contiguous(), placement)
+        return result.requires_grad_() if wants_gradient else result
+
+
+def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Draws with a distribution for each entry (``bernoulli``, ``normal``) or row (``multinomial``).
+
+    Each takes as many numbers of the stream whatever its distribution, so those of other ranks' entries need not be known.
+    """
+    operands = globals_in((*args, *kwargs.values()))
+    placement, ndim = operands[0].placement, ndim_of(operands[0])
+    plain = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor)]
+    if plain or not isinstance(placement, Shard) or any(t.placement != placement or ndim_of(t) != ndim for t in operands):
+        raise NeedsWhole
+    if func in _BY_ROW and ndim == 2 and placement.dim:  # samples of the batch are drawn
+        whole = blank_like(part_of(operands[0]), placement.dim, placement.total)
+        return func(whole.copy_(rules.whole(operands[0]).detach()), *args[1:], **kwargs)
+    if func in _BY_ROW and ndim != 2:
+        raise NeedsWhole
+    rows = at(placement.dim, placement.loaded)
+
+    def spread(value: Any) -> Any:
+        if not isinstance(value, GlobalTensor):
+            return value
+        whole = blank_like(part_of(value), placement.dim, placement.total).fill_(0.5)
+        whole[rows] = part_of(value)
+        return whole
+
+    with torch._C.DisableTorchFunctionSubclass():
+        drawn = func(*map(spread, args), **{key: spread(value) for key, value in kwargs.items()})
+        return place(drawn[rows].contiguous(), placement)
+
+
+_BY_ROW = frozenset((torch.multinomial, torch.Tensor.multinomial))
+
+
+def in_python(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function that is written in Python, operation by operation."""
+    return BODIES[func](*args, **kwargs)
+
+
+def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Dropout in the cell's own code: the mask is drawn whole, as one process would draw it, and cut."""
+    tensor, placement = the_shard(args, kwargs)
+    if kwargs.get("inplace"):
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        ones = blank_like(tensor, placement.dim, placement.total).fill_(1.0)
+        mask = func(ones, *args[1:], **kwargs)[at(placement.dim, placement.loaded)]
+        return place(tensor * mask, placement)
+
+
+def new_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``new_zeros`` and its kin lend type and device only: the result is whole."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(part_of(args[0]), *rules.whole(args[1:]), **kwargs)
+
+
+def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what is the same for the part as for the whole: type, device, whether it requires gradients."""
+    return rules.local(func, args, kwargs)
+
+
+def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``copy.deepcopy``, as PyTorch has it: of what has a history it is an error."""
+    tensor, memo = args
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch._C.DisableTorchFunctionSubclass():
+        if not tensor.is_leaf:
+            return func(part_of(tensor), memo)
+        result = place(tensor.detach().clone(), tensor.placement).requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = result
+    return result
+
+
+def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``: of the part."""
+    tensor, value = args
+    if not isinstance(tensor, GlobalTensor):
+        return rules.on_wholes(func, args, kwargs)
+    if isinstance(value, GlobalTensor):
+        if value.placement != tensor.placement:
+            raise NeedsWhole
+    elif isinstance(value, torch.Tensor):
+        if not isinstance(tensor.placement, Shard) or value.shape != global_shape(tensor):
+            raise NeedsWhole
+        value = value[at(tensor.placement.dim, tensor.placement.loaded)]
+    return rules.local(func, (tensor, value), kwargs)

@@ -1,0 +1,225 @@
+"""Indexing: of a batch that keeps its rows, of one entry for each sample, and of a table by the samples' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..placement_types import GlobalTensor, Shard, place
+from .dispatch import NeedsWhole, Rules, at, globals_in, ndim_of, the_shard
+
+
+def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Index with rows of the batch left whole, ``x[:, 3]``, or with one place for each, ``x[torch.arange(len(x)), y]``."""
+    where = args[1] if isinstance(args[1], tuple) else (args[1],)
+    writes = func.__name__ == "__setitem__"
+    if not isinstance(args[0], GlobalTensor):
+        if writes:
+            raise NeedsWhole
+        return _from_table(rules, args[0], where)
+    tensor, placement = the_shard(args[:1], {})
+    if writes and len(where) == 1 and _is_mask(where[0], tensor) and not (isinstance(args[2], torch.Tensor) and ndim_of(args[2])):
+        return rules.local(func, args, kwargs)
+    if placement.dim != 0 or not where:
+        raise NeedsWhole
+    more = next((position for position, item in enumerate(where) if item is not None), len(where))  # dims of size 1 at the front
+    where = where[more:] or (slice(None),)
+    all_rows = _all_rows(where[0], placement)
+    if more and (writes or not all_rows):
+        raise NeedsWhole
+    local = _in_each_row(where, ndim_of(tensor)) if all_rows else _of_each_row(where, placement)
+    if not writes:
+        own = (*(None,) * more, *local)
+        return place(rules.local(func, (tensor, own), {}), Shard(more, placement.share, placement.unit) if more else placement)
+    return rules.local(func, (tensor, local, _value(args[2], tensor, local, placement)), {})
+
+
+def _value(value: Any, tensor: GlobalTensor, local: tuple[Any, ...], placement: Shard) -> Any:
+    """Return what goes into a rank's rows of what the cell writes into all."""
+    if not isinstance(value, torch.Tensor) or not (ndim := ndim_of(value)):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        wanted = tensor[local].dim()
+    if isinstance(value, GlobalTensor):
+        if value.placement != placement or ndim != wanted:
+            raise NeedsWhole
+    elif ndim == wanted and value.shape[0] == placement.total:
+        return value[placement.loaded]
+    elif ndim >= wanted and value.shape[0] != 1:
+        raise NeedsWhole
+    return value
+
+
+def _is_mask(item: Any, tensor: GlobalTensor) -> bool:
+    """Return whether `item` is a mask of entries of `tensor`, cut as it is."""
+    if not isinstance(item, GlobalTensor) or item.placement != tensor.placement or ndim_of(item) > ndim_of(tensor):
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return item.dtype == torch.bool
+
+
+def _all_rows(item: Any, placement: Shard) -> bool:
+    if item is Ellipsis:
+        return True
+    return isinstance(item, slice) and item.indices(placement.total) == (0, placement.total, 1)
+
+
+def _in_each_row(where: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """Return the index into a part whose rows are all wanted; of each the same place."""
+    first, *rest = where
+    if globals_in(rest):
+        raise NeedsWhole
+    lists = [position for position, item in enumerate(rest) if not isinstance(item, int | slice) and item is not None and item is not ...]
+    for position in lists:
+        item = rest[position]
+        flat = isinstance(item, list | range) and all(type(number) in (int, bool) for number in item)
+        if not flat and type(item) is not torch.Tensor:
+            raise NeedsWhole
+    if lists and lists[-1] - lists[0] + 1 != len(lists):
+        raise NeedsWhole  # what stands apart goes to the front
+    if any(isinstance(item, bool) for item in rest):
+        raise NeedsWhole
+    if first is Ellipsis and sum(map(_num_dims, rest)) >= ndim:
+        raise NeedsWhole  # the dots stand for nothing
+    return (slice(None) if isinstance(first, slice) else first, *rest)
+
+
+def _num_dims(item: Any) -> int:
+    """Return the number of dims that an item of an index is for."""
+    if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8):
+        return item.dim()
+    return int(item is not None and item is not ...)
+
+
+def _of_each_row(where: tuple[Any, ...], placement: Shard) -> tuple[Any, ...]:
+    """Return the index into a part of ``x[torch.arange(len(x)), y]``: one place, or some, for each row."""
+    if len(where) == 1:
+        raise NeedsWhole  # samples in an order: in some batches it is theirs, but what is split must not depend on that
+    rows = _numbers(where[0])
+    if rows is None or rows.numel() != rows.shape[0] or not torch.equal(rows.flatten(), _all_numbers(rows, placement.total)):
+        raise NeedsWhole
+    size = placement.loaded.stop - placement.loaded.start
+    own = torch.arange(size, device=rows.device).view(size, *rows.shape[1:])
+    return (own, *_aligned(where[1:], placement, 0, rows.dim()))
+
+
+def _aligned(items: Sequence[Any], placement: Shard, dim: int, ndim: int) -> list[Any]:
+    """Return the rest of an index whose tensors have `ndim` dims, the batch along `dim`, for the rank's part."""
+    found = []
+    for item in items:
+        if isinstance(item, GlobalTensor):
+            if item.placement != placement or ndim_of(item) != ndim or not _is_integer(item):
+                raise NeedsWhole
+        elif isinstance(item, bool) or not (isinstance(item, int | slice) or item is None or item is Ellipsis):
+            numbers = _numbers(item)
+            if numbers is None or numbers.dim() > ndim:
+                raise NeedsWhole
+            behind = numbers.dim() - ndim + dim
+            if behind >= 0 and numbers.shape[behind] != 1:
+                if numbers.shape[behind] != placement.total:
+                    raise NeedsWhole
+                numbers = numbers[at(behind, placement.loaded)]
+            item = numbers
+        found.append(item)
+    return found
+
+
+def _from_table(rules: Rules, table: Any, where: tuple[Any, ...]) -> Any:
+    """Return rows, or entries, of a tensor that all ranks have, by numbers of a batch: ``centers[y]``."""
+    shards = [item for item in where if isinstance(item, GlobalTensor)]
+    if not shards or not isinstance(table, torch.Tensor) or any(item is None or item is Ellipsis for item in where):
+        raise NeedsWhole
+    placement, ndim = shards[0].placement, ndim_of(shards[0])
+    if not isinstance(placement, Shard) or any(item.placement != placement for item in shards):
+        raise NeedsWhole
+    own = _aligned(where, placement, placement.dim, ndim)
+    kinds = [isinstance(item, torch.Tensor) for item in own if not isinstance(item, int)]
+    first, last = kinds.index(True), len(kinds) - kinds[::-1].index(True)
+    before = first if all(kinds[first:last]) else 0  # what stands apart goes to the front
+    found = rules.local(torch.Tensor.__getitem__, (table, tuple(own)), {})
+    return place(found, Shard(before + placement.dim, placement.share, placement.unit))
+
+
+_LOOKED_UP = {"bucketize": (0, "input"), "isin": (0, "elements"), "take": (1, "index"), "searchsorted": (1, "input")}
+
+
+def look_up(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Look each entry of a batch up in what all ranks have (``bucketize``, ``isin``, ``take``), or in its own row (``searchsorted``)."""
+    operands = globals_in((*args, *kwargs.values()))
+    if "out" in kwargs or "out_int32" in kwargs or "sorter" in kwargs:
+        raise NeedsWhole
+    position, keyword = _LOOKED_UP[func.__name__]
+    entries = args[position] if len(args) > position else kwargs.get(keyword)
+    first = args[0] if args else None
+    if not isinstance(entries, GlobalTensor) or not isinstance(entries.placement, Shard):
+        raise NeedsWhole
+    if func.__name__ == "searchsorted" and not (isinstance(first, torch.Tensor) and ndim_of(first) == 1 and len(operands) == 1):
+        if len(operands) != 2 or not isinstance(first, GlobalTensor) or first.placement != entries.placement or entries.placement.dim:
+            raise NeedsWhole
+        if ndim_of(first) != ndim_of(entries) or ndim_of(first) < 2:
+            raise NeedsWhole
+    elif len(operands) != 1:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), entries.placement)
+
+
+def select(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``index_select``: of a batch along another dim, of what all ranks have by numbers of a batch."""
+    names = ("input", "dim", "index")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    source, dim, numbers = (given.get(name) for name in names)
+    if len(given) != len(names) or not isinstance(source, torch.Tensor) or not isinstance(dim, int):
+        raise NeedsWhole
+    dim %= ndim_of(source) or 1
+    if isinstance(source, GlobalTensor):
+        if isinstance(numbers, GlobalTensor) or not isinstance(source.placement, Shard) or source.placement.dim == dim:
+            raise NeedsWhole
+        return place(rules.local(func, args, kwargs), source.placement)
+    if not isinstance(numbers, GlobalTensor) or not isinstance(numbers.placement, Shard):
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), Shard(dim, numbers.placement.share, numbers.placement.unit))
+
+
+def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``gather`` and ``take_along_dim`` of each row by an index of its own, or of what all ranks have by that of a batch."""
+    names = ("input", "dim", "index") if func.__name__ == "gather" else ("input", "indices", "dim")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    source, dim, numbers = given.get("input"), given.get("dim"), given.get("index", given.get("indices"))
+    if len(given) != 3 or not isinstance(dim, int) or not isinstance(source, torch.Tensor) or not isinstance(numbers, torch.Tensor):
+        raise NeedsWhole
+    shards = globals_in((source, numbers))
+    placement, ndim = shards[0].placement, ndim_of(source)
+    if not isinstance(placement, Shard) or any(t.placement != placement for t in shards) or ndim_of(numbers) != ndim:
+        raise NeedsWhole
+    if dim % ndim != placement.dim:
+        source, numbers = _cut(source, placement), _cut(numbers, placement)
+    elif source is shards[0]:
+        raise NeedsWhole
+    return place(rules.local(func, (source, dim, numbers) if func.__name__ == "gather" else (source, numbers, dim), {}), placement)
+
+
+def _cut(value: torch.Tensor, placement: Shard) -> torch.Tensor:
+    """Return what is the rank's of an operand that has an entry for each of the batch's."""
+    if isinstance(value, GlobalTensor):
+        return value
+    if value.shape[placement.dim] != placement.total:
+        raise NeedsWhole
+    return value[at(placement.dim, placement.loaded)]
+
+
+def _numbers(item: Any) -> torch.Tensor | None:
+    """Return numbers of rows as a tensor; ``None``: it is something else."""
+    if isinstance(item, list | range) and all(type(number) is int for number in item) and len(item):
+        return torch.tensor(item)
+    return item if type(item) is torch.Tensor and item.dim() and _is_integer(item) else None
+
+
+def _all_numbers(like: torch.Tensor, total: int) -> torch.Tensor:
+    return torch.arange(total, dtype=like.dtype, device=like.device)
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.dtype in (torch.int64, torch.int32)

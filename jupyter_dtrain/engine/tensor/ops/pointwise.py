@@ -1,0 +1,217 @@
+"""Operations on corresponding entries: arithmetic, comparisons, activations, conversions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..deferred import MOST_PENDING, Later, is_narrow, keep_later, later_of, may_wait
+from ..placement_types import GlobalTensor, Partial, Placement, Shard, part_of, place
+from ..redistribute import weigh
+from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, ndim_of
+
+_NUMBERS = frozenset((int, float, bool))
+
+
+def _alike(first: GlobalTensor, second: GlobalTensor) -> bool:
+    """Return whether two tensors are cut the same way, dim by dim."""
+    if first is second:
+        return True
+    if first.placement is not second.placement and first.placement != second.placement:
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return first.dim() == second.dim()
+
+
+def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Operations on corresponding entries, with broadcasting: parts stay parts, whole operands are cut to match."""
+    if func.__name__ == "where" and len(args) + len(kwargs) == 1:
+        raise NeedsWhole  # the indices of what is true
+    if not kwargs and 0 < len(args) < 3:  # nearly all that cells write, and so worth a shorter way
+        first, second = args[0], args[-1]
+        if type(first) is GlobalTensor and (first is second or type(second) in _NUMBERS or type(second) is GlobalTensor):
+            placement = first.placement
+            if type(placement) is Shard and (type(second) in _NUMBERS or _alike(first, second)):
+                with torch._C.DisableTorchFunctionSubclass():
+                    result = func(*args)
+                    if result is first:
+                        return result
+                    return place(result, placement)
+    operands = globals_in((*args, *kwargs.values()))
+    if any(isinstance(t.placement, Partial) for t in operands):
+        if all(isinstance(t.placement, Partial) for t in operands):
+            return _linear(rules, func, args, kwargs)
+        # A shard with a sum over the batch (a centred value, say): the sum is read first.
+        if changes_in_place(func) and isinstance(args[0], GlobalTensor) and isinstance(args[0].placement, Partial):
+            raise NeedsWhole
+        return elementwise(rules, func, *_partials_whole(rules, args, kwargs))
+    return _on_shards(rules, func, args, kwargs, operands)
+
+
+def _partials_whole(rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def convert(value: Any) -> Any:
+        return rules.whole(value) if isinstance(value, GlobalTensor) and isinstance(value.placement, Partial) else value
+
+    return tuple(convert(arg) for arg in args), {key: convert(value) for key, value in kwargs.items()}
+
+
+def fitted(value: Any, placement: Shard, from_right: int) -> Any:
+    """Return an operand that goes with a part whose batch is the dim `from_right` (1 is the last): what all ranks have is cut to match."""
+    if isinstance(value, GlobalTensor):
+        other = value.placement
+        if not isinstance(other, Shard) or other.share != placement.share or other.unit != placement.unit:
+            raise NeedsWhole
+        if ndim_of(value) - other.dim != from_right:
+            raise NeedsWhole
+    elif isinstance(value, torch.Tensor):
+        dim = value.dim() - from_right
+        if dim >= 0 and value.shape[dim] != 1:
+            if value.shape[dim] != placement.total:
+                raise NeedsWhole
+            return value[at(dim, placement.loaded)]
+    return value
+
+
+def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[GlobalTensor]) -> Any:
+    first = operands[0]
+    assert isinstance(first.placement, Shard)
+    placement = first.placement
+    from_right = ndim_of(first) - placement.dim
+
+    def fit(value: Any) -> Any:
+        if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
+            return type(value)(fit(item) for item in value)
+        return fitted(value, placement, from_right)
+
+    new_args = tuple(fit(arg) for arg in args)
+    new_kwargs = {key: fit(value) for key, value in kwargs.items()}
+    if not args:
+        raise NeedsWhole  # all by keyword
+    if changes_in_place(func) and not isinstance(args[0], GlobalTensor):
+        raise NeedsWhole  # a whole tensor cannot become a part in place
+    result = rules.local(func, new_args, new_kwargs)
+    if result is args[0] or not isinstance(result, torch.Tensor):
+        return result
+    return place(result, Shard(result.dim() - from_right, placement.share, placement.unit))
+
+
+_ADD = frozenset(("add", "sub", "subtract", "__add__", "__radd__", "__sub__", "__rsub__", "add_", "sub_", "__iadd__", "__isub__"))
+_MULTIPLY = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__"))
+_DIVIDE = frozenset(("div", "divide", "true_divide", "__truediv__", "div_", "__itruediv__"))
+_NEGATE = frozenset(("neg", "negative", "__neg__", "positive", "__pos__"))
+
+
+def _linear(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Keep sums and multiples of partial values partial; everything else reads them."""
+    name = getattr(func, "__name__", "")
+    target = args[0] if changes_in_place(func) else None
+    if kwargs or (target is not None and not isinstance(target, GlobalTensor)):  # alpha=, rounding_mode=, out=
+        raise NeedsWhole
+    if name in _ADD and len(args) == 2:
+        return _add(rules, func, args, target)
+    if name in _MULTIPLY and target is None and isinstance(args[1], GlobalTensor) and not isinstance(args[0], GlobalTensor):
+        func, args = torch.mul, (args[1], args[0])
+    partial = args[0]
+    if (name not in _MULTIPLY | _DIVIDE | _NEGATE) or not isinstance(partial, GlobalTensor) or globals_in(args[1:]):
+        raise NeedsWhole
+    return _done(rules, func, args, args, partial.placement, target)
+
+
+def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | None) -> Any:
+    left, right = args
+    partials = [arg for arg in args if isinstance(arg, GlobalTensor)]
+    placements = {p.placement for p in partials if isinstance(p.placement, Partial)}
+    if len(placements) == 1:
+        (placement,) = placements
+        if len(partials) == 2 or placement.weight is not None:
+            # Means with the same weights: what all ranks agree on is its own weighted mean.
+            return _done(rules, func, args, args, placement, target)
+    if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
+        raise NeedsWhole
+
+    return _done(rules, func, args, (_as_sum(left, rules.rank), _as_sum(right, rules.rank)), Partial(), target)
+
+
+def _as_sum(value: Any, rank: int) -> Any:
+    """Return a rank's part of `value` as one of a sum: a mean's times its weight; what all ranks agree on is added once, by rank 0."""
+    if isinstance(value, GlobalTensor):
+        assert isinstance(value.placement, Partial)
+        return value if value.placement.weight is None else weigh(part_of(value), value.placement.weight)
+    return value if rank == 0 else value * 0
+
+
+def _done(rules: Rules, func: Any, args: tuple[Any, ...], parts: tuple[Any, ...], placement: Placement, target: GlobalTensor | None) -> Any:
+    """Run `func` on parts, and note it for the whole values where roundings show."""
+    operands = globals_in(args)
+    may_be_noted = all(may_wait(operand) for operand in operands)
+    shows = any(later_of(operand) is not None for operand in operands) or (target is not None and is_narrow(target))
+    noted = [_later(arg) for arg in args] if may_be_noted and shows else None  # before they change
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(*parts)
+    placed = target if target is not None else place(result, placement)
+    if may_be_noted and (shows or is_narrow(placed)):
+        later = Later(func if target is None else _on_copy(func), [_later(arg) for arg in args] if noted is None else noted)
+        if later.num_pending > MOST_PENDING:
+            rules.exchange.resolve(later)
+        keep_later(placed, later)
+    return placed
+
+
+def _later(value: Any) -> Any:
+    """Return what stands for an operand until it is whole; a tensor that all ranks have may be changed until then."""
+    if not isinstance(value, GlobalTensor):
+        return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    later = later_of(value)
+    if later is None:
+        with torch._C.DisableTorchFunctionSubclass():
+            wide, dtype = value.detach().to(torch.float64, copy=True), value.dtype
+        later = Later(part=part_of(_as_sum(place(wide, value.placement), 0)), dtype=dtype)
+        keep_later(value, later)
+    return later
+
+
+def _on_copy(func: Any) -> Any:
+    """Return `func`, which writes into its first operand, so that it writes into a copy."""
+
+    def run(first: torch.Tensor, *others: Any) -> Any:
+        return func(first.clone(), *others)
+
+    return run
+
+
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Operations that change neither values nor shape: the placement stays, whichever it is."""
+    first = args[0] if args else None
+    if not isinstance(first, GlobalTensor):
+        raise NeedsWhole
+    # Another tensor as argument lends its type or device only (`type_as`, `to(other)`).
+    result = rules.local(func, args, kwargs)
+    if result is first or not isinstance(result, torch.Tensor):
+        return result
+    kept = place(result, first.placement)
+    if func == _DATA:
+        first.__dict__.pop("_later", None)  # which may be changed through it, without a word
+    elif isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
+        keep_later(kept, Later(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
+    known = rules.exchange.known(first)
+    if known is not None and known.dtype == result.dtype:
+        rules.exchange.know(kept, known.clone())
+    return kept
+
+
+def to_dtype(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Conversions: exact for a shard; of partial values only between types that keep sums (not to integers or bool)."""
+    first = args[0]
+    if not isinstance(first, GlobalTensor):
+        return rules.local(func, args, kwargs)  # the other tensor lends its type
+    result = keeps(rules, func, args, kwargs)
+    if isinstance(first.placement, Partial) and isinstance(result, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            old, new = first.dtype, result.dtype
+        if new != old and (new == torch.bool or (old.is_floating_point and not new.is_floating_point)):
+            raise NeedsWhole
+    return result

@@ -1,0 +1,278 @@
+"""Shapes, views and joining."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..placement_types import GlobalTensor, Partial, Shard, place
+from .dispatch import NeedsWhole, Rules, at, dims_of, global_shape, globals_in, ndim_of, the_shard
+
+
+def shape(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the global shape, or one size of it."""
+    found = global_shape(args[0])
+    dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else None)
+    return found if dim is None else found[dim]
+
+
+def count(_: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``len`` and ``numel``."""
+    found = global_shape(args[0])
+    if func.__name__ == "__len__":
+        if not found:
+            raise TypeError("len() of a 0-d tensor")
+        return found[0]
+    return found.numel()
+
+
+def reshape(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Reshape where the first dim still runs over samples, or over equal pieces of samples."""
+    tensor, placement = the_shard(args[:1], {})
+    given = kwargs.get("shape", kwargs.get("size", args[1:]))
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]
+    if not given or not all(isinstance(size, int) for size in given):
+        raise NeedsWhole  # view(dtype)
+    whole = global_shape(tensor)
+    if whole[: placement.dim].numel() != 1:
+        raise NeedsWhole  # samples along another dim
+    sizes = list(given)
+    if -1 in sizes:
+        known = 1
+        for size in sizes:
+            known *= size if size != -1 else 1
+        if known == 0 or whole.numel() % known:
+            raise NeedsWhole  # and PyTorch's own error
+        sizes[sizes.index(-1)] = whole.numel() // known
+    return _regrouped(tensor, placement, sizes, whole)
+
+
+def _regrouped(tensor: GlobalTensor, placement: Shard, sizes: list[int], whole: torch.Size) -> Any:
+    product_of_sizes = 1
+    for size in sizes:
+        product_of_sizes *= size
+    total_entries = placement.share.total
+    if product_of_sizes != whole.numel() or not sizes or sizes[0] == 0 or sizes[0] % total_entries:
+        raise NeedsWhole
+    unit = sizes[0] // total_entries
+    loaded = placement.share.loaded
+    part = (unit * (loaded.stop - loaded.start), *sizes[1:])
+    with torch._C.DisableTorchFunctionSubclass():
+        return place(tensor.reshape(part), Shard(0, placement.share, unit))
+
+
+def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``flatten`` and ``ravel``: as a reshape of the global shape."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    start = kwargs.get("start_dim", args[1] if len(args) > 1 else 0) % max(ndim, 1)
+    end = kwargs.get("end_dim", args[2] if len(args) > 2 else -1) % max(ndim, 1)
+    if placement.dim != 0 or ndim == 0:
+        raise NeedsWhole
+    whole = global_shape(tensor)
+    return _regrouped(tensor, placement, [*whole[:start], whole[start : end + 1].numel(), *whole[end + 1 :]], whole)
+
+
+def squeeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``squeeze``, which must not take the batch for a dim of size 1 where the part has one sample."""
+    tensor, placement = the_shard(args, kwargs)
+    whole = global_shape(tensor)
+    dims = dims_of(args, kwargs, len(whole))
+    wanted = [dim for dim in (range(len(whole)) if dims is None else dims) if whole[dim] == 1]
+    if placement.dim in wanted:
+        raise NeedsWhole
+    with torch._C.DisableTorchFunctionSubclass():
+        result = torch.squeeze(tensor, tuple(wanted))
+    return place(result, Shard(placement.dim - sum(dim < placement.dim for dim in wanted), placement.share, placement.unit))
+
+
+def unsqueeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``unsqueeze``."""
+    tensor, placement = the_shard(args, kwargs)
+    dims = dims_of(args, kwargs, ndim_of(tensor) + 1)
+    assert dims is not None
+    return place(rules.local(func, args, kwargs), Shard(placement.dim + (dims[0] <= placement.dim), placement.share, placement.unit))
+
+
+_NAMES = ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims")
+_ELSEWHERE = {getattr(torch.Tensor, f"{name}_"): getattr(torch.Tensor, name) for name in _NAMES}
+IN_PLACE = tuple(_ELSEWHERE)
+
+
+def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``unsqueeze_`` and its kin: the tensor itself gets another shape, and placement."""
+    tensor = args[0]
+    if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the shape of the whole
+        rules.local(func, args, kwargs)
+    else:
+        result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
+        if not isinstance(result, GlobalTensor):
+            raise NeedsWhole
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
+        tensor.placement = result.placement
+    for kept in ("_whole", "_value", "_later"):  # in the shape that it had
+        tensor.__dict__.pop(kept, None)
+    return tensor
+
+
+def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Dims in another order: the sharded one moves along."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    name = func.__name__
+    if name in ("transpose", "swapaxes", "swapdims"):
+        order = list(range(ndim))
+        a, b = (kwargs.get(key, args[i] if len(args) > i else 0) % ndim for i, key in ((1, "dim0"), (2, "dim1")))
+        order[a], order[b] = order[b], order[a]
+    elif name in ("t", "__get__"):  # t(), .T, .mT
+        order = list(range(ndim))[::-1]
+        if func == torch.Tensor.mT.__get__ and ndim > 2:  # type: ignore[attr-defined]
+            order = [*range(ndim - 2), ndim - 1, ndim - 2]
+    else:
+        given = kwargs.get("dims", args[1:])
+        if len(given) == 1 and isinstance(given[0], list | tuple):
+            given = given[0]
+        order = [dim % ndim for dim in given]
+    return place(rules.local(func, args, kwargs), Shard(order.index(placement.dim), placement.share, placement.unit))
+
+
+def move(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``movedim``."""
+    tensor, placement = the_shard(args, kwargs)
+    ndim = ndim_of(tensor)
+    given = [kwargs.get(key, args[i] if len(args) > i else None) for i, key in ((1, "source"), (2, "destination"))]
+    if not all(isinstance(dims, int | list | tuple) for dims in given):
+        raise NeedsWhole
+    ends = [(dims,) if isinstance(dims, int) else tuple(dims or ()) for dims in given]
+    sources, targets = ([dim % ndim for dim in dims] for dims in ends)
+    result = rules.local(func, args, kwargs)  # and PyTorch's own errors
+    others = iter(dim for dim in range(ndim) if dim not in sources)
+    order = [sources[targets.index(dim)] if dim in targets else next(others) for dim in range(ndim)]
+    return place(result, Shard(order.index(placement.dim), placement.share, placement.unit))
+
+
+def unflatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``unflatten`` of another dim than the batch."""
+    tensor, placement = the_shard(args, kwargs)
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if not isinstance(dim, int) or dim % ndim_of(tensor) == placement.dim:
+        raise NeedsWhole
+    result = rules.local(func, args, kwargs)
+    more = ndim_of(result) - ndim_of(tensor) if dim % ndim_of(tensor) < placement.dim else 0
+    return place(result, Shard(placement.dim + more, placement.share, placement.unit))
+
+
+def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``expand`` to a global shape that keeps the batch."""
+    tensor, placement = the_shard(args[:1], {})
+    given = kwargs.get("size", args[1:])
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]
+    dim = placement.dim + len(given) - ndim_of(tensor)
+    if dim < 0 or given[dim] not in (-1, placement.total):
+        raise NeedsWhole
+    sizes = [-1 if index == dim else size for index, size in enumerate(given)]
+    with torch._C.DisableTorchFunctionSubclass():
+        return place(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
+
+
+def repeat(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``repeat`` and ``tile`` along other dims than the batch."""
+    tensor, placement = the_shard(args[:1], {})
+    given = kwargs.get("repeats", kwargs.get("dims", args[1:]))
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]
+    more = len(given) - ndim_of(tensor)
+    if placement.dim + more >= 0 and given[placement.dim + more] != 1:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), Shard(placement.dim + max(more, 0), placement.share, placement.unit))
+
+
+def repeat_interleave(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``repeat_interleave`` by a number: along another dim, or so that a sample has as many more rows."""
+    tensor, placement = the_shard(args[:1], {})
+    times = kwargs.get("repeats", args[1] if len(args) > 1 else None)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
+    ndim = ndim_of(tensor)
+    if not isinstance(times, int) or times < 1 or (dim is None and ndim != 1):
+        raise NeedsWhole
+    if (0 if dim is None else dim % ndim) != placement.dim:
+        return place(rules.local(func, args, kwargs), placement)
+    if placement.dim != 0:
+        raise NeedsWhole
+    return place(rules.local(func, args, kwargs), Shard(0, placement.share, placement.unit * times))
+
+
+def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``broadcast_tensors`` and ``broadcast_to``."""
+    if func.__name__ == "broadcast_to":
+        return expand(rules, torch.Tensor.expand, (args[0], *(args[1:] or (kwargs["size"],))), {})
+    tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    sizes = torch.broadcast_shapes(*(global_shape(t) if isinstance(t, GlobalTensor) else t.shape for t in tensors))
+    return tuple(
+        expand(rules, torch.Tensor.expand, (tensor, *sizes), {}) if isinstance(tensor, GlobalTensor) else tensor.expand(sizes)
+        for tensor in tensors
+    )
+
+
+def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """``view_as``, ``reshape_as`` and ``expand_as``: of the other tensor only the shape counts."""
+    if len(args) != 2:
+        raise NeedsWhole
+    tensor, other = args
+    sizes = global_shape(other) if isinstance(other, GlobalTensor) else other.shape
+    expands = func.__name__ == "expand_as"
+    if not isinstance(tensor, GlobalTensor):
+        return tensor.expand(sizes) if expands else tensor.view(sizes)
+    return expand(rules, torch.Tensor.expand, (tensor, *sizes), {}) if expands else reshape(rules, torch.Tensor.view, (tensor, *sizes), {})
+
+
+def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``select`` and ``narrow`` along another dim than the batch."""
+    tensor, placement = the_shard(args, kwargs)
+    dims = dims_of(args[:2], kwargs, ndim_of(tensor))
+    if dims is None or placement.dim in dims:
+        raise NeedsWhole
+    lost = func.__name__ == "select" and dims[0] < placement.dim
+    return place(rules.local(func, args, kwargs), Shard(placement.dim - lost, placement.share, placement.unit))
+
+
+def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``cat`` and ``stack`` along another dim than the batch; what all ranks have, and as long, is cut to match."""
+    parts = args[0] if args else kwargs.get("tensors")
+    if not isinstance(parts, list | tuple) or not all(isinstance(t, torch.Tensor) for t in parts):
+        raise NeedsWhole
+    shards = globals_in(parts)
+    placement, ndim = shards[0].placement, ndim_of(shards[0])
+    if not isinstance(placement, Shard) or any(t.placement != placement for t in shards) or any(ndim_of(t) != ndim for t in parts):
+        raise NeedsWhole
+    own = []
+    for part in parts:
+        if not isinstance(part, GlobalTensor):
+            if part.shape[placement.dim] != placement.total:
+                raise NeedsWhole
+            part = part[at(placement.dim, placement.loaded)]
+        own.append(part)
+    stacked = func.__name__ == "stack"
+    ndim += stacked
+    dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0)) % ndim
+    options = {key: value for key, value in kwargs.items() if key not in ("tensors", "dim", "axis")}
+    if not stacked and dim == placement.dim:
+        raise NeedsWhole
+    result = rules.local(func, (own, dim), options)
+    return place(result, Shard(placement.dim + (stacked and dim <= placement.dim), placement.share, placement.unit))
+
+
+def columns(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``hstack`` and ``column_stack``."""
+    if kwargs or not isinstance(args[0], list | tuple) or not all(isinstance(t, torch.Tensor) for t in args[0]):
+        raise NeedsWhole
+    parts = list(args[0])
+    if func.__name__ == "column_stack":
+        parts = [part.unsqueeze(1) if ndim_of(part) == 1 else part for part in parts]
+    if any(ndim_of(part) < 2 for part in parts):
+        raise NeedsWhole
+    return join(rules, torch.cat, (parts, 1), {})

@@ -1,0 +1,227 @@
+"""Tensors that know which part of the global batch they hold.
+
+The cell's code is to see the global batch and the model its share. So a batch of a split loader, and everything that the
+cell computes from it, is a :class:`GlobalTensor`: the rank's part as an ordinary tensor, with a *placement* in the words
+of ``torch.distributed.tensor``. `Shard`: the part is a slice of a dimension. `Partial`: the parts add up to the
+value, or their weighted mean is it. A plain tensor is a replicate, the same on every rank. The shape is the global one, operations
+stay on the part (`rules`), and a collective runs only when a value is read (`exchange`).
+
+DTensor is not the carrier: it refuses or, worse, silently answers for one rank what cells do every day (a product with a plain
+tensor, a mask, `float(loss)`); docs/global-view.md has the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .batch_shard import Share
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part is a slice of dimension `dim`.
+
+    Attributes
+    ----------
+    dim : int
+        Counted from 0.
+    share : Share
+        The rank's samples.
+    unit : int
+        Entries along `dim` per sample: 1 for a batch, the length of a sequence once batch and time are one dimension.
+    """
+
+    dim: int
+    share: Share
+    unit: int = 1
+
+    @property
+    def total(self) -> int:
+        """Size of the dimension in the global tensor."""
+        return self.share.total * self.unit
+
+    @property
+    def loaded(self) -> slice:
+        """The entries of the global dimension that the part has (one that does not count where the share is empty)."""
+        part = self.share.loaded
+        return slice(part.start * self.unit, part.stop * self.unit)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the part belongs to the rank; ``False`` for the sample that stands in for an empty share."""
+        return self.share.num_samples > 0
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The ranks' parts together are the value.
+
+    Attributes
+    ----------
+    weight : float, optional
+        ``None``: the value is the sum of the parts. Otherwise it is the sum of the parts times each rank's weight, which add up to 1:
+        a weighted mean.
+    total : int
+        Samples of the batch that the weights are of. Two weights may be alike on one rank and not on another: this tells, on all.
+    """
+
+    weight: float | None = None
+    total: int = 0
+
+    @classmethod
+    def mean(cls, share: Share) -> Partial:
+        """Return the placement of a mean over a batch."""
+        return cls(share.weight, share.total)
+
+
+Placement = Shard | Partial
+
+
+def _without_run(*_: Any) -> Any:
+    raise RuntimeError("its parts are on several engines, and the run ended before they were put together")
+
+
+class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
+    """Let the cell's code find ``type(loss) == torch.Tensor``, and print that type, as on one process."""
+
+    __name__ = property(lambda _: torch.Tensor.__name__)  # pickles go by `__qualname__`
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or other is torch.Tensor
+
+    __hash__ = type.__hash__  # PyTorch keeps the types of operands in sets, where it is to be another one
+
+    def __repr__(cls) -> str:
+        return repr(torch.Tensor)
+
+
+class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
+    """A rank's part of a tensor that spans the ranks. Made by :func:`place`.
+
+    Its class attribute `dispatch` runs operations on it while a run has a global view.
+    """
+
+    placement: Placement
+    dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = staticmethod(_without_run)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Run an operation that one of its operands is a global tensor of."""
+        return GlobalTensor.dispatch(func, args, kwargs or {})
+
+
+def place(part: torch.Tensor, placement: Placement) -> GlobalTensor:
+    """Return `part` as a rank's part of a global tensor; the graph behind it stays."""
+    result: GlobalTensor = part.as_subclass(GlobalTensor)
+    result.placement = placement
+    return result
+
+
+def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
+    """Return what :func:`place` does, of a result of a model: other results may have been computed from `value` itself."""
+    result = place(value, placement)
+    if value.requires_grad:
+        with torch._C.DisableTorchFunctionSubclass():
+            result.__dict__["_source"] = value, result.grad_fn
+        if value.is_leaf:
+            value.__dict__["_of_share"] = True
+    return result
+
+
+def source_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor whose gradients are those of `tensor`: of a model's result its own, which is a step before it in the graph."""
+    with torch._C.DisableTorchFunctionSubclass():
+        source, node = tensor.__dict__.get("_source", (tensor, None))
+        result: torch.Tensor = source if node is None or tensor.grad_fn is node else tensor  # it was changed in place
+        return result
+
+
+def is_followed(tensor: torch.Tensor) -> bool:
+    """Return whether gradients are kept of what is computed from `tensor`, backwards or in forward mode."""
+    return tensor.requires_grad or forward_ad._current_level >= 0
+
+
+def in_graph(tensor: torch.Tensor) -> torch.Tensor | GradientEdge:
+    """Return what a pass takes for the place of `tensor`, whose gradient it is to leave there: of other classes it knows nothing."""
+    if not isinstance(tensor, GlobalTensor):
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        source = source_of(tensor)
+        if not isinstance(source, GlobalTensor):
+            return source
+        if not source.is_leaf:
+            source.retain_grad()
+        return get_gradient_edge(source)
+
+
+def along(dim: int, placement: Shard) -> Shard:
+    """Return where a model's result is that has the samples of `placement` along `dim`."""
+    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
+    return placement if (dim, unit) == (placement.dim, placement.unit) else Shard(dim, placement.share, unit)
+
+
+def is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:
+    """Return whether dim `dim` of all ranks' parts of a tensor has their rows, and the other dims are the same."""
+    if dim >= len(shapes[0]):
+        return False
+    unit = placement.unit if dim == 0 and placement.dim == 0 else 1
+    rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
+    return len(rest) == 1 and all(shape[dim] == size * unit for shape, size in zip(shapes, rows, strict=True))
+
+
+def is_of_share(leaf: torch.Tensor) -> bool:
+    """Return whether a leaf of a graph came out of a model that has made it for the samples of its share."""
+    return "_of_share" in leaf.__dict__
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rank's part as a plain tensor without its graph."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach()
+
+
+def part_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rank's part as a plain tensor; the graph behind it stays."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def computed_by(node: torch.autograd.graph.Node) -> str:
+    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
+    while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
+        node = before
+    return type(node).__name__
+
+
+# Starts: the gradients that the cell gives to a backward pass to begin with, for the rank's part of what it begins at.
+
+
+def start_at(
+    root: torch.Tensor, start: torch.Tensor, whole: Callable[[torch.Tensor], torch.Tensor], *, batched: bool = False
+) -> torch.Tensor:
+    """Return the gradient to begin with at the rank's part of `root`.
+
+    A start may span the ranks in another way than the root does, ``mean.backward(other_mean)``: parts of a sum, or rows along
+    another dim, are no start for what the rank has.
+
+    Parameters
+    ----------
+    whole : callable
+        Returns a tensor that spans the ranks as a whole, with its graph.
+    batched : bool
+        There are several starts, along a dim before all others.
+    """
+    placement = root.placement if isinstance(root, GlobalTensor) else None
+    if isinstance(start, GlobalTensor):
+        if isinstance(placement, Shard) and start.placement == placement and not batched:
+            return part_of(start)
+        start = whole(start)
+    if isinstance(placement, Shard):
+        return start[(*(slice(None),) * (placement.dim + batched), placement.loaded)]
+    return start

@@ -1,0 +1,226 @@
+"""The collectives behind a value that is read: a sum over ranks, or all parts put together.
+
+Both are differentiable, with the true adjoint: the gradient with respect to a rank's part is taken from the sum of the ranks'
+gradients. `gradients` averages over ranks at the leaves and scales at the root, so a loss that was computed from whole values, from
+parts, or from both has the gradient that one process would get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast
+from ..timing import COMMUNICATION, Counted
+from .deferred import Later, later_of
+from .placement_types import GlobalTensor, Partial, Shard, part_of
+from .rank0_guard import all_ranks_come
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        return _all_sum(part)
+
+    @staticmethod
+    def backward(_ctx: Any, grad: torch.Tensor) -> Any:
+        return _Sum.apply(grad)  # type: ignore[no-untyped-call]  # itself, so that a gradient of the gradient is right too
+
+    @staticmethod
+    def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
+        return _Sum.apply(tangent)  # type: ignore[no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, placement: Shard, sizes: tuple[int, ...]) -> torch.Tensor:
+        ctx.placement, ctx.sizes = placement, sizes
+        return _all_parts(part, placement, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        placement: Shard = ctx.placement
+        whole = _Sum.apply(grad)  # type: ignore[no-untyped-call]
+        part = whole.narrow(placement.dim, placement.loaded.start, placement.loaded.stop - placement.loaded.start)
+        return (part if placement.counts else nothing_of(part)), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:
+        return _Gather.apply(tangent, ctx.placement, ctx.sizes)  # type: ignore[no-untyped-call]
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(part)
+
+    @staticmethod
+    def backward(_ctx: Any, grad: torch.Tensor) -> Any:
+        return _Nothing.apply(grad)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
+        return _Nothing.apply(tangent)  # type: ignore[no-untyped-call]
+
+
+def nothing_of(part: torch.Tensor) -> torch.Tensor:
+    """Return zeros in place of `part`, whatever its values, that are connected to its graph: each rank walks the same one."""
+    result: torch.Tensor = _Nothing.apply(part)  # type: ignore[no-untyped-call]
+    return result
+
+
+def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
+    """Return whether a value that was exchanged between ranks is in the graph of `roots`."""
+    pending = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: set[Any] = set(pending)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _EXCHANGES):
+            return True
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return False
+
+
+_EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)
+
+
+class Exchange:
+    """Turns global tensors into whole ones, the same on every rank."""
+
+    def whole(self, tensor: GlobalTensor) -> torch.Tensor:
+        """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
+        later = later_of(tensor)
+        if later is not None:
+            return later.resolve(_all_sum)
+        placement = tensor.placement
+        part = part_of(tensor)
+        if isinstance(placement, Partial):
+            weighted = part if placement.weight is None else weigh(part, placement.weight)
+            result = _Sum.apply(weighted)  # type: ignore[no-untyped-call]
+        else:
+            sizes = tuple(size * placement.unit for size in placement.share.sizes)
+            result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
+        assert isinstance(result, torch.Tensor)
+        return result
+
+    @staticmethod
+    def resolve(later: Later) -> None:
+        """Exchange what a value waits for. A collective."""
+        later.resolve(_all_sum)
+
+    @staticmethod
+    def know(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Take `value` as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if not tensor.is_inference():  # nobody could tell when it is changed
+                tensor.__dict__["_value"] = tensor._version, value.view(tensor.shape)
+
+    @staticmethod
+    def known(tensor: GlobalTensor) -> torch.Tensor | None:
+        """Return the value of `tensor` without its graph, if it is known; ``None``: a collective has to be asked."""
+        version, value = tensor.__dict__.get("_value", (-1, None))
+        if value is None:  # tensors of inference mode have no version
+            return None
+        with torch._C.DisableTorchFunctionSubclass():
+            return value if version == tensor._version else None
+
+    def value(self, tensor: GlobalTensor) -> torch.Tensor:
+        """Return the value of `tensor` without its graph. A collective, unless it is known."""
+        known = self.known(tensor)
+        return self.whole(tensor).detach() if known is None else known
+
+    @staticmethod
+    def sum(part: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all ranks' `part`."""
+        result: torch.Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
+        return result
+
+    @staticmethod
+    def objects(value: Any) -> list[Any]:
+        """Return every rank's `value`, in rank order."""
+        all_ranks_come()
+        with Counted(COMMUNICATION):
+            return all_gather_object(value)
+
+    @staticmethod
+    def is_same(tensor: torch.Tensor) -> bool:
+        """Return whether `tensor`, of one shape everywhere, has the same bits on all ranks."""
+        all_ranks_come()
+        own = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        with Counted(COMMUNICATION):
+            all_gather(parts, own)
+        return all(torch.equal(part, own) for part in parts)
+
+    @staticmethod
+    def scattered(values: list[Any] | None, source: int) -> Any:
+        """Return this rank's of the `values` that rank `source` has, one for each rank."""
+        found: list[Any] = [None]
+        dist.scatter_object_list(found, values, src=source)
+        return found[0]
+
+    @staticmethod
+    def from_first(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Begin to give all ranks rank 0's `tensors`; return what ends it. Graphs that hold them do not notice."""
+        pending = []
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
+            pending.append((broadcast(flat), flat, alike))
+
+        def end() -> None:
+            for end_one, flat, alike in pending:
+                end_one()
+                for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+                    tensor.data.copy_(values.view_as(tensor))
+
+        return end
+
+    @staticmethod
+    def total(number: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the ranks' numbers; no gradient."""
+        return _all_sum(number)
+
+
+def weigh(part: torch.Tensor, weight: float) -> torch.Tensor:
+    """Return ``part * weight``; zeros where the weight is 0, whatever the part of a rank without samples is."""
+    return part * weight if weight else nothing_of(part)
+
+
+def _all_sum(part: torch.Tensor) -> torch.Tensor:
+    all_ranks_come()
+    is_bool = part.dtype == torch.bool
+    result = (part.long() if is_bool else part).detach().clone().contiguous()
+    with Counted(COMMUNICATION):
+        all_reduce(result)
+    return result > 0 if is_bool else result
+
+
+def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> torch.Tensor:
+    all_ranks_come()
+    moved = part.detach().movedim(placement.dim, 0)
+    rank = dist.get_rank()
+    own = moved[: sizes[rank]].contiguous()
+    # Collectives want parts of one size; the rest of a smaller one is cut off afterwards.
+    most = max(sizes)
+    if sizes[rank] < most:
+        own = torch.cat([own, own.new_zeros((most - sizes[rank], *own.shape[1:]))])
+    is_bool = own.dtype == torch.bool
+    if is_bool:
+        own = own.to(torch.uint8)
+    parts = [torch.empty_like(own) for _ in sizes]
+    with Counted(COMMUNICATION):
+        all_gather(parts, own)
+    whole = torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
+    if is_bool:
+        whole = whole.bool()
+    if not placement.dim:
+        return whole
+    moved = whole.movedim(0, placement.dim)  # what the cell may write into must not be a view
+    return moved.clone() if moved.is_contiguous() else moved.contiguous()

@@ -1,0 +1,202 @@
+"""The steps of all ranks, merged into the steps of the run.
+
+Ranks report the same steps in batches of their own, out of step with each other. A step of the run is known once every
+rank has reported it, or has reported a later one (each rank reports in order, so then it never will). Steps come
+out in order and summed in the order of ranks: the curve is the same to the last bit however the batches arrived.
+The price is that the slowest reporter sets the pace, up to a limit that keeps memory bounded when a rank has died.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import ProtocolError
+
+if TYPE_CHECKING:
+    from ..protocol import Steps
+
+
+from collections.abc import Collection, Mapping
+
+from ..protocol import Scalars
+
+MAX_LAG = 1000  # steps that are held back for a rank that does not report them
+
+
+class GlobalStep(NamedTuple):
+    """One optimizer step of the run.
+
+    `time` is that of the last rank to finish it, in seconds since the epoch. `loss` is the mean over the global batch, ``None`` if no rank
+    saw one; `learning_rate` that of the lowest rank that knows it. `samples` is the sum over ranks. `odd_rank` is the lowest rank whose
+    loss was not finite.
+    """
+
+    step: int
+    time: float
+    loss: float | None
+    learning_rate: float | None
+    samples: int
+    odd_rank: int | None
+
+
+class _Part(NamedTuple):
+    """What one rank reported of one step."""
+
+    time: float
+    loss: float | None
+    weight: float
+    learning_rate: float | None
+    samples: int
+
+
+class GlobalSteps:
+    """Merges the reports of `world_size` ranks. Not thread-safe: its owner locks.
+
+    Parameters
+    ----------
+    world_size : int
+        Number of ranks that are to report each step.
+    max_lag : int
+        Steps to hold back for a rank that is behind; older ones come out with what the others reported of them.
+    """
+
+    def __init__(self, world_size: int, *, max_lag: int = MAX_LAG) -> None:
+        self._world_size = world_size
+        self._max_lag = max_lag
+        self._parts: dict[int, dict[int, _Part]] = {}  # step → rank → part
+        self._reported: dict[int, int] = {}  # rank → last step it reported
+        self._num_at: Counter[int] = Counter()  # last step reported → how many of the ranks
+        self._emitted: int | None = None
+
+    def begin_after(self, step: int) -> None:
+        """Say that the steps up to `step` are known."""
+        self._emitted = step
+
+    def go_back(self, step: int) -> None:
+        """Say that all ranks go on after `step`, and report anew what comes then."""
+        self.begin_again(self._world_size)
+        self._emitted = step
+
+    def add(self, steps: Steps) -> list[GlobalStep]:
+        """Take one rank's report and return the steps that it completed, in order.
+
+        Steps that the rank has reported before, and those that came out without it, are ignored.
+
+        Raises
+        ------
+        ProtocolError
+            The columns have different lengths, or there is no such rank. Nothing of the report is taken.
+        """
+        columns = (steps.step, steps.time, steps.loss, steps.weight, steps.learning_rate, steps.samples)
+        if len({len(column) for column in columns}) > 1:
+            raise ProtocolError(f"steps of rank {steps.rank} have columns of different lengths {[len(column) for column in columns]}")
+        if not 0 <= steps.rank < self._world_size:
+            raise ProtocolError(f"steps of rank {steps.rank} in a run of {self._world_size} ranks")
+        self._count(steps.rank, -1)
+        for step, *values in zip(*columns, strict=True):
+            if step <= self._reported.get(steps.rank, step - 1):
+                continue
+            self._reported[steps.rank] = step
+            if self._emitted is None or step > self._emitted:
+                self._parts.setdefault(step, {})[steps.rank] = _Part(*values)
+        self._count(steps.rank, 1)
+        return self._emit()
+
+    def begin_again(self, world_size: int) -> None:
+        """Say that `world_size` ranks report from now on, and again all steps that have not come out."""
+        self._world_size = world_size
+        self._parts, self._reported, self._num_at = {}, {}, Counter()
+
+    def flush(self) -> list[GlobalStep]:
+        """Return all steps that are held back, with what was reported of them."""
+        return self._emit(everything=True)
+
+    def _emit(self, *, everything: bool = False) -> list[GlobalStep]:
+        complete = -math.inf
+        if everything:
+            complete = math.inf
+        elif self._num_at.total() == self._world_size:
+            complete = min(self._num_at)
+        ready = sorted(self._parts)
+        num_overdue = len(ready) - self._max_lag
+        ready = [step for position, step in enumerate(ready) if step <= complete or position < num_overdue]
+        if ready:
+            self._emitted = ready[-1]
+        return [_merge(step, self._parts.pop(step)) for step in ready]
+
+    def _count(self, rank: int, change: int) -> None:
+        """Count a rank at its step, or no more: looking at all ranks for each report would cost the square of their number."""
+        step = self._reported.get(rank)
+        if step is not None:
+            self._num_at[step] += change
+            if not self._num_at[step]:
+                del self._num_at[step]
+
+
+def _merge(step: int, parts: dict[int, _Part]) -> GlobalStep:
+    ranks = sorted(parts)
+    # A rank with no share of a short batch has weight 0, and the mean over its no samples is nan: it must not count.
+    with_loss = [(rank, loss, parts[rank].weight) for rank in ranks if (loss := parts[rank].loss) is not None and parts[rank].weight > 0]
+    total = math.fsum(weight for _, _, weight in with_loss)
+    learning_rates = [parts[rank].learning_rate for rank in ranks if parts[rank].learning_rate is not None]
+    return GlobalStep(
+        step=step,
+        time=max(part.time for part in parts.values()),
+        loss=sum(weight * loss for _, loss, weight in with_loss) / total if with_loss else None,
+        learning_rate=learning_rates[0] if learning_rates else None,
+        samples=sum(part.samples for part in parts.values()),
+        odd_rank=next((rank for rank, loss, _ in with_loss if not math.isfinite(loss)), None),
+    )
+
+
+# What the cell logs itself (a TensorBoard writer's scalars, say): each point once, however often it is told.
+
+Point = tuple[int, float, float]  # step, time, value
+
+
+class LoggedScalars:
+    """How many points of each curve that the cell logs are known: a run that goes on from a snapshot tells some of them again.
+
+    Parameters
+    ----------
+    measured : collection of str
+        Names of curves that are not the cell's; one that it calls so is called otherwise.
+    """
+
+    def __init__(self, measured: Collection[str]) -> None:
+        self._measured = measured
+        self._known: dict[str, int] = {}
+
+    def know(self, name: str, num_points: int) -> None:
+        """Begin with so many points of the curve `name`."""
+        if name not in self._measured:
+            self._known[name] = num_points
+
+    def take_back(self, lost: Mapping[str, int]) -> None:
+        """Forget the last points of curves, so many of each: they will be told again."""
+        for name in self._known:
+            self._known[name] -= lost.get(name, 0)
+
+    def fresh(self, event: Scalars) -> tuple[str, list[Point]]:
+        """Return what the curve is called, and the points of the event that are not known yet; rank 0 speaks for all.
+
+        Raises
+        ------
+        ProtocolError
+            Its columns have different lengths.
+        """
+        if len({len(event.step), len(event.time), len(event.value)}) > 1:
+            raise ProtocolError(f"the columns of {event.name!r} have different lengths")
+        name = logged_as(event.name, self._measured)
+        if event.rank != 0:
+            return name, []
+        known = self._known.get(name, 0) - event.first
+        self._known[name] = event.first + max(known, len(event.value))
+        return name, list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]
+
+
+def logged_as(name: str, measured: Collection[str]) -> str:
+    """Return what the curve is called of what a cell logs as `name`."""
+    return f"{name} (logged)" if name in measured else name

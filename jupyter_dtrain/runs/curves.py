@@ -1,0 +1,222 @@
+"""The curves of one run, kept for those who fetch them: views, which get a picture, and the store, which gets all points.
+
+Memory is bounded: what views have not fetched, and what they were given and may ask for again, is thinned. The rows for the
+store are whole, and are dropped at once when there is no store.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..protocol import Points
+
+# A curve: one value over the steps of a run, as columns.
+#
+# A run of a million steps is a million points; a view a thousand pixels wide can show a few thousand. What is sent to
+# views and kept for them in memory is therefore thinned, and thinning keeps the smallest and the largest value of each
+# stretch of steps, so that a spike survives (a mean or every n-th point would hide it), and both ends of the curve: what is said of its
+# first, last, smallest and largest value is exact. The store keeps all points.
+
+KEPT = 4
+"""Points that every thinned curve has: the first, the last, the smallest and the largest."""
+LEAST_LIMIT = KEPT + 2
+"""Points to which a curve can be thinned."""
+
+
+@dataclass(kw_only=True)
+class Curve:
+    """Points of one curve: columns of equal length.
+
+    Attributes
+    ----------
+    step : list of int
+        Optimizer step that the point belongs to.
+    time : list of float
+        Seconds since the epoch.
+    value : list of float
+        The value, possibly not finite.
+    """
+
+    step: list[int] = field(default_factory=list)
+    time: list[float] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def append(self, step: int, time: float, value: float) -> None:
+        """Add one point at the end."""
+        self.step.append(step)
+        self.time.append(time)
+        self.value.append(value)
+
+    def extend(self, other: Curve) -> None:
+        """Add all points of `other` at the end."""
+        self.step += other.step
+        self.time += other.time
+        self.value += other.value
+
+    def up_to(self, step: int) -> Curve:
+        """Return the points of the steps up to `step`."""
+        kept = bisect_right(self.step, step)
+        return Curve(step=self.step[:kept], time=self.time[:kept], value=self.value[:kept])
+
+    def finite(self) -> list[float | None]:
+        """Return the values with ``None`` in place of those that are not finite, which JSON cannot say."""
+        return [value if math.isfinite(value) else None for value in self.value]
+
+    def thinned(self, limit: int) -> Curve:
+        """Return a curve of at most `limit` points (at least `LEAST_LIMIT`) that looks the same.
+
+        The first and the last point stay, and of all finite values the smallest and the largest. Apart from that the steps are cut into
+        stretches of equal width, and of each the points with the smallest and the largest value stay. Because the stretches are counted
+        in steps and not in points, a curve that was thinned before and has grown since comes out evenly. A value that is not finite takes
+        the place of the largest of its stretch: a gap is worth seeing.
+        """
+        if len(self) <= limit:
+            return self
+        num_stretches = (limit - KEPT) // 2
+        first = min(self.step)
+        width = max(self.step) - first + 1
+        kept: dict[int, tuple[int, int]] = {}  # stretch → positions of its smallest and its largest value
+        for position, (step, value) in enumerate(zip(self.step, self.value, strict=True)):
+            stretch = (step - first) * num_stretches // width
+            low, high = kept.setdefault(stretch, (position, position))
+            if math.isfinite(value):
+                if value < self.value[low] or not math.isfinite(self.value[low]):
+                    low = position
+                if value > self.value[high] and math.isfinite(self.value[high]):
+                    high = position
+            elif math.isfinite(self.value[high]):
+                high = position
+            kept[stretch] = (low, high)
+        finite = [position for position, value in enumerate(self.value) if math.isfinite(value)]
+        always = {0, len(self) - 1} | {extreme(finite, key=self.value.__getitem__) for extreme in (min, max) if finite}
+        positions = sorted(always.union(*kept.values()))
+        return Curve(
+            step=[self.step[position] for position in positions],
+            time=[self.time[position] for position in positions],
+            value=[self.value[position] for position in positions],
+        )
+
+
+MAX_VIEW_POINTS = 10_000
+"""Points of one curve that a view gets at most."""
+OF_DEVICES = "device/"
+"""What the names of curves begin with that are about devices: they are recorded and not drawn, and go on in time when a run goes back."""
+
+
+class Rows(NamedTuple):
+    """New points of one curve for the store, none left out."""
+
+    name: str
+    points: Curve
+
+
+class RunCurves:
+    """Curves by name, in the order in which they appeared. Whoever owns it sees to it that one thread is in it at a time."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._seen: dict[str, Curve] = {}
+        self._fresh: dict[str, Curve] = {}
+        self._rows: dict[str, Curve] | None = {}
+        self._thinned: set[str] = set()  # curves of `_seen` and `_fresh` that lack points
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def know(self, name: str, curve: Curve) -> None:
+        """Begin with a curve that the store has and that views may ask for."""
+        self._seen[name] = self._bounded(name, curve)
+
+    def add(self, name: str, step: int, time: float, value: float) -> None:
+        """Add a point, for views and the store."""
+        fresh = self._fresh.setdefault(name, Curve())
+        fresh.append(step, time, value)
+        self._fresh[name] = self._bounded(name, fresh)  # where nobody is watching
+        self.keep(name, step, time, value)
+
+    def keep(self, name: str, step: int, time: float, value: float) -> None:
+        """Add a point for the store only."""
+        if self._rows is not None:
+            self._rows.setdefault(name, Curve()).append(step, time, value)
+
+    def cut(self, step: int) -> Counter[str]:
+        """Take back the points after `step` that views have or are to get, and return how many of each curve; the store's are its own."""
+        lost: Counter[str] = Counter()
+        for curves in (self._seen, self._fresh):
+            for name, curve in curves.items():
+                curves[name] = curve.up_to(step)
+                lost[name] += len(curve) - len(curves[name])
+        return lost
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def last_step(self, name: str) -> int | None:
+        """Return the step of the last point that views were or will be given; ``None`` where there is none."""
+        known = self._fresh.get(name) or self._seen.get(name)
+        return known.step[-1] if known else None
+
+    def last_value(self, name: str) -> float | None:
+        """Return the value of that point."""
+        known = self._fresh.get(name) or self._seen.get(name)
+        return known.value[-1] if known else None
+
+    def drain(self) -> list[Points]:
+        """Return what views have not been given yet."""
+        points = []
+        for name, fresh in self._fresh.items():
+            seen = self._seen.setdefault(name, Curve())
+            seen.extend(fresh)
+            self._seen[name] = self._bounded(name, seen)
+            points.append(self._points(name, fresh, MAX_VIEW_POINTS))
+        self._fresh = {}
+        return points
+
+    def snapshot(self) -> list[Points]:
+        """Return what :meth:`drain` has returned so far."""
+        return [self._points(name, curve, MAX_VIEW_POINTS) for name, curve in self._seen.items()]
+
+    def outline(self, limit: int) -> list[Points]:
+        """Return all curves, drained or not, of at most `limit` points each."""
+        points = []
+        for name in dict.fromkeys([*self._seen, *self._fresh]):
+            whole = Curve()
+            for part in (self._seen.get(name), self._fresh.get(name)):
+                if part is not None:
+                    whole.extend(part)
+            points.append(self._points(name, whole, limit))
+        return points
+
+    def take_rows(self) -> list[Rows]:
+        """Return every point that the store has not been given yet."""
+        if self._rows is None:
+            return []
+        rows, self._rows = self._rows, {}
+        return [Rows(name, points) for name, points in rows.items()]
+
+    def drop_rows(self) -> None:
+        """Keep no more rows."""
+        self._rows = None
+
+    def _bounded(self, name: str, curve: Curve) -> Curve:
+        """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
+        if len(curve) <= 2 * MAX_VIEW_POINTS:
+            return curve
+        self._thinned.add(name)
+        return curve.thinned(MAX_VIEW_POINTS)
+
+    def _points(self, name: str, curve: Curve, limit: int) -> Points:
+        thin = curve.thinned(limit)
+        return Points(
+            run_id=self._run_id,
+            name=name,
+            step=list(thin.step),
+            time=list(thin.time),
+            value=thin.finite(),
+            thinned=name in self._thinned or len(thin) < len(curve),
+        )

@@ -1,0 +1,179 @@
+"""How long a run still takes, from how much of it is done and how fast that has grown of late."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import replace
+from math import inf
+
+from ..protocol import Notice, TimeSplit
+
+MAX_POINTS = 200
+SHORTEST = 2.0
+"""Seconds of training before anything is said."""
+
+
+class Pace:
+    """The part of a run that is done, over time.
+
+    The speed is that of the latter half of the time that was seen: it follows a change, and has whole epochs with their evaluation in it
+    once there are some.
+
+    Attributes
+    ----------
+    fraction : float, optional
+        The part that is done.
+    """
+
+    def __init__(self) -> None:
+        self.fraction: float | None = None
+        self._seen: list[tuple[float, float]] = []  # seconds since the epoch, the part that was done then
+        self._spacing = 0.0  # seconds between two of them at least
+        self._last = 0.0
+
+    def add(self, time: float, fraction: float) -> None:
+        """Take what was done at `time`. Less than before is another loop, or the run has gone back."""
+        if self.fraction is not None and fraction < self.fraction:
+            self.stand_still()
+        self.fraction, self._last = fraction, time
+        if not self._seen or time - self._seen[-1][0] >= self._spacing:
+            self._seen.append((time, fraction))
+        if len(self._seen) > MAX_POINTS:
+            del self._seen[1::2]
+            self._spacing = 2 * (time - self._seen[0][0]) / MAX_POINTS
+
+    def stand_still(self) -> None:
+        """Let the time until more is done not count."""
+        self._seen, self._spacing = [], 0.0
+
+    def clear(self) -> None:
+        """Know nothing."""
+        self.fraction = None
+        self.stand_still()
+
+    def remaining(self) -> float | None:
+        """Return the seconds that the rest takes at this speed, ``None`` where too little was seen to say."""
+        if self.fraction is None or not self._seen or self._last - self._seen[0][0] < SHORTEST:
+            return None
+        half = (self._seen[0][0] + self._last) / 2
+        time, before = self._seen[bisect_right(self._seen, (half, inf)) - 1]
+        done = self.fraction - before
+        return (1 - self.fraction) * (self._last - time) / done if done > 0 else None
+
+
+# How fast a run is, from the times at which its steps were finished.
+
+WINDOW = 5.0
+"""Seconds of event time over which samples per second are counted."""
+
+
+class Throughput:
+    """Samples per second, from the times at which steps were finished.
+
+    A rate needs two steps: the samples of the second one were worked off in the time between them.
+    """
+
+    def __init__(self, *, window: float = WINDOW) -> None:
+        self._window = window
+        self._recent: deque[tuple[float, int]] = deque()
+        self._in_window = 0  # samples of all of `_recent` but its first
+        self._first: float | None = None
+        self._total = 0  # samples after the first step
+
+    def add(self, seconds: float, samples: int) -> float | None:
+        """Count a step that was finished at `seconds` since the epoch; return :meth:`recent`."""
+        if self._first is None:
+            self._first = seconds
+        else:
+            self._total += samples
+            self._in_window += samples
+        self._recent.append((seconds, samples))
+        # At least two stay: steps may be slower than the window is wide.
+        while len(self._recent) > 2 and self._recent[1][0] <= seconds - self._window:
+            self._recent.popleft()
+            self._in_window -= self._recent[0][1]
+        return self.recent()
+
+    def recent(self) -> float | None:
+        """Return the rate over the window that ends with the last step."""
+        if len(self._recent) < 2:
+            return None
+        duration = self._recent[-1][0] - self._recent[0][0]
+        return self._in_window / duration if duration > 0 else None
+
+    def overall(self) -> float | None:
+        """Return the rate over all steps."""
+        if self._first is None or len(self._recent) < 2:
+            return None
+        duration = self._recent[-1][0] - self._first
+        return self._total / duration if duration > 0 else None
+
+
+# Where the time of each rank of a run has gone, summed over the times that the rank has started.
+#
+# An engine reports sums since it began, so that a report that is lost or comes twice costs nothing. One that begins again, in the place
+# of
+# an engine that died, goes on from what was spent before.
+
+PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
+
+
+class TimeSplits:
+    """Sums the reports of all ranks. Not thread-safe: its owner locks."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, TimeSplit] = {}  # until the rank began the last time
+        self._now: dict[int, TimeSplit] = {}
+        self._fresh: set[int] = set()
+
+    def begin(self, rank: int) -> None:
+        """Note that `rank` begins, for the first time or again."""
+        if rank in self._now:
+            self._before[rank] = self._now[rank]
+
+    def add(self, split: TimeSplit) -> None:
+        """Take a report."""
+        before = self._before.get(split.rank)
+        if before is not None:
+            split = replace(split, **{part: getattr(before, part) + getattr(split, part) for part in PARTS})
+        self._now[split.rank] = split
+        self._fresh.add(split.rank)
+
+    def all(self) -> list[TimeSplit]:
+        """Return the sums of all ranks."""
+        return [self._now[rank] for rank in sorted(self._now)]
+
+    def fresh(self) -> list[TimeSplit]:
+        """Return the sums that have changed since the last call."""
+        fresh, self._fresh = sorted(self._fresh), set()
+        return [self._now[rank] for rank in fresh]
+
+
+# What a run has to say to the user, each text once: all ranks say the same.
+
+MAX_NOTICES = 100
+"""Notices of one run that are shown; a run that says more says it in a loop."""
+
+
+class Notices:
+    """The notices of one run, in order."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, Notice] = {}
+        self._fresh: list[Notice] = []
+
+    def add(self, notice: Notice) -> None:
+        """Add one, unless its text was there."""
+        if notice.text not in self._by_text and len(self._by_text) < MAX_NOTICES:
+            self._by_text[notice.text] = notice
+            self._fresh.append(notice)
+
+    def all(self) -> list[Notice]:
+        """Return all of them."""
+        return list(self._by_text.values())
+
+    def fresh(self) -> list[Notice]:
+        """Return those since the last call."""
+        fresh, self._fresh = self._fresh, []
+        return fresh

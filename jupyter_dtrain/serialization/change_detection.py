@@ -1,0 +1,200 @@
+"""Which objects have changed: marks of their contents at one moment, to compare with later.
+
+What did not change costs a comparison and no bytes on the way home. Of large data the comparison would cost more than the cell: there the
+system is asked whether anybody has written to them (:mod:`.written`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parameter import is_lazy
+
+from ..system.dirty_pages import PrivateMappings, untouched
+from ..system.interpreter import collection_paused
+from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
+from .pickler import Numbers
+from .torch_reducers import as_array
+
+LARGE = 1 << 20  # bytes of a tensor or array from which it is worth asking the system whether anybody has written to it
+
+
+class Baseline:
+    """The contents of objects at one moment, to tell later which have changed.
+
+    Parameters
+    ----------
+    objects : sequence of object
+        Kept alive, in order, until the comparison.
+    """
+
+    def __init__(self, objects: Sequence[object]) -> None:
+        self.objects = objects
+        mappings = PrivateMappings()
+        with collection_paused():
+            self._before = [(type(obj), _mark_without_reading(obj, mappings) or _mark(obj), attributes_of(obj)) for obj in objects]
+            self._leave_out_attributes()
+
+    def _leave_out_attributes(self) -> None:
+        """Look at a dict that ``__setstate__`` has made the attributes of an object (``self.__dict__ = state``) as these only.
+
+        What is put in there may be nothing that can be sent (weak references), and the object itself says how it is.
+        """
+        own = {id(vars(obj)) for obj, (_, _, attributes) in zip(self.objects, self._before, strict=True) if attributes and _has_dict(obj)}
+        for index, obj in enumerate(self.objects):
+            if type(obj) is dict and id(obj) in own:
+                self._before[index] = dict, _AS_ATTRIBUTES, None
+
+    def changed(self) -> dict[int, Contents]:
+        """Return what is new in the objects that have changed since, by their index."""
+        result: dict[int, Contents] = {}
+        for index, (obj, before) in enumerate(zip(self.objects, self._before, strict=True)):
+            found = _new_contents(obj, *before)
+            if found is not None:
+                result[index] = found
+        return result
+
+    def changed_holders(self) -> list[object]:
+        """Return the objects with new items or attributes, tensors and arrays left out. Looks at no numbers."""
+        pairs = zip(self.objects, self._before, strict=True)
+        return [obj for obj, before in pairs if not isinstance(obj, torch.Tensor | np.ndarray) and _new_contents(obj, *before) is not None]
+
+
+def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, Any] | None) -> Contents | None:
+    items = items_of(obj) if _differs(obj, mark) else None
+    now = attributes_of(obj)
+    new: dict[str, Any] = {}
+    removed: list[str] = []
+    if (
+        now is not None
+        and attributes is not None
+        and not (now.keys() == attributes.keys() and all(now[key] is attributes[key] for key in now))
+    ):
+        new = {key: value for key, value in now.items() if attributes.get(key, ABSENT) is not value}
+        removed = [key for key in attributes if key not in now]
+    if type(obj) is not kind:  # a lazy layer becomes a plain one
+        new["__class__"] = type(obj)
+    return Contents(items, new, removed) if items is not None or new or removed else None
+
+
+# -- marks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Untouched:
+    """The mark of a large tensor or array whose memory nobody has written to since it was mapped."""
+
+    place: tuple[object, ...]
+    address: int
+    num_bytes: int
+
+
+def _mark_without_reading(obj: object, mappings: PrivateMappings) -> _Untouched | None:
+    """Return the mark of a large data set as it comes to an engine: looking at its numbers would take longer than many a cell."""
+    if isinstance(obj, torch.Tensor):
+        if obj.requires_grad or not Numbers.can_hold(obj) or obj.device.type != "cpu" or not obj.is_contiguous():
+            return None
+        address, num_bytes = obj.data_ptr(), obj.nbytes
+    elif isinstance(obj, np.ndarray):
+        if obj.dtype.hasobject or not (obj.flags.c_contiguous or obj.flags.f_contiguous):
+            return None
+        address, num_bytes = obj.ctypes.data, obj.nbytes
+    else:
+        return None
+    if num_bytes < LARGE or not mappings.untouched(address, num_bytes):
+        return None
+    return _Untouched(_place_of(obj), address, num_bytes)
+
+
+def _place_of(obj: torch.Tensor | np.ndarray[Any, Any]) -> tuple[object, ...]:
+    return _place(obj) if isinstance(obj, torch.Tensor) else (obj.ctypes.data, obj.shape, obj.strides, obj.dtype)
+
+
+def _mark(obj: Any) -> Any:
+    """Return what to compare with later: a list whose items are to stay the same objects, or a value to stay equal."""
+    kind = type(obj)
+    if kind is list:
+        return obj.copy()
+    if kind is dict:
+        return [*obj, *obj.values()]
+    if isinstance(obj, torch.Tensor):
+        return _tensor_mark(obj)
+    if isinstance(obj, np.ndarray):
+        return _array_mark(obj)
+    if is_frame(obj):
+        return [*obj._mgr.arrays, *obj._mgr.axes]  # numbers changed in place are those of the arrays, objects of their own
+    items = items_of(obj)
+    return items if items is None or isinstance(items, list | bytes) else pickle.dumps(items)
+
+
+def _has_dict(obj: object) -> bool:
+    return type(getattr(obj, "__dict__", None)) is dict
+
+
+_AS_ATTRIBUTES = object()
+
+
+def _differs(obj: Any, before: Any) -> bool:
+    if before is _AS_ATTRIBUTES:
+        return False
+    if isinstance(before, _Untouched):
+        if isinstance(obj, torch.Tensor) and obj.requires_grad:
+            return True
+        return _place_of(obj) != before.place or not untouched(before.address, before.num_bytes)
+    if isinstance(obj, torch.Tensor):
+        return _tensor_differs(obj, before)
+    now = _mark(obj)
+    if isinstance(now, list):
+        return len(now) != len(before) or not all(map(is_, now, before))
+    return bool(now != before)
+
+
+def _array_mark(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype.hasobject:
+        return [*array.flat]
+    data = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
+    return (array.shape, array.dtype, zlib.crc32(data.reshape(-1).view(np.uint8).data) if data.nbytes else 0)
+
+
+@dataclass(frozen=True)
+class _TensorMark:
+    place: tuple[object, ...]
+    checksum: int
+
+
+def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
+    """Return what tells whether a tensor has changed; ``None`` for those that are taken to have changed anyway.
+
+    Its version alone does not tell: ``.data`` and batch normalization write without counting.
+    """
+    if tensor.requires_grad or is_lazy(tensor):
+        return None
+    try:
+        return _TensorMark(_place(tensor), _checksum(tensor))
+    except (RuntimeError, NotImplementedError, TypeError):  # no plain numbers in memory: sparse, or another library's
+        return None
+
+
+def _tensor_differs(tensor: torch.Tensor, before: _TensorMark | None) -> bool:
+    if is_lazy(tensor) or tensor.is_meta:  # there are no numbers
+        return False
+    if before is None or tensor.requires_grad or _place(tensor) != before.place:
+        return True
+    return _checksum(tensor) != before.checksum
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    version = None if tensor.is_inference() else tensor._version  # inference tensors count none
+    return (version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    plain = once(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
+    return zlib.crc32(as_array(plain.reshape(-1).view(torch.uint8)).data)

@@ -1,0 +1,128 @@
+"""Graphs of one stream that are read one by one: what cannot be read here costs itself, and what has something in common with it.
+
+The graphs have a memo in common, by whose numbers they refer to each other's objects. Behind one that breaks off the numbers would be
+others: so it is counted what it would have put there, and something that nobody may use takes those places.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from .pickler import Packed, Unpacker
+
+_TEXTS = frozenset(("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"))
+_FROM_MEMO = frozenset(("BINGET", "LONG_BINGET"))
+
+
+class UnreadableError(Exception):
+    """Says why a graph cannot be read here."""
+
+
+class Pieces:
+    """Reads what a :class:`Packer` wrote, graph by graph.
+
+    Parameters
+    ----------
+    packed : Packed
+    options
+        Of :class:`Unpacker`.
+    """
+
+    def __init__(self, packed: Packed, **options: Any) -> None:
+        self._packed, self._options = packed, options
+        self._reader = Unpacker(packed, **options)
+        self._before = 0  # bytes of the stream that are not in what is read now
+        self._counted = (0, 0)  # up to where in the stream, and how many objects are in the memo there
+        self._gap = object()
+        self._uses: int | None = None  # of the gap, by the memo
+
+    def read(self) -> Any:
+        """Return the next graph.
+
+        Raises
+        ------
+        UnreadableError
+            It cannot be read. The one behind it comes next.
+        """
+        start = self._before + self._reader.file.tell()
+        found, reason = None, ""
+        try:
+            found = self._reader.load()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        if self._uses is not None and sys.getrefcount(self._gap) > self._uses and not reason:
+            reason = "it has something in common with what cannot be read"
+        if reason:
+            del found
+            self._skip(start)
+            raise UnreadableError(reason)
+        return found
+
+    def _skip(self, start: int) -> None:
+        """Go on behind the graph that begins at `start`, as if all that it has made could not be read."""
+        while self._counted[0] < start:
+            self._counted = self._behind(*self._counted, {})
+        _, size = self._counted
+        before, memo = self._reader, cast("Any", self._reader.memo.copy())
+        memo = {number: memo[number] for number in range(size)}
+        end, size_there = self._counted = self._behind(start, size, memo)
+        filled = [memo.get(number, self._gap) for number in range(size_there)]
+        self._reader = _Following(replace(self._packed, stream=self._packed.stream[end:]), filled, before, **self._options)
+        before.memo.clear()  # whatever else still holds the reader
+        self._before = end - self._reader.file.tell()
+        del memo, filled
+        self._uses = sys.getrefcount(self._gap)
+
+    def _behind(self, position: int, number: int, memo: dict[int, Any]) -> tuple[int, int]:
+        """Return where the graph at `position` ends, and how many objects are in the memo then, of which there were `number`.
+
+        What needs no other to be made, texts and what has a name in a module, is put into `memo`.
+        """
+        file = io.BytesIO(self._packed.stream)
+        file.seek(position)
+        pushed: deque[Any] = deque([None, None], maxlen=2)
+        for operation, argument, _ in pickletools.genops(file):
+            if operation.name == "MEMOIZE":
+                if pushed[-1] is not None:
+                    memo[number] = pushed[-1]
+                number += 1
+            elif operation.name in _TEXTS:
+                pushed.append(argument)
+            elif operation.name in _FROM_MEMO:
+                pushed.append(memo.get(cast("int", argument)))
+            elif operation.name == "STACK_GLOBAL":
+                pushed.append(self._named(*pushed))
+            else:
+                pushed.append(None)
+        return file.tell(), number
+
+    def _named(self, module: Any, name: Any) -> Any:
+        try:
+            return self._reader.find_class(module, name)
+        except Exception:  # that it is missing may be why the graph cannot be read
+            return None
+
+
+class _Following(Unpacker):
+    """Goes on where another has come to, with a memo that is given: an unpickler whose `memo` is set to a dict forgets it (Python 3.14)."""
+
+    def __init__(self, packed: Packed, memo: Sequence[object], before: Unpacker, **options: Any) -> None:
+        one_by_one = (
+            pickle.BININT + number.to_bytes(4, "little") + pickle.BINPERSID + pickle.MEMOIZE + pickle.POP for number in range(len(memo))
+        )
+        filling = pickle.PROTO + b"\5" + b"".join(one_by_one) + pickle.NONE + pickle.STOP
+        super().__init__(replace(packed, stream=filling + packed.stream), **options)
+        self.follow(before)
+        self._filling = memo
+        self.load()
+        self._filling = ()
+
+    def persistent_load(self, pid: Any) -> object:
+        return self._filling[pid] if isinstance(pid, int) else super().persistent_load(pid)

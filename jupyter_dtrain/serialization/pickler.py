@@ -1,0 +1,350 @@
+"""One pickle for a whole graph of objects, with the bulk of it out of band.
+
+Both directions use it: the notebook's values on their way to the engines, and what the cell made of them on the way
+back. Everything goes into *one* pickle, so what is shared stays shared (an optimizer's parameters *are* the model's).
+The bytes of tensors and arrays are set aside as *leaves*: they can then be addressed by content, mapped instead of
+copied, and left out when the other side already has them.
+
+pickle's own out-of-band buffers do this for arrays but not for tensors, whose storages pickle through ``torch.save``;
+persistent ids do it for both, and let a reader give back the same object for the same leaf.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any, Literal, cast
+
+import cloudpickle
+import numpy as np
+import torch
+from IPython import get_ipython
+from IPython.core import interactiveshell
+from IPython.core.autocall import ExitAutocall
+from IPython.core.interactiveshell import InteractiveShell
+from torch.nn.parameter import is_lazy
+
+from ..analysis.code_objects import original_code
+from ..capture.weak import PROXIES
+from .python_reducers import with_annotations
+from .reducers import ModuleName, is_dynamic, reduced
+from .torch_reducers import as_array
+
+Buffer = memoryview
+Reference = tuple[str, Any]
+
+_ATOMIC = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
+)
+_PLAIN = frozenset({list, dict, set})
+_NOTEBOOKS_OPEN = interactiveshell._modified_open  # what IPython has for `open` in a notebook
+_SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
+_NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The bytes of one tensor storage or one array.
+
+    Attributes
+    ----------
+    kind : {"storage", "array"}
+    dtype : str
+        NumPy's name of the element type; ``"uint8"`` for storages.
+    shape : tuple of int
+        For a storage its length in bytes.
+    device : str
+        Type of the device that held a storage (``"cpu"``, ``"cuda"``).
+    order : {"C", "F"}
+        Whether the last or the first dim of an array is the one whose entries are neighbours.
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    device: str = "cpu"
+    order: Literal["C", "F"] = "C"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor to be written with its bytes, though the reader has its storage: they are new. Read as a tensor."""
+
+    tensor: torch.Tensor
+
+    @staticmethod
+    def can_hold(tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` is plain numbers in memory."""
+        plain = tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda") and not is_lazy(tensor)
+        return plain and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+
+
+@dataclass
+class Packed:
+    """A pickled graph: the `stream`, and the bytes of each of its `leaves` in order; `elsewhere` numbers those without, by index."""
+
+    stream: bytes
+    leaves: list[Leaf] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    elsewhere: dict[int, int] = field(default_factory=dict)
+
+
+def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
+    """Return a storage as a leaf, and its bytes: its own, if it is on the CPU."""
+    data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
+    return Leaf("storage", "uint8", (len(data),), storage.device.type), data.data
+
+
+class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+    """Pickles graphs of objects, one after the other, with a memo in common.
+
+    Parameters
+    ----------
+    namespace : dict
+        The globals of the code that made the objects. It is written as a reference to the reader's own namespace, so functions that
+        were defined in it have the reader's namespace as their globals, on whichever side that is.
+    known : sequence of object
+        Objects that the reader already has, in the reader's order. They are written as references.
+    modules : iterable of module
+        Modules that are written by value (cloudpickle has to know that too): their functions have the written module's dict as globals.
+    words : collection of str
+        Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
+    storages : mapping of int to int
+        Storages that the reader has, by their address: the index of a tensor in `known` that has it. Tensors that share it are written
+        as such, so they share it on the other side.
+    elsewhere : mapping of int to int
+        Storages whose bytes the reader is given otherwise, by their address: the number of each.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: dict[str, Any],
+        known: Sequence[object] = (),
+        storages: Mapping[int, int] | None = None,
+        modules: Iterable[ModuleType] = (),
+        words: Collection[str] = (),
+        elsewhere: Mapping[int, int] | None = None,
+    ) -> None:
+        self._stream = io.BytesIO()
+        super().__init__(self._stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self.leaves: list[Leaf] = []
+        self.buffers: list[Buffer] = []
+        self.seen: list[object] = []
+        self._leaf_index: dict[int, int] = {}
+        self._keep: list[object] = []
+        self._words = words
+        self._storages = storages or {}
+        self._elsewhere = elsewhere or {}
+        self._left_out: dict[int, int] = {}
+        # What is written for an object that was met before, None: itself. One look here is all that most objects cost.
+        self._references: dict[int, Reference | None] = {id(obj): ("known", index) for index, obj in enumerate(known)}
+        # cloudpickle gives functions a fresh dict of globals, shared by all functions of one module: start it
+        # with the code's own dict, which is written as a reference.
+        self._references[id(namespace)] = ("namespace", None)
+        self.globals_ref[id(namespace)] = namespace
+        for index, obj in enumerate(known):
+            if isinstance(obj, ModuleType):
+                self._globals(obj, ("known globals", index))
+        for module in modules:
+            self._globals(module, ("globals", module.__name__))
+
+    def _globals(self, module: ModuleType, reference: Reference) -> None:
+        self._references[id(vars(module))] = reference
+        self.globals_ref[id(vars(module))] = vars(module)
+
+    def packed(self) -> Packed:
+        """Return everything pickled so far."""
+        return Packed(self._stream.getvalue(), self.leaves, self.buffers, self._left_out)
+
+    def persistent_id(self, obj: object) -> Reference | None:
+        """Return a reference where `obj` is not written itself. Sees every object of the graph once or more."""
+        kind = type(obj)
+        if kind in _ATOMIC:
+            return None
+        key = id(obj)
+        if key in self._references:
+            return self._references[key]
+        reference: Reference | None = None
+        if kind not in _PLAIN:
+            # Storages are handed over in wrappers that live for a moment, so these are not remembered.
+            if kind is torch.storage.TypedStorage:
+                storage = cast("torch.storage.TypedStorage", obj)
+                return self._storage_or_known(storage._untyped_storage, storage.dtype)
+            if kind is torch.UntypedStorage:
+                return self._storage_or_known(cast("torch.UntypedStorage", obj), torch.uint8)
+            if kind is Numbers:
+                tensor = cast("Numbers", obj).tensor
+                place = (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+                return ("numbers", (self._storage(tensor.untyped_storage()), *place))
+            if kind is ModuleName:
+                return ("module", str(obj))
+            if isinstance(obj, InteractiveShell):
+                return ("shell", None)  # magics and `!commands` in a cell are calls of it
+            if isinstance(obj, ExitAutocall):
+                return ("exit", None)
+            if obj is _NOTEBOOKS_OPEN:
+                return ("open", None)  # it says that it is `io.open`, and would be sent with that in it
+            if kind is torch.device:
+                reference = ("device", str(obj))
+            if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize:
+                reference = ("array", self._array(obj))
+        self._references[key] = reference
+        self.seen.append(obj)
+        return reference
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how `obj` is written, where its own way does not do."""
+        if type(obj) is CodeType and (original := original_code(obj)) is not None:
+            return self.dispatch_table[CodeType](original)  # another process has no run that the rewritten code could ask
+        found = reduced(obj, self._words)
+        if found is not NotImplemented:
+            return found
+        return super().reducer_override(with_annotations(obj) if type(obj) is FunctionType else obj)
+
+    def _storage_or_known(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> Reference:
+        known = self._storages.get(storage._cdata)
+        return ("storage", (self._storage(storage), dtype)) if known is None else ("known storage", (known, dtype))
+
+    def _storage(self, storage: torch.UntypedStorage) -> int:
+        index = self._leaf_index.get(storage._cdata)
+        if index is None:
+            self._keep.append(storage)
+            number = self._elsewhere.get(storage._cdata)
+            if number is None:
+                index = self._add(*leaf_of(storage))
+            else:
+                index = self._add(Leaf("storage", "uint8", (storage.nbytes(),), storage.device.type), memoryview(b""))
+                self._left_out[index] = number
+            self._leaf_index[storage._cdata] = index
+        return index
+
+    def _array(self, array: np.ndarray[Any, Any]) -> int:
+        order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        data = np.ascontiguousarray(array.T if order == "F" else array)
+        buffer = data.reshape(-1).view(np.uint8).data
+        return self._add(Leaf("array", array.dtype.str, array.shape, order=order), buffer)
+
+    def _add(self, leaf: Leaf, buffer: Buffer) -> int:
+        self.leaves.append(leaf)
+        self.buffers.append(buffer)
+        return len(self.leaves) - 1
+
+
+class Unpacker(pickle.Unpickler):
+    """Reads what a :class:`Packer` wrote, graph by graph in the same order.
+
+    Parameters
+    ----------
+    packed : Packed
+        Buffers must be writable where the objects are to be changed in place; they are used without a copy.
+    namespace : dict
+        Globals of the functions that are read.
+    known : sequence of object
+        What the packer's `known` stood for, in the same order.
+    device_for : callable
+        Maps the type of the device that held a storage to the device that shall hold it here.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        *,
+        namespace: dict[str, Any],
+        known: Sequence[object] = (),
+        device_for: Callable[[str], torch.device] = torch.device,
+    ) -> None:
+        self.file = io.BytesIO(packed.stream)
+        super().__init__(self.file)
+        self._packed = packed
+        self._namespace = namespace
+        self._known = known
+        self._device_for = device_for
+        self._made: dict[int, Any] = {}
+        self._devices: dict[Any, torch.device] = {}
+        self._modules: dict[str, ModuleType] = {}
+
+    def load(self) -> Any:
+        """Return the next graph."""
+        builtins = self._namespace.get("__builtins__")
+        try:
+            return super().load()
+        finally:
+            if builtins is not None:  # cloudpickle's functions put their own there
+                self._namespace["__builtins__"] = builtins
+
+    def follow(self, other: Unpacker) -> None:
+        """Go on with what `other` has made."""
+        self._made, self._devices, self._modules = other._made, other._devices, other._modules
+
+    def persistent_load(self, pid: Reference) -> object:
+        """Return what a reference stands for."""
+        kind, value = pid
+        if kind == "namespace":
+            return self._namespace
+        if kind == "known":
+            return self._known[value]
+        if kind == "known globals":
+            return vars(self._known[value])
+        if kind in ("module", "globals"):
+            module = self._modules.setdefault(value, ModuleType(value))
+            return module if kind == "module" else vars(module)
+        if kind == "shell":
+            return get_ipython()
+        if kind == "exit":
+            return sys.exit  # the shell's own would end the process, Python's `exit` close its input
+        if kind == "open":
+            return _NOTEBOOKS_OPEN
+        if kind == "array":
+            return self._leaf(value)
+        if kind == "device":
+            return self._devices.setdefault(value, self._device(torch.device(value)))
+        if kind == "numbers":
+            index, dtype, *place = value
+            storage = self._leaf(index)
+            return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *place)
+        index, dtype = value
+        storage = self._known[index].untyped_storage() if kind == "known storage" else self._leaf(index)
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+    def _device(self, there: torch.device) -> torch.device:
+        here = self._device_for(there.type)
+        return there if here == torch.device(there.type) else here
+
+    def _leaf(self, index: int) -> Any:
+        if index not in self._made:
+            leaf, buffer = self._packed.leaves[index], self._packed.buffers[index]
+            if leaf.kind == "array":
+                flat = np.frombuffer(buffer, dtype=np.dtype(leaf.dtype)) if buffer.nbytes else np.empty(0, np.dtype(leaf.dtype))
+                self._made[index] = flat.reshape(leaf.shape, order=leaf.order)
+            else:
+                device = self._device_for(leaf.device)
+                if buffer.nbytes:
+                    memory = torch.frombuffer(buffer, dtype=torch.uint8)
+                    storage = (memory.clone() if buffer.nbytes <= _SMALL else memory).untyped_storage()
+                else:
+                    storage = torch.UntypedStorage(0)
+                if device.type != "cpu":
+                    storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
+                self._made[index] = storage
+        return self._made[index]
+
+
+def trackable(objects: Iterable[object]) -> list[object]:
+    """Return those of `objects` that can change in place or whose identity matters, in order.
+
+    Functions, classes and modules that the other side imports for itself are left out, and so are the small helpers
+    that pickling makes on the way.
+    """
+    kept: list[object] = []
+    for obj in objects:
+        if isinstance(obj, FunctionType | type | ModuleType):
+            if is_dynamic(obj):
+                kept.append(obj)
+        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray, SimpleNamespace):
+            kept.append(obj)
+    return kept

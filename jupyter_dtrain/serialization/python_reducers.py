@@ -1,0 +1,316 @@
+"""Classes with ``__slots__``: made with them on the other side too, and what their objects hold there.
+
+cloudpickle makes a class anew without its slots. Its objects then have a dict, take any attribute, and what they hold comes home as that of
+a dict, which an object of the notebook's own class has not.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import inspect
+import os
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, MutableMapping, Sequence
+from enum import Enum
+from importlib import import_module
+from inspect import isgetsetdescriptor, ismemberdescriptor
+from types import CellType, CodeType, FunctionType
+from typing import Any, cast
+
+import cloudpickle
+import numpy as np
+import torch
+
+from ..analysis.imports import brought
+
+
+def slots_of(kind: type) -> Sequence[str]:
+    """Return the names of all slots that objects of `kind` have."""
+    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # the list that pickle goes by
+    # Some of them may be hidden behind what a subclass has under their name (`_raw_path` of a path in Python 3.13).
+    return [name for name in names if ismemberdescriptor(getattr(kind, name, None))]
+
+
+class SlotValues(MutableMapping[str, Any]):
+    """What an object holds in its slots, as a dict of attributes: a slot that has no value is not in it."""
+
+    def __init__(self, obj: object) -> None:
+        self._obj = obj
+        self._names = slots_of(type(obj))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            # Past the object's own ways to look attributes up.
+            return object.__getattribute__(self._obj, name) if name in self._names else _no(name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self._obj, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        object.__delattr__(self._obj, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _no(name: str) -> Any:
+    raise AttributeError(name)
+
+
+def attribute_holders(obj: object) -> list[dict[str, Any] | SlotValues]:
+    """Return where `obj` holds its attributes: its dict, its slots, both, or neither."""
+    own = getattr(obj, "__dict__", None)
+    slots = slots_of(type(obj))
+    return [*([own] if isinstance(own, dict) else []), *([SlotValues(obj)] if slots else [])]
+
+
+def reduced_class(obj: Any) -> Any:
+    """Return how a class with slots reduces that is written by value, ``NotImplemented`` for anything else."""
+    # Enumerations are made by another function, and tuples have no slots of their own: `NamedTuple` says so itself, and nobody else may.
+    if not isinstance(obj, type) or "__slots__" not in vars(obj) or issubclass(obj, Enum | tuple):
+        return NotImplemented
+    if cloudpickle.cloudpickle._should_pickle_by_reference(obj):
+        return NotImplemented
+    make, (kind, name, bases, first, *more), (attributes, others), *rest = cloudpickle.cloudpickle._dynamic_class_reduce(obj)
+    # By the names that they have in the class, those of private ones with its name in them: Python makes the same of them a second time.
+    slots = [key for key, value in vars(obj).items() if ismemberdescriptor(value) and (value.__objclass__, value.__name__) == (obj, key)]
+    attributes = {key: value for key, value in attributes.items() if key not in slots}
+    made_with = [key for key in ("__dict__", "__weakref__") if isgetsetdescriptor(vars(obj).get(key))]
+    first = {**first, "__slots__": (*slots, *made_with)}
+    return make, (kind, name, bases, first, *more), (attributes, others), *rest
+
+
+# Objects whose class wants arguments to make them, and classes that are elsewhere than they say: pickle would not find its way to either.
+#
+# Pickle makes an object by calling ``__new__`` with the class alone, and finds a class by its qualified name.
+
+_VALUES: tuple[Any, ...] = (float, int, str, tuple, bytes, complex, frozenset)
+_OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def wants_arguments(kind: type) -> bool:
+    """Return whether objects of `kind` are made of arguments that pickle does not know, and have nothing but attributes."""
+    made = kind.__new__
+    if not isinstance(made, FunctionType) or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
+        return False
+    wanted = list(inspect.signature(made).parameters.values())[1:]
+    required = any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in wanted)
+    return required and is_of_python(kind)
+
+
+def is_of_python(kind: type) -> bool:
+    """Return whether `kind` and all that it is made from are classes in Python, so that ``object`` can make one."""
+    return all(base is object or base.__flags__ & _OF_PYTHON for base in kind.__mro__)
+
+
+def bare(kind: type) -> Any:
+    """Return an object of `kind` without attributes."""
+    return object.__new__(kind)
+
+
+def reduced_value(obj: Any) -> Any:
+    """Return how a number, a text, a tuple of a class reduces that makes it of other arguments than its value, which pickle would pass."""
+    if not isinstance(obj, _VALUES):
+        return NotImplemented
+    kind: Any = type(obj)
+    base: Any = next(base for base in _VALUES if isinstance(obj, base))
+    made_by = next(parent for parent in kind.__mro__ if "__new__" in vars(parent))
+    told_by = next((parent for parent in kind.__mro__ if "__getnewargs__" in vars(parent) or "__getnewargs_ex__" in vars(parent)), base)
+    made_of_others = made_by is not told_by and issubclass(made_by, told_by)  # unlike a `namedtuple`, like a class made from one
+    if not (made_of_others and isinstance(kind.__new__, FunctionType)):
+        return NotImplemented
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not base.__reduce__ or kind in copyreg.dispatch_table:
+        return NotImplemented
+    value = (base.union(obj),) if base is frozenset else base.__getnewargs__(obj)
+    return _value, (kind, base, *value), obj.__getstate__()
+
+
+def _value(kind: Any, base: Any, *value: Any) -> Any:
+    return base.__new__(kind, *value)
+
+
+def reduced_exception(obj: Any) -> Any:
+    """Return how an exception of a class reduces that is made of other arguments than it passes on: it would be made of the latter."""
+    kind: Any = type(obj)
+    if not isinstance(obj, BaseException) or kind.__reduce__ is not BaseException.__reduce__ or not isinstance(kind.__init__, FunctionType):
+        return NotImplemented
+    base = next(base for base in kind.__mro__ if not base.__flags__ & _OF_PYTHON)
+    return _exception, (kind, base, obj.args), vars(obj) or None
+
+
+def _exception(kind: Any, base: Any, args: tuple[Any, ...]) -> Any:
+    made = base.__new__(kind, *args)
+    base.__init__(made, *args)
+    return made
+
+
+def reduced_renamed(obj: Any) -> Any:
+    """Return how a class of a library reduces that is in its module under its name and not under its qualified name: `SDPBackend`."""
+    if not isinstance(obj, type):
+        return NotImplemented
+    kind: type = obj
+    module = sys.modules.get(kind.__module__)
+    if module is None or kind.__qualname__ == kind.__name__ or kind.__module__ == "__main__":
+        return NotImplemented
+    held = vars(module)
+    return (getattr, (module, kind.__name__)) if held.get(kind.__name__) is kind and kind.__qualname__ not in held else NotImplemented
+
+
+# Containers of a class of the user's, made from one of Python's: they go with their items and attributes, whatever their own methods do.
+#
+# Python's own way calls the class with arguments that it makes up (``Meters(default_factory)``), which an ``__init__`` of the user's may
+# not
+# take, and forgets the attributes of a ``defaultdict`` or a ``Counter``.
+
+BASES: tuple[Any, ...] = (defaultdict, OrderedDict, Counter, deque, dict, list, set)
+
+
+def reduced_container(obj: Any) -> Any:
+    """Return how one of them, or any deque, reduces; ``NotImplemented`` for what has a way of its own or is Python's own."""
+    kind: Any = type(obj)
+    base = next(base for base in BASES if isinstance(obj, base))
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not base.__reduce__:
+        return NotImplemented
+    if kind is deque:  # with the items of this moment: a thread may change it while they are written
+        return *cast("tuple[Any, ...]", obj.__reduce__())[:3], iter([*deque.__iter__(obj)])
+    if kind is base:
+        return NotImplemented
+    if base is deque:
+        made_of: Any = obj.maxlen
+    else:
+        made_of = obj.default_factory if base is defaultdict else None
+    return _bare, (kind, base), (_items(obj, base), made_of, obj.__getstate__()), None, None, _fill
+
+
+def set_attributes(obj: object, state: Any) -> None:
+    """Give `obj` the attributes of a state that ``object.__getstate__`` has returned, past its own ways to set them."""
+    own, slots = state if isinstance(state, tuple) else (state, None)
+    if own:
+        vars(obj).update(own)
+    for key, value in (slots or {}).items():
+        object.__setattr__(obj, key, value)
+
+
+def _bare(kind: Any, base: Any) -> Any:
+    made = kind.__new__
+    return base.__new__(kind) if isinstance(made, FunctionType) else made(kind)  # that of a class in C refuses to be passed over
+
+
+def _items(obj: Any, base: Any) -> list[Any]:
+    return list(base.items(obj)) if issubclass(base, dict) else [*base.__iter__(obj)]
+
+
+def _fill(obj: Any, contents: tuple[list[Any], Any, Any]) -> None:
+    items, made_of, state = contents
+    base = next(base for base in BASES if isinstance(obj, base))
+    if base is deque:
+        deque.__init__(obj, (), made_of)
+    elif base is defaultdict:
+        obj.default_factory = made_of
+    if issubclass(base, dict):
+        set_item = OrderedDict.__setitem__ if base is OrderedDict else dict.__setitem__
+        for key, value in items:
+            set_item(obj, key, value)
+    elif base is set:
+        set.update(obj, items)
+    else:
+        base.extend(obj, items)
+    if state is not None and hasattr(type(obj), "__setstate__"):
+        obj.__setstate__(state)
+    else:
+        set_attributes(obj, state)
+
+
+# What each process has one of, under whatever name: the generators that modules draw from, the environment, matplotlib's parameters.
+#
+# ``from random import choice`` and ``from numpy.random import randn`` are methods of such generators. A copy would go on by itself, and
+# what
+# seeds the module would not seed it; nor would a figure know what the cell sets in a copy of ``rcParams``.
+
+
+def reduced_own(obj: Any) -> Any:
+    """Return how `obj` reduces if it is one of these: as that of the process that reads it; else ``NotImplemented``."""
+    if type(obj).__name__ not in _KINDS:  # nearly everything is asked
+        return NotImplemented
+    return next(((_own, (name,)) for name, own in _all().items() if obj is own), NotImplemented)
+
+
+def _own(name: str) -> Any:
+    if name == _PARAMETERS:
+        importlib.import_module("matplotlib")
+    return _all()[name]
+
+
+def _all() -> dict[str, Any]:
+    python: Any = random.random  # which is the same method in a run, as `random.seed` is not
+    numpy: Any = np.random.random
+    found = {"random": python.__self__, "numpy.random": numpy.__self__, "torch": torch.default_generator, "os.environ": os.environ}
+    matplotlib = sys.modules.get("matplotlib")
+    return found if matplotlib is None else {**found, _PARAMETERS: matplotlib.rcParams}
+
+
+_PARAMETERS = "matplotlib.rcParams"
+_KINDS = frozenset({"Random", "RandomState", "Generator", "_Environ", "RcParams"})
+
+
+# Annotations that name what is not there: since Python 3.14 nobody minds until they are asked for, as cloudpickle does.
+
+EAGER = sys.version_info < (3, 14)
+"""They are evaluated where they are written."""
+
+
+def with_annotations(function: FunctionType) -> FunctionType:
+    """Return `function`, or one like it whose annotations are texts if its own name what is not there."""
+    if EAGER:
+        return function
+    try:
+        function.__annotations__  # noqa: B018  # asked for, that is all
+        return function
+    except Exception:
+        annotationlib = import_module("annotationlib")
+        twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+        for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__type_params__"):
+            setattr(twin, name, getattr(function, name))
+        twin.__dict__.update(function.__dict__)
+        twin.__annotations__ = annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
+        return twin
+
+
+# Functions that a library has made (hooks, wrappers), which no name leads to: they use the globals of the library's module.
+#
+# Which library that is, their globals say: a wrapper around a function of the notebook calls itself by that one's name and module.
+#
+# cloudpickle writes such a function with copies of what it uses. A copy of a library's state (which outputs are being recorded, which
+# context
+# is open) is not that state, and some of it cannot be copied at all.
+
+
+def reduced_library_function(function: Any) -> Any:
+    """Return how `function` reduces if it is a function that a library has made, else ``NotImplemented``."""
+    if type(function) is not FunctionType:
+        return NotImplemented
+    name = function.__globals__.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    by_name = cloudpickle.cloudpickle._should_pickle_by_reference
+    if module is None or name == "__main__" or vars(module) is not function.__globals__ or not by_name(module):
+        return NotImplemented
+    if getattr(module, "__spec__", None) is None or by_name(function):
+        return NotImplemented
+    attributes, own = cloudpickle.cloudpickle._function_getstate(with_annotations(function))
+    state = attributes, own | {"__globals__": {}}
+    args = name, function.__code__, len(function.__code__.co_freevars)
+    return _function_of, args, state, None, None, cloudpickle.cloudpickle._function_setstate
+
+
+def _function_of(module: str, code: CodeType, num_cells: int) -> FunctionType:
+    with brought():
+        names = vars(importlib.import_module(module))
+    return FunctionType(code, names, None, None, tuple(CellType() for _ in range(num_cells)))

@@ -1,0 +1,350 @@
+"""How objects are written whose own way of pickling fails, or forgets what a cell would miss.
+
+An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker processes and
+a SummaryWriter its file, a module under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import pickle
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property, lru_cache
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+from torch.distributions import Transform
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
+
+from ..analysis.imports import brought
+from ..capture.archives import gives_up_what_it_shares, reduced_archive
+from ..capture.weak import OWN, is_weak, is_weak_container, reduced_weak
+from ..integrations.dask import reduced_client
+from ..integrations.pyro import become, reduced_state
+from ..integrations.transformers import is_pretrained, reduced_pretrained
+from ..integrations.wandb import reduced_run
+from .open_files import reduced_file
+from .python_reducers import (
+    bare,
+    reduced_class,
+    reduced_container,
+    reduced_exception,
+    reduced_library_function,
+    reduced_own,
+    reduced_renamed,
+    reduced_value,
+    set_attributes,
+    slots_of,
+    wants_arguments,
+)
+from .registries import registered
+from .torch_reducers import (
+    methods_of,
+    reduced_compiled,
+    reduced_function,
+    reduced_module,
+    reduced_operator,
+    reduced_profile,
+    reduced_tensor,
+)
+
+_Cached = type(lru_cache(lambda: None))
+
+
+def reduced(obj: Any, words: Collection[str]) -> Any:
+    """Return how `obj` is written, ``NotImplemented`` where its own way does.
+
+    Parameters
+    ----------
+    words : container of str
+        Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
+    """
+    if is_weak(obj):  # of a proxy all that follows would see what it stands for
+        return reduced_weak(obj)
+    match obj:
+        case torch.Tensor():
+            return reduced_tensor(obj)
+        case DistributedDataParallel():
+            return itself, (obj.module,)  # it is nothing without its process group, which stays where it is
+        case Optimizer() | DataLoader():
+            return _without(obj, foreign_attributes(obj))
+        case _ if is_event_writer(obj):
+            return _without(obj, foreign_attributes(obj))
+        case torch.jit.ScriptModule():
+            return reduced_module(obj)
+        case torch.jit.ScriptFunction():
+            return reduced_function(obj)
+        case nn.Module():
+            return registered(obj, _module_of_layers(obj))
+        case RemovableHandle():
+            hooks, number, more = obj.__getstate__()
+            state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
+            return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
+        case ModuleType():
+            return _module(obj, words)
+        case dict() | list() | set() | deque():
+            return reduced_container(obj) if (own := reduced_own(obj)) is NotImplemented else own
+        case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # forgets its inverse, which is nothing without it
+            return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
+        case torch.finfo() | torch.iinfo():
+            return type(obj), (getattr(torch, obj.dtype),)
+        case cached_property():
+            return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
+        case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
+            return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
+        case FunctionType() | type() if (value := stands_for(obj)) is not None:
+            return _named(obj, value) or (itself, (value,))
+        case MethodType() if isinstance(obj.__self__, type) and _is_found_by_name(obj):
+            return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
+        case GeneratorType() if obj.gi_frame is None:
+            return _ended_generator, ()
+        case _ if is_progress_bar(obj):
+            # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
+            raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
+    return next((found for way in _WAYS if (found := way(obj)) is not NotImplemented), NotImplemented)
+
+
+def _of_other_class(obj: Any) -> Any:
+    if type(obj) is not MethodType or all(way(obj.__self__) is NotImplemented for way in (reduced_file, reduced_run)):
+        return NotImplemented
+    return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
+
+
+def forgets(obj: object, name: str) -> bool:
+    """Return whether `obj` itself leaves attribute `name` out of what is pickled."""
+    found = _as_it_was(obj)
+    if found is NotImplemented or len(found) < 3:
+        return False
+    state = found[2][0] if isinstance(found[2], tuple) else found[2]
+    return isinstance(state, dict) and name not in state
+
+
+def _as_it_was(obj: Any) -> Any:
+    """Return how `obj` reduces whose own way would take something away from it or could not be read: whole, and it stays so.
+
+    ``__getstate__`` may take away what cannot be pickled. Who reads asks for ``__setstate__``, and a ``__getattr__`` asks the attributes
+    that are not there yet; a ``__setattr__`` would be called for what is in slots, and may forbid it.
+    """
+    kind: Any = type(obj)
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
+        return NotImplemented
+    own_ways = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
+    asks = own_ways and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
+    own: Any = getattr(obj, "__dict__", None)
+    takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
+    is_made = wants_arguments(kind)
+    if not (asks or takes_away or is_made):
+        return NotImplemented
+    before = dict(own) if takes_away else {}
+    function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    function = bare if is_made else function
+    if takes_away and not (own.keys() == before.keys() and all(own[key] is value for key, value in before.items())):
+        become(obj, before)
+        return function, args, before, None, None, become
+    return function, args, state, *rest, *((set_attributes,) if asks else ())
+
+
+_WAYS: tuple[Callable[[Any], Any], ...] = (
+    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
+    *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
+    reduced_class,
+    reduced_archive,
+    _as_it_was,
+)
+
+
+def _ended_generator() -> Iterator[Any]:
+    generator = (item for item in tuple[Any, ...]())
+    next(generator, None)
+    return generator
+
+
+def _named(obj: object, value: Any) -> Any:
+    """Return how `value` is found by its name, under which `obj` is now: it would be taken for one without, and copied."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    names = [getattr(value, attribute, "") for attribute in ("__qualname__", "__name__")]  # `random.seed` is a method of something
+    return next(((getattr, (module, name)) for name in names if getattr(module, name, None) is obj), None)
+
+
+def _is_found_by_name(method: MethodType) -> bool:
+    found, original = getattr(method.__self__, method.__name__, None), stands_for(method.__func__)
+    if isinstance(found, BuiltinMethodType):  # since PyTorch 2.15 `apply` is one
+        return original is not None
+    return isinstance(found, MethodType) and found.__func__ in (method.__func__, original)
+
+
+def stands_for(obj: object) -> Any:
+    """Return the function or class that `obj`, one of this project's, takes the place of during a run; ``None`` if it does not."""
+    if isinstance(obj, FunctionType):
+        ours = str(obj.__globals__.get("__name__")).startswith(_OURS)
+    else:
+        ours = isinstance(obj, type) and str(type(obj).__module__).startswith(_OURS)  # a metaclass in C has a descriptor there
+    return vars(obj).get("__wrapped__") if ours else None
+
+
+_OURS = f"{__name__.partition('.')[0]}."
+
+
+def foreign_attributes(obj: object) -> frozenset[str]:
+    """Return the attributes of `obj` that mean nothing in another process."""
+    if isinstance(obj, DataLoader):
+        return _ITERATOR  # that of persistent workers; the other side starts its own
+    if isinstance(obj, Optimizer):
+        return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
+    if isinstance(obj, nn.RNNBase):
+        return _REFERENCES  # weak ones, which it makes anew
+    if isinstance(obj, torch.jit.ScriptModule):
+        return methods_of(obj)
+    if is_weak_container(obj):
+        return OWN  # which its items say
+    if is_event_writer(obj):
+        return _FILES  # each process writes one of its own, which is opened when there is something to write
+    return _NONE
+
+
+def is_progress_bar(obj: object) -> bool:
+    """Return whether `obj` is a bar of tqdm's."""
+    return str(type(obj).__module__).startswith("tqdm.")
+
+
+def bar_at_rest(bar: Any) -> tuple[Any, ...]:
+    """Return how a progress bar reduces that has shown all that it will: as one that shows nothing any more.
+
+    What it goes over is left out where it is an iterator: that has come to its end, or belongs to a process that does.
+    """
+    iterable = None if isinstance(bar.iterable, Iterator) else bar.iterable
+    return _bar, (type(bar), iterable, bar.total, bar.n, bar.leave)
+
+
+def _bar(kind: Any, iterable: Any, total: Any, count: Any, leave: Any) -> Any:
+    bar = kind((), total=total, initial=count, leave=leave, disable=True)
+    if iterable is not None:
+        bar.iterable = iterable  # tqdm.auto's class walks over what it is given at once, and a loader then draws a seed
+    return bar
+
+
+def is_event_writer(obj: object) -> bool:
+    """Return whether `obj` is a ``torch.utils.tensorboard.SummaryWriter``."""
+    module = sys.modules.get("torch.utils.tensorboard.writer")
+    return module is not None and issubclass(type(obj), module.SummaryWriter)
+
+
+_ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
+_REFERENCES, _FILES = frozenset({"_flat_weight_refs"}), frozenset({"file_writer", "all_writers"})
+
+
+def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
+    """Return how `obj` reduces, less some of its attributes."""
+    if _is_to_go_by_attributes(obj):
+        own_state = {key: value for key, value in vars(obj).items() if key not in names}
+        return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
+    function, args, state, *rest = obj.__reduce_ex__(4)
+    own: Any = type(obj).__getstate__
+    if own is object.__getstate__ or own is Optimizer.__getstate__:
+        # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others.
+        state = obj.__dict__
+    if isinstance(state, dict):
+        state = {key: value for key, value in state.items() if key not in names}
+        if not isinstance(obj, Optimizer):
+            state.update(dict.fromkeys(names))
+    return (function, args, state, *rest)
+
+
+def _is_to_go_by_attributes(obj: Any) -> bool:
+    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
+        return True
+    kind: Any = type(obj)
+    reduces = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
+    return reduces and gives_up_what_it_shares(obj)
+
+
+def _module_of_layers(module: nn.Module) -> Any:
+    if parametrize.is_parametrized(module):
+        return _parametrized(module)
+    if is_pretrained(module):
+        return reduced_pretrained(module)
+    return _as_it_was(module) if (found := reduced_archive(module)) is NotImplemented else found
+
+
+def _parametrized(module: nn.Module) -> tuple[Any, ...]:
+    """Return how a module under ``torch.nn.utils.parametrize`` reduces: torch gave it a class of its own and refuses to pickle that."""
+    return _new_parametrized, (type(module).__mro__[1],), module.__dict__, None, None, _parametrize
+
+
+def _new_parametrized(kind: type[nn.Module]) -> nn.Module:
+    module: nn.Module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
+    return module
+
+
+def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
+    module.__dict__.update(state)
+    for name in module.parametrizations:  # type: ignore[union-attr]
+        parametrize._inject_property(module, name)
+
+
+def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cached_property[Any]:
+    made = cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------
+
+
+def is_dynamic(obj: object) -> bool:
+    """Return whether this function, class or module is written by value."""
+    return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
+
+
+class ModuleName(str):
+    """Stands for the reader's module of this name: its functions and itself may be read in any order."""
+
+    __slots__ = ()
+
+
+def itself(obj: Any) -> Any:
+    """Return `obj`: what is written in place of another object stands for itself."""
+    return obj
+
+
+_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # of a module that was imported here
+
+
+def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
+    vars(module).update(state)
+
+
+def _module(module: ModuleType, words: Collection[str]) -> Any:
+    name = module.__name__
+    if is_dynamic(module):
+        state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
+        return itself, (ModuleName(name),), state, None, None, _update_module
+    if not words:
+        return _import, (name, [])
+    parts = ((other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + "."))
+    return _import, (name, [other for other, path in parts if all(part in words for part in path)])
+
+
+def _import(name: str, submodules: Sequence[str]) -> ModuleType:
+    with brought():
+        for submodule in submodules:
+            try:
+                importlib.import_module(submodule)
+            except ImportError:  # an attribute only looks like it
+                pass
+        return importlib.import_module(name)

@@ -1,0 +1,279 @@
+"""Which memory has been written to since it began to be watched, without reading it.
+
+Linux can note the first write to a page (``userfaultfd`` with asynchronous write protection) and tell which pages have such a note
+(``PAGEMAP_SCAN``), from version 6.7 on. To ask takes less than a millisecond for 1 GB, a comparison hundreds of them; the first write
+to a watched page takes half a microsecond more. Elsewhere, and where a sandbox does not allow it, nothing is known.
+
+Pages at the ends of a range may hold other things as well, which are written to all the time. So only the whole pages of a range are
+watched, and what lies before and behind them is kept to be compared.
+
+Only memory that is the process's own is watched: shared memory and files can be written by others, which leaves no note. Nor does a device
+leave one that writes to memory pinned with ``cudaHostRegister``; what PyTorch pins is no memory of the process's own in this sense.
+
+Names and numbers are those of Linux' ``include/uapi/linux/userfaultfd.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import mmap
+import os
+import platform
+import struct
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+from weakref import WeakSet
+
+import numpy as np
+
+# What Linux tells of pages of this process's memory, from version 6.7 on: which of them are so and so, found in a walk that skips holes.
+#
+# Names and numbers are those of ``struct pm_scan_arg`` in Linux' ``include/uapi/linux/fs.h``.
+
+PAGEMAP_SCAN = 3 << 30 | 96 << 16 | ord("f") << 8 | 16
+PM_SCAN_CHECK_WPASYNC = 1 << 1  # an error for what is not watched, as memory that was freed meanwhile
+PAGE_IS_WRITTEN, PAGE_IS_FILE, PAGE_IS_PRESENT, PAGE_IS_SWAPPED = (1 << bit for bit in (1, 2, 3, 4))
+
+PAGEMAP = Path("/proc/self/pagemap")
+
+
+def first_pages(first: int, length: int, *, any_of: int, all_of: int = 0, inverted: int = 0, flags: int = 0) -> tuple[int, int] | None:
+    """Return where the first pages that are so and follow each other begin and end, ``None`` if there are none.
+
+    Parameters
+    ----------
+    first, length : int
+        An address and a number of bytes, of whole pages.
+    any_of, all_of : int
+        Categories of which a page has to be of one, or of all.
+    inverted : int
+        Categories of which a page counts where it is not of them.
+    flags : int
+
+    Raises
+    ------
+    OSError
+        This system does not tell, or there is no such memory.
+    """
+    found = (ctypes.c_uint64 * 3)()  # beginning, end, categories
+    where = (first, first + length, 0, ctypes.addressof(found), 1, 0)
+    asked = bytearray(struct.pack("12Q", 96, flags, *where, inverted, all_of, any_of, 0))
+    with PAGEMAP.open("rb", buffering=0) as pages:
+        number: int = fcntl.ioctl(pages.fileno(), PAGEMAP_SCAN, asked)
+    return (found[0], found[1]) if number else None
+
+
+# Whether memory has been written to, without reading it.
+#
+# The kernel gives a process a page of its own when it first writes to memory that is mapped privately. So a range without such pages is
+# as
+# it was mapped, and one that has none later either was not written to in between. Linux tells this of each page, which takes milliseconds
+# for 1 GB, and in newer versions of many at once (:mod:`.pages`), which takes none. A checksum takes a second. Elsewhere, and in
+# sandboxes
+# that do not tell, nothing is known.
+
+PRESENT, SWAPPED, OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
+_MAPS = Path("/proc/self/maps")
+
+
+class PrivateMappings:
+    """The memory of this process that is mapped privately, as it is when it is first asked about."""
+
+    @functools.cached_property
+    def _ranges(self) -> list[tuple[int, int]]:
+        return private_ranges() if _is_told() else []
+
+    def untouched(self, address: int, num_bytes: int) -> bool:
+        """Return whether nothing has been written to `num_bytes` at `address` since they were mapped; False where that is not known."""
+        inside = any(begin <= address and address + num_bytes <= end for begin, end in self._ranges)
+        return inside and untouched(address, num_bytes)
+
+
+def private_ranges(*, of_files: bool = True) -> list[tuple[int, int]]:
+    """Return where the memory begins and ends that is mapped for this process alone, without `of_files` only what is of no file."""
+    ranges: list[tuple[int, int]] = []
+    for line in _MAPS.read_text().splitlines():
+        addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
+        if permissions.endswith("p") and (of_files or inode == "0"):
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            if ranges and ranges[-1][1] == begin:
+                begin = ranges.pop()[0]
+            ranges.append((begin, end))
+    return ranges
+
+
+def untouched(address: int, num_bytes: int) -> bool:
+    """Return whether privately mapped memory has no page that is this process's own."""
+    first, last = address // mmap.PAGESIZE, (address + num_bytes - 1) // mmap.PAGESIZE
+    where = first * mmap.PAGESIZE, (last - first + 1) * mmap.PAGESIZE
+    try:
+        return first_pages(*where, any_of=PAGE_IS_PRESENT | PAGE_IS_SWAPPED, all_of=PAGE_IS_FILE, inverted=PAGE_IS_FILE) is None
+    except OSError:  # it tells of single pages only
+        return _untouched_one_by_one(first, last)
+
+
+def _untouched_one_by_one(first: int, last: int) -> bool:
+    with PAGEMAP.open("rb", buffering=0) as file:
+        file.seek(8 * first)
+        pages = np.frombuffer(file.read(8 * (last - first + 1)), np.uint64)
+    if len(pages) < last - first + 1:
+        return False
+    own = (pages & SWAPPED != 0) | ((pages & PRESENT != 0) & (pages & OF_FILE == 0))
+    return not own.any()
+
+
+@functools.cache
+def _is_told() -> bool:
+    """Return whether this system tells of pages: tried, because some only have the file."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(2 * mmap.PAGESIZE))
+            file.flush()
+            with mmap.mmap(file.fileno(), 2 * mmap.PAGESIZE, access=mmap.ACCESS_COPY) as mapped:
+                memory = np.frombuffer(mapped, np.uint8)
+                address = memory.ctypes.data
+                before = memory.sum() == 0 and untouched(address, memory.nbytes)
+                np.frombuffer(mapped, np.uint8)[mmap.PAGESIZE] = 1
+                after = untouched(address, memory.nbytes)
+                del memory
+    except (OSError, ValueError):
+        return False
+    return bool(before) and not after
+
+
+SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
+UFFD_USER_MODE_ONLY = 1  # what may be had without privileges
+UFFD_API = 0xAA
+FEATURES = 1 << 13 | 1 << 15  # UFFD_FEATURE_WP_UNPOPULATED, UFFD_FEATURE_WP_ASYNC
+UFFDIO_REGISTER_MODE_WP = 1 << 1
+UFFDIO_WRITEPROTECT_MODE_WP = 1
+
+Range = tuple[int, int]  # an address and a number of bytes
+
+
+def _request(direction: int, kind: int, number: int, size: int) -> int:
+    return direction << 30 | size << 16 | kind << 8 | number
+
+
+UFFDIO_API = _request(3, UFFD_API, 0x3F, 24)
+UFFDIO_REGISTER = _request(3, UFFD_API, 0x00, 32)
+UFFDIO_UNREGISTER = _request(2, UFFD_API, 0x01, 16)
+UFFDIO_WRITEPROTECT = _request(3, UFFD_API, 0x06, 24)
+
+
+class Watch:
+    """Tells of a range of memory whether it has been written to since :meth:`over` was given it.
+
+    Linux keeps one note for each page. So before it forgets those of one range, all others that are watched are asked.
+    """
+
+    _all: ClassVar[WeakSet[Watch]] = WeakSet()
+
+    def __init__(self, range_: Range) -> None:
+        self._range, self._ends = _pages(*range_)
+        self._bytes_at_ends: list[bytes] = []
+        self._is_watched = False
+
+    @classmethod
+    def over(cls, ranges: Sequence[Range]) -> list[Watch]:
+        """Return what watches each of `ranges` from now on."""
+        watches = [cls(range_) for range_ in ranges]
+        descriptor = _descriptor()
+        if watches and descriptor is not None:
+            for watch in cls._all:
+                watch.is_unwritten()
+            own = private_ranges(of_files=False)
+            for watch in watches:
+                watch._begin(descriptor, own)
+            cls._all.update(watches)
+        return watches
+
+    def _begin(self, descriptor: int, own: list[Range]) -> None:
+        first, length = self._range
+        if length > 0 and any(begin <= first and first + length <= end for begin, end in own):
+            with suppress(OSError):  # it stays without
+                _ask(descriptor, UFFDIO_REGISTER, "4Q", first, length, UFFDIO_REGISTER_MODE_WP, 0)
+                _ask(descriptor, UFFDIO_WRITEPROTECT, "3Q", first, length, UFFDIO_WRITEPROTECT_MODE_WP)
+                self._bytes_at_ends = _bytes_of(self._ends)
+                self._is_watched = True
+
+    def is_unwritten(self) -> bool:
+        """Return whether nothing has been written there; False where that is not known, and ever after it was."""
+        try:
+            self._is_watched = (
+                self._is_watched
+                and _descriptor() is not None
+                and not _has_notes(*self._range)
+                and self._bytes_at_ends == _bytes_of(self._ends)
+            )
+        except OSError:  # it has been freed meanwhile
+            self._is_watched = False
+        return self._is_watched
+
+    def end(self) -> None:
+        """Let writes to the range take the time that they take elsewhere."""
+        descriptor = _descriptor()
+        if descriptor is not None:
+            with suppress(OSError):  # it has been freed meanwhile
+                _ask(descriptor, UFFDIO_UNREGISTER, "2Q", *self._range)
+
+
+def _has_notes(first: int, length: int) -> bool:
+    """Return whether pages that are watched have been written to or were given back, or are not watched any more."""
+    as_they_were = first_pages(
+        first,
+        length,
+        any_of=PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        all_of=PAGE_IS_WRITTEN,
+        inverted=PAGE_IS_WRITTEN,
+        flags=PM_SCAN_CHECK_WPASYNC,
+    )
+    return as_they_were != (first, first + length)
+
+
+def _pages(address: int, num_bytes: int) -> tuple[Range, list[Range]]:
+    """Return the whole pages of a range (without a length if it has none), and what lies before and behind them."""
+    end = address + num_bytes
+    first, last = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last <= first:
+        return (address, 0), [(address, num_bytes)]
+    return (first, last - first), [(address, first - address), (last, end - last)]
+
+
+def _bytes_of(ranges: Sequence[Range]) -> list[bytes]:
+    """Return what lies there, or raise an OSError where nothing does."""
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        return [os.pread(memory.fileno(), length, first) for first, length in ranges]
+
+
+def _descriptor() -> int | None:
+    """Return what this process asks Linux by as long as it lives: what it inherited by a fork speaks of its parent."""
+    return _descriptor_of(os.getpid())
+
+
+@functools.cache
+def _descriptor_of(_: int) -> int | None:
+    number = SYS_USERFAULTFD.get(platform.machine())
+    if sys.platform != "linux" or number is None:
+        return None
+    descriptor: int = ctypes.CDLL(None).syscall(number, os.O_CLOEXEC | UFFD_USER_MODE_ONLY)
+    if descriptor < 0:
+        return None
+    try:
+        _ask(descriptor, UFFDIO_API, "3Q", UFFD_API, FEATURES, 0)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _ask(descriptor: int, request: int, layout: str, *values: int) -> int:
+    """Return the answer of an ``ioctl`` that is given whole numbers."""
+    answer: int = fcntl.ioctl(descriptor, request, bytearray(struct.pack(layout, *values)))
+    return answer

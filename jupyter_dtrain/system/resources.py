@@ -1,0 +1,145 @@
+"""What this process may have of the machine: the cores and the memory of the host, or of its control groups where those allow less.
+
+A container's limits are those of a control group. Linux has two versions of these; the files of both are read here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ..errors import CheckpointError
+
+GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_READ_AGAIN = ("inactive_file", "active_file")  # memory that holds what lies in files, and is given to who needs it
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that are left, of how many there are."""
+
+    left: int
+    total: int
+
+    @property
+    def part(self) -> float:
+        """The part that is left."""
+        return self.left / self.total
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use: its affinity, and a container's quota where there is one."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(affinity, cores_of_groups(GROUPS, MEMBERSHIP))))
+
+
+def cores_of_groups(root: Path, membership: Path) -> float:
+    """Return the cores that the control groups of this process allow it: the least along the path, infinite without a limit."""
+    groups = _groups("cpu", root, membership)
+    return min((_quota_v1(folder) if version_1 else _quota_v2(folder) for folder, version_1 in groups), default=math.inf)
+
+
+def memory(root: Path = GROUPS, membership: Path = MEMBERSHIP) -> Memory:
+    """Return the memory that this process can still get: the host's, or that of the control group that leaves it least."""
+    host = psutil.virtual_memory()
+    limits = [Memory(host.available, host.total)]
+    for folder, version_1 in _groups("memory", root, membership):
+        found = _memory_of(folder, "memory.limit_in_bytes", "memory.usage_in_bytes") if version_1 else _memory_of(folder)
+        if found is not None and found.total < host.total:
+            limits.append(found)
+    return min(limits, key=lambda limit: limit.left)
+
+
+def _groups(controller: str, root: Path, membership: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of the control groups that this process is in, from its own outwards, and whether each is of the first version."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        version_1 = controller in controllers.split(",")
+        if controllers and not version_1:
+            continue
+        base = root / controller if version_1 else root
+        group = base / path.lstrip("/")
+        # Inside a container the path may be the host's: then only the root is there, and the root is the container's own group.
+        for folder in (group, *group.parents):
+            if folder == base or base in folder.parents:
+                yield folder, version_1
+
+
+def _memory_of(folder: Path, limit: str = "memory.max", usage: str = "memory.current") -> Memory | None:
+    try:
+        total, used = (int((folder / name).read_text()) for name in (limit, usage))
+        figures = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # there is none, or it is "max"
+        return None
+    used -= sum(int(figures.get(f"total_{name}", figures.get(name, 0))) for name in _READ_AGAIN)
+    return Memory(max(0, total - used), total)
+
+
+def _quota_v2(folder: Path) -> float:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return math.inf
+
+
+def _quota_v1(folder: Path) -> float:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return math.inf if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return math.inf
+
+
+# Room that has run out, in the memory of a device or of the host or on a disk: how it is known, and what can be done.
+
+ON_DEVICE = (
+    "The device has no room for this step. A smaller batch_size takes less of it, and so do more engines, which share each batch; "
+    "`torch.autocast` in bfloat16 halves the activations."
+)
+ON_HOST = (
+    "A smaller batch_size takes less memory, and so do fewer engines, as each has a model and an optimizer of its own; "
+    "data that is read when it is needed (`np.load(..., mmap_mode='r')`, a Dataset that opens files) takes none before."
+)
+DISK = 1.1
+"""Free space that a disk has to have, as a multiple of what is written."""
+OVERFLOW = ".overflow"
+"""Name of a link, in a folder of shared memory, to one on a disk for what finds no room."""
+_ASKED = re.compile(r"you tried to allocate (\d+) bytes")
+_HOST_ERRORS = ("MemoryError", "_ArrayMemoryError")  # Python's and NumPy's
+
+
+def advice_for(name: str, message: str) -> str | None:
+    """Return what can be done about an error of this type's name and message; ``None``: it is not about memory."""
+    if name == "OutOfMemoryError":
+        return ON_DEVICE
+    if name not in _HOST_ERRORS and "DefaultCPUAllocator" not in message:
+        return None
+    asked = _ASKED.search(message)
+    wanted = f"{gibibytes(int(asked[1]))} were asked for at once. " if asked else ""
+    return f"{wanted}{ON_HOST}"
+
+
+def check_disk(folder: Path, num_bytes: int, *, what: str) -> None:
+    """Raise a `CheckpointError` where the disk of `folder` has no room for `num_bytes` more, which are `what`."""
+    needed, free = DISK * num_bytes, shutil.disk_usage(folder).free
+    if needed > free:
+        raise CheckpointError(f"There is no room for {what} in {folder}: {gibibytes(needed)} are needed, and {gibibytes(free)} are free.")
+
+
+def gibibytes(num_bytes: float) -> str:
+    """Return a number of bytes as people read it, with its unit."""
+    if num_bytes < 2**27:
+        return f"{num_bytes / 2**20:.1f} MiB"
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes < 10 * 2**30 else f"{num_bytes / 2**30:,.0f} GiB"

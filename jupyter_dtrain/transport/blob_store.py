@@ -1,0 +1,354 @@
+"""Large buffers, stored once per host under a name that follows from their bytes.
+
+A buffer is written once into a folder in shared memory and mapped by every engine of the host, privately: a page
+is copied when an engine writes to it and shared until then. What is stored already is not written again, so the rerun
+of a cell sends only what changed. On a host whose shared memory is too small the folder lies on disk: slower, and the
+same otherwise. So does a single buffer that finds no room any more, by a link from the folder.
+
+That name is a hash as fast as memory, and not one that withstands somebody who wants two buffers of one name: who writes into the folder
+can do as he likes anyway. What lies on a disk is checked by another (:mod:`..supervision.manifest`).
+
+The largest buffers of one process, which no other has as well, can go under names of their own: before one is written again it is compared
+with what was stored last time from the same place in memory. Where the system tells that nobody has written there since (:mod:`.watching`),
+even that is left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from ..errors import ClusterError
+from ..system.atomic_files import write_whole
+from ..system.dirty_pages import Range, Watch
+from ..system.resources import OVERFLOW, gibibytes
+
+# How far the way of large values to the engines is, in words.
+
+PATIENCE = 1.0
+"""Seconds after which something is said."""
+INTERVAL = 0.2
+"""Seconds between two words of it."""
+
+
+class Sending:
+    """Says how many bytes are there, and how many come in a second, once that takes more than a moment.
+
+    Parameters
+    ----------
+    show : callable
+        Given a line, to be shown in the place of the one before.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._began = self._said = time.monotonic()
+        self._is_shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note that `done` bytes of `total` are there."""
+        now = time.monotonic()
+        seconds = now - self._began
+        if done >= total:
+            if self._is_shown:
+                self._show(f"{gigabytes(total)} were sent to the engines in {seconds:.1f} s ({gigabytes(total / seconds)}/s).")
+        elif seconds >= PATIENCE and (not self._is_shown or now - self._said >= INTERVAL):
+            self._said, self._is_shown = now, True
+            percent = f"{done / total:.0%}"
+            self._show(f"Sending {gigabytes(total)} to the engines: {percent}, {gigabytes(done / seconds)}/s")
+
+
+def gigabytes(number: float) -> str:
+    """Return a number of bytes as one reads it."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+OnProgress = Callable[[int, int], None]
+
+PART = 8  # of the file system, for buffers that no run uses
+SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
+HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
+CHUNK = 1 << 24  # bytes that one thread compares at a time
+CHANGING = 2  # times in a row that a buffer was written to, from which on it is not watched: a watched page is dearer to write to
+OWN = "own-"  # begins the names of buffers that were not hashed
+
+
+def key_of(buffer: memoryview) -> str:
+    """Return the name under which `buffer` is stored: a hash of its bytes and its length."""
+    return f"{xxhash.xxh3_128_hexdigest(buffer)}-{buffer.nbytes:x}"
+
+
+def bytes_of(key: str) -> int:
+    """Return the length of the buffer that is stored under `key`."""
+    return int(key.rpartition("-")[2], 16)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The name under which a buffer is stored that is not hashed, and what tells whether it is the same still."""
+
+    name: str
+    watch: Watch
+    num_changes: int = 0  # in a row
+
+
+class BlobFolder:
+    """A folder of buffers by content.
+
+    Parameters
+    ----------
+    path : Path
+        Made with mode 0700 if it is missing.
+    others : sequence of Path
+        Other folders of the same file system: what lies in one of them is linked from there and not written again.
+    hashed : int, optional
+        Bytes above which :meth:`put_all` gives a buffer a name of its own; by default all are stored by content.
+    in_place : bool
+        Whether :meth:`put_all` does everything in the calling thread, and not in several to be done sooner.
+    watched : bool
+        Whether buffers with names of their own are watched for writes, so that those without are not looked at again. What was stored
+        of one that has changed is written over, as nothing finds it again; elsewhere it may be named in what was packed before.
+    """
+
+    def __init__(
+        self, path: Path, others: Sequence[Path] = (), *, hashed: int | None = None, in_place: bool = False, watched: bool = False
+    ) -> None:
+        self.path, self._others, self._hashed, self._in_place, self._watched = path, tuple(others), hashed, in_place, watched
+        self._own: dict[Range, _Own] = {}
+        self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
+        """Store `buffers` and return their keys in order.
+
+        Parameters
+        ----------
+        buffers : sequence of memoryview
+        on_progress : callable, optional
+            Given, a few times a second and in this thread, how many of how many bytes are stored of those that were not there.
+
+        Raises
+        ------
+        ClusterError
+            There is no room for them, even without all others.
+        """
+        with self._mapping() as mapped:
+            large = [buffer for buffer in buffers if self._hashed is not None and buffer.nbytes > self._hashed]
+            own = self._own_names(large, mapped)
+            hashes = mapped(key_of, [buffer for buffer in buffers if _place(buffer) not in own])
+            keys = [own.get(_place(buffer)) or next(hashes) for buffer in buffers]
+            try:
+                if on_progress is None:
+                    list(mapped(self.write, keys, buffers))
+                else:
+                    self._write_telling(keys, buffers, on_progress)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                self.trim(keep=keys, limit=0)
+                self._write_or_say(keys, buffers)
+        return keys
+
+    def _write_telling(self, keys: Sequence[str], buffers: Sequence[memoryview], on_progress: OnProgress) -> None:
+        total = sum(map(bytes_of, self.missing(set(keys))))
+        written: list[int] = []
+        with _pool() as pool:
+            writing = [pool.submit(self.write, key, buffer, on_written=written.append) for key, buffer in zip(keys, buffers, strict=True)]
+            while (
+                total and wait(writing, INTERVAL, FIRST_EXCEPTION).not_done and not any(one.done() and one.exception() for one in writing)
+            ):
+                on_progress(min(sum(written), total - 1), total)
+            for one in writing:
+                one.result()
+        on_progress(total, total)
+
+    @contextmanager
+    def _mapping(self) -> Iterator[Any]:
+        """Give what applies a function to many things: hashing and writing release the interpreter's lock, so it does so in threads."""
+        if self._in_place:
+            yield map
+        else:
+            with _pool() as pool:
+                yield pool.map
+
+    def _own_names(self, buffers: Sequence[memoryview], mapped: Any) -> dict[Range, str]:
+        """Return the names of buffers that are not hashed, by their place: those of the last time of buffers that hold the same."""
+        places = {_place(buffer): buffer for buffer in buffers}
+        before = {place: self._own.get(place) for place in places}
+        unsure = [place for place, own in before.items() if own is None or not own.watch.is_unwritten()]
+        # They are watched before they are compared and copied.
+        watches = dict(zip(unsure, Watch.over(unsure) if self._watched else map(Watch, unsure), strict=True))
+        for place, own in before.items():
+            if own is not None and (place not in watches or self._holds(own.name, places[place], mapped)):
+                self._own[place] = _Own(own.name, watches.get(place, own.watch))
+                continue
+            num_changes = own.num_changes + 1 if own is not None else 0
+            self._own[place] = _Own(f"{OWN}{uuid.uuid4().hex}-{place[1]:x}", watches[place], num_changes)
+            if own is not None and self._watched:
+                self._outdate(own.name, by=self._own[place].name)
+            if num_changes >= CHANGING:
+                watches[place].end()
+        return {place: self._own[place].name for place in places}
+
+    def _outdate(self, name: str, *, by: str) -> None:
+        """Have what is stored under `name` written over by what comes under another; what is on the disk goes."""
+        if (self.path / name).is_symlink():
+            self.discard([name])
+        else:
+            self._outdated[by] = name
+
+    def _holds(self, key: str, buffer: memoryview, mapped: Any) -> bool:
+        """Return whether `buffer` is what is stored under `key`, byte by byte."""
+        try:
+            stored = self.open(key)
+        except FileNotFoundError:
+            return False
+        here, there = _address(buffer), _address(stored)
+        compare = ctypes.CDLL(None).memcmp  # which lets other threads run
+
+        def same(start: int, length: int) -> bool:
+            # Both are held until the last thread is through: one may still compare when it is known that they differ.
+            length = min(length, buffer.nbytes - start, stored.nbytes - start)
+            return bool(compare(ctypes.c_void_p(here + start), ctypes.c_void_p(there + start), ctypes.c_size_t(length)) == 0)
+
+        # What has changed differs at its beginning as a rule.
+        return same(0, SMALLEST) and all(list(mapped(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK))))
+
+    def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
+        try:
+            for key, buffer in zip(keys, buffers, strict=True):
+                self.store(key, buffer)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            needed = sum({key: buffer.nbytes for key, buffer in zip(keys, buffers, strict=True)}.values())
+            raise ClusterError(
+                f"{self.path.parent} has no room for the cell's values ({gibibytes(needed)}). "
+                "Make large data inside the cell, or give the machine (or its container) more shared memory."
+            ) from error
+
+    @property
+    def limit(self) -> int:
+        """Bytes of unused buffers that may stay for reruns: a part of the file system, as memory is dear."""
+        return shutil.disk_usage(self.path).total // PART
+
+    def put(self, buffer: memoryview) -> str:
+        """Store one buffer and return its key."""
+        key = key_of(buffer)
+        self.store(key, buffer)
+        return key
+
+    def store(self, key: str, buffer: memoryview) -> None:
+        """Do what :meth:`write` does, on the disk if there is no room here and a disk is at hand."""
+        try:
+            self.write(key, buffer)
+        except OSError as error:
+            overflow = self.path / OVERFLOW
+            if error.errno != errno.ENOSPC or not overflow.is_dir():
+                raise
+            write_whole(overflow / key, buffer)
+            self._link(overflow.resolve() / key)
+
+    def _link(self, file: Path) -> None:
+        """Let what lies in `file` be stored here, under its name."""
+        with suppress(FileExistsError):  # another process was faster
+            (self.path / file.name).symlink_to(file)
+
+    def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
+        """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
+        target = self.path / key
+        try:
+            os.utime(target)  # the least recently used go first
+        except FileNotFoundError:
+            pass
+        else:
+            return
+        if any(self._linked(other / key, target) for other in self._others):
+            return
+        outdated = self._outdated.pop(key, None)
+        write_whole(target, buffer, durable=durable, on_written=on_written, over=None if outdated is None else self.path / outdated)
+
+    @staticmethod
+    def _linked(stored: Path, target: Path) -> bool:
+        """Return whether `target` is there now without a copy, as what lies in another folder or because another process was faster."""
+        if stored.is_symlink():  # to a disk, from which it goes with the folder
+            return False
+        try:
+            os.link(stored, target)
+        except FileExistsError:
+            return True
+        except OSError:  # it is not there, or gone meanwhile
+            return False
+        return True
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Return those of `keys` that are not stored."""
+        return [key for key in keys if not (self.path / key).exists()]
+
+    def open(self, key: str) -> memoryview:
+        """Map a stored buffer. Writes to it are private to the process."""
+        path = self.path / key
+        size = path.stat().st_size
+        if not size:
+            return memoryview(bytearray())  # nothing cannot be mapped
+        # Python's own mmap would hold a file descriptor for each, and large models have more tensors than processes may have files.
+        return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """Remove stored buffers. Processes that mapped one keep it."""
+        for key in keys:
+            path = self.path / key
+            if path.is_symlink():
+                path.readlink().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+    def trim(self, *, keep: Iterable[str], limit: int) -> None:
+        """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored, and those that found no room here."""
+        kept = set(keep)
+        stored = [entry for entry in os.scandir(self.path) if not entry.name.startswith(".")]
+        self.discard(entry.name for entry in stored if entry.is_symlink() and entry.name not in kept)
+        stats = {entry.name: entry.stat(follow_symlinks=False) for entry in stored if not entry.is_symlink()}
+        total = sum(stat.st_size for stat in stats.values())
+        for name, stat in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
+            if total <= limit:
+                return
+            if name not in kept:
+                self.discard([name])
+                total -= stat.st_size
+
+    def inherit(self, old: Path) -> None:
+        """Take over all that lies in the folder `old`."""
+        for entry in old.iterdir():
+            if entry.name == OVERFLOW:
+                continue
+            if entry.is_symlink():
+                self._link(Path(shutil.move(entry.readlink(), (self.path / OVERFLOW).resolve())))
+            else:
+                shutil.move(entry, self.path)
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+
+
+def _place(buffer: memoryview) -> Range:
+    return _address(buffer), buffer.nbytes
+
+
+def _address(buffer: memoryview) -> int:
+    address: int = np.frombuffer(buffer, np.uint8).ctypes.data
+    return address

@@ -1,0 +1,65 @@
+"""Engines that take one trial after the other, beside other lanes that do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..elastic.engine_pool import Engines
+from ..elastic.generation import Output
+from ..elastic.job import Work
+from ..elastic.runner import Runner, RunResult
+from ..options import ClusterOptions
+from ..runs.recorder import RunRecorder
+from ..runs.store import RunStore
+from ..transport.blob_store import BlobFolder
+
+
+class Lane:
+    """A cluster of its own, so that what dies in one trial is no matter of another.
+
+    Parameters
+    ----------
+    options : ClusterOptions
+        Its engines, and which part of the machine they have.
+    store : RunStore
+    on_news : callable
+        Called, on any thread, when its recorder has something new, or its engines have.
+    others : callable
+        Returns the folders of buffers of the other lanes: what lies there is not stored again.
+
+    Attributes
+    ----------
+    recorder : RunRecorder, optional
+        Of its last run.
+    on_begin : callable
+        Told of itself and of the recorder of each run.
+    """
+
+    def __init__(
+        self, options: ClusterOptions, store: RunStore, *, on_news: Callable[[], None], others: Callable[[], Sequence[Path]] = tuple
+    ) -> None:
+        self.options = options
+        self.engines = Engines()
+        self.engines.on_update = lambda _: on_news()
+        self.recorder: RunRecorder | None = None
+        self.on_begin: Callable[[Lane, RunRecorder], None] = lambda _lane, _recorder: None
+        self._runner = Runner(self.engines, store, on_begin=self._begin, on_news=on_news, others=others)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its buffers lie, if it has engines."""
+        cluster = self.engines.cluster
+        return cluster.blob_dir if cluster is not None else None
+
+    def run(self, work: Callable[[BlobFolder], Work], output: Output) -> RunResult:
+        """Run a cell on its engines: see :meth:`Runner.run`."""
+        return self._runner.run(self.options, work, output=output)
+
+    def stop(self) -> None:
+        """Ask the run to stop, if there is one. Any thread may call this."""
+        self._runner.stop()
+
+    def _begin(self, recorder: RunRecorder) -> None:
+        self.recorder = recorder
+        self.on_begin(self, recorder)

@@ -1,0 +1,121 @@
+"""Trials as the sidebar sees them: all engines, the curves of all trials, and one of the runs in full."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ..protocol import DeviceUse, Message, Notice, Points, RunUpdate, TimeSplit, TrialRun, TrialRuns
+from ..runs.record import ViewedRun
+from ..runs.recorder import RunRecorder
+from .executor import Lane
+
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+class SideBySide:
+    """Has of the runs of all lanes what views want of one. Any thread may use it.
+
+    The ranks of the second lane are numbered behind those of the first. The run that is shown is one that is going on, where one is.
+
+    Parameters
+    ----------
+    lanes : sequence of Lane
+    """
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._lock = threading.Lock()
+        self._begun: list[tuple[RunRecorder, Lane]] = []
+        self._num_told = 0
+        self._over: set[RunRecorder] = set()  # of which nothing new comes any more
+        self._shown: RunRecorder | None = None
+        self._told_of: RunRecorder | None = None  # as the one that is shown
+        self._stopping = False
+        for lane in lanes:
+            lane.on_begin = self._note
+
+    def _note(self, lane: Lane, recorder: RunRecorder) -> None:
+        with self._lock:
+            self._begun.append((recorder, lane))
+
+    def set_stopping(self) -> None:
+        """Show from now on that the trials are stopping."""
+        self._stopping = True
+
+    def show(self, run: ViewedRun) -> None:
+        """Show this one of the runs from now on: all have ended."""
+        with self._lock:
+            self._shown = next((recorder for recorder, _ in self._begun if recorder is run), self._shown)
+
+    def run_update(self) -> RunUpdate | None:
+        """Return the run that is shown, as it is now; ``None`` before the first has begun."""
+        return None if self._shown is None else self._told(self._shown.run_update())
+
+    def trials(self) -> list[TrialRun]:
+        """Return the trials that have begun, as far as :meth:`drain` has told them."""
+        with self._lock:
+            return self._trials()[: self._num_told]
+
+    def snapshot_points(self) -> list[Points]:
+        """Return the curves of all trials up to the last :meth:`drain`."""
+        with self._lock:
+            return [points for recorder, _ in self._begun[: self._num_told] for points in recorder.snapshot_points()]
+
+    def devices(self) -> list[DeviceUse]:
+        """Return the latest report on the device of every engine."""
+        return [self._of_lane(use, lane) for lane in self._lanes if lane.recorder is not None for use in lane.recorder.devices()]
+
+    def times(self) -> list[TimeSplit]:
+        """Return where the time of each rank of every lane has gone in its last run."""
+        return [self._of_lane(split, lane) for lane in self._lanes if lane.recorder is not None for split in lane.recorder.times()]
+
+    def notices(self) -> list[Notice]:
+        """Return the notices of the run that is shown."""
+        return [] if self._shown is None else self._shown.notices()
+
+    def drain(self) -> list[Message]:
+        """Return what is new since the last call."""
+        with self._lock:
+            messages: list[Message] = []
+            if len(self._begun) > self._num_told:
+                messages.append(TrialRuns(runs=self._trials()))
+                self._num_told = len(self._begun)
+            self._choose()
+            if self._shown is not None and self._shown is not self._told_of:
+                self._told_of = self._shown
+                messages += [self._told(self._shown.run_update()), *self._shown.notices()]
+            for recorder, lane in self._begun:
+                if recorder in self._over:
+                    continue
+                is_over = recorder.has_ended
+                fresh = recorder.drain()
+                if recorder is not self._shown:
+                    fresh = [message for message in fresh if isinstance(message, Points | DeviceUse | TimeSplit)]
+                messages += [self._of_lane(self._told(message), lane) for message in fresh]
+                if is_over:
+                    self._over.add(recorder)
+            return messages
+
+    def _trials(self) -> list[TrialRun]:
+        runs = [recorder.run_update() for recorder, _ in self._begun]
+        return [TrialRun(run_id=run.run_id, name=run.name, started=run.started) for run in runs]
+
+    def _choose(self) -> None:
+        """Show another run if the one that was shown has ended and one is going on."""
+        if self._shown is None or self._shown.has_ended:
+            going = (recorder for recorder, _ in self._begun if not recorder.has_ended)
+            self._shown = next(going, self._shown or (self._begun[0][0] if self._begun else None))
+
+    def _told(self, message: _Kind) -> _Kind:
+        if isinstance(message, RunUpdate) and self._stopping and message.phase == "running":
+            return replace(message, phase="stopping")
+        return message
+
+    def _of_lane(self, message: _Kind, lane: Lane) -> _Kind:
+        if isinstance(message, DeviceUse | TimeSplit | Notice):
+            before = sum((other.options.num_engines or 0) for other in self._lanes[: self._lanes.index(lane)])
+            return replace(message, rank=message.rank + before)
+        return message

@@ -1,0 +1,270 @@
+"""A cell's trials: the engines of each lane take the next one when they are through with one, until there are no more.
+
+Each trial is a run of its own, with a record, checkpoints, and engines that are replaced when they die. The thread that runs the notebook's
+cells packs the notebook's values for each and shows what all of them print; a thread for each trial looks after its engines.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from ..elastic.generation import Output
+from ..elastic.job import Work
+from ..elastic.output import Inbox, RankLines
+from ..elastic.runner import RunResult
+from ..errors import ClusterError, DtrainError
+from ..options import Metric
+from ..runs.aggregation import logged_as
+from ..runs.record import ViewedRun
+from ..runs.recorder import MEASURED
+from ..serialization.open_files import WRITTEN
+from ..system.interpreter import Interrupts
+from ..transport.blob_store import BlobFolder
+from .executor import Lane
+from .grid import Trial
+
+TICK = timedelta(milliseconds=100)
+
+OfTrial = Callable[[BlobFolder], Work]
+"""Stores the values of a trial, and returns what its engines are to do."""
+Prepare = Callable[[Trial], tuple[OfTrial, Sequence[object]]]
+"""Returns that of a trial, and the notebook's objects that go along."""
+
+
+class GivenUp(DtrainError):
+    """The trials were stopped before this one had begun."""
+
+
+@dataclass
+class Tried:
+    """A trial and what has become of it.
+
+    Attributes
+    ----------
+    run : ViewedRun, optional
+        Once it has begun.
+    detail : str
+        What it waits for before.
+    value : float, optional
+        What it has come to, by the metric.
+    result : RunResult, optional
+        How it ended. What it has made is kept of the best alone.
+    tracked : list of object
+        The notebook's objects that went along.
+    error : Exception, optional
+        Why it could not be run.
+    written : list of dict
+        What it has written to open files of the notebook, which get that of the best alone.
+    """
+
+    trial: Trial
+    run: ViewedRun | None = None
+    detail: str = "waiting"
+    value: float | None = None
+    result: RunResult | None = None
+    tracked: Sequence[object] = ()
+    error: BaseException | None = None
+    written: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended with an error."""
+        ends = self.result.ends if self.result is not None else []
+        return (
+            self.error is not None
+            or (self.result is not None and self.result.lost is not None)
+            or any(end.outcome is not None and end.outcome.failure is not None for end in ends)
+        )
+
+
+class Trials:
+    """Runs trials on lanes.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+    lanes : sequence of Lane
+    metric : Metric, optional
+        By which one is better than another.
+    output : Output
+        Of the cell; shown on the thread that calls :meth:`run`.
+
+    Attributes
+    ----------
+    tried : list of Tried
+        In the order of the trials.
+    best : Tried, optional
+        The best of those that have come to a value.
+    interrupted : bool
+        Whether there was a keyboard interrupt.
+    """
+
+    def __init__(self, trials: Sequence[Trial], lanes: Sequence[Lane], *, metric: Metric | None, output: Output) -> None:
+        self.tried = [Tried(trial) for trial in trials]
+        self.best: Tried | None = None
+        self.interrupted = False
+        self._lanes, self._metric, self._output = lanes, metric, output
+        self._lines = RankLines(output.stream)
+        self._inbox = Inbox()
+        self._storing = threading.Lock()  # what one lane has stored, the next finds there
+        self._stopping = False
+        self._waiting = deque(self.tried)
+        self._going: dict[Lane, Tried] = {}
+        self._out_of_use: set[Lane] = set()
+
+    def stop(self) -> None:
+        """Ask those that are running to stop, and begin no more. Any thread may call this."""
+        self._stopping = True
+        self._inbox.wake()
+
+    def run(self, prepare: Prepare, *, on_tick: Callable[[], None]) -> None:
+        """Run all trials to their end.
+
+        Parameters
+        ----------
+        prepare : callable
+            Called in this thread for each trial when it begins.
+        on_tick : callable
+            Called some ten times a second.
+        """
+        with Interrupts(wake=self._inbox.wake) as interrupts:
+            try:
+                self._run(prepare, interrupts, on_tick)
+            finally:  # nothing is left running after an error of our own
+                self._stopping = True
+                while self._going:
+                    self._stop_going()
+                    self._inbox.work(TICK)
+                self.interrupted = interrupts.count > 0
+        for tried in self._waiting:
+            tried.detail = "not begun"
+        self._lines.flush()
+        for content in self.best.written if self.best is not None else ():
+            self._output.display(content, update=False)
+        on_tick()
+
+    def _run(self, prepare: Prepare, interrupts: Interrupts, on_tick: Callable[[], None]) -> None:
+        while True:
+            self._stopping |= interrupts.count > 0
+            while self._waiting and not self._stopping and (free := self._free_lanes()):
+                self._begin(self._waiting.popleft(), free[0], prepare)
+            if not self._going:
+                return
+            if self._stopping:
+                self._stop_going()
+            self._inbox.work(TICK)
+            on_tick()
+
+    def _free_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes if lane not in self._going and lane not in self._out_of_use]
+
+    def _stop_going(self) -> None:
+        for lane in list(self._going):
+            lane.stop()
+
+    def _begin(self, tried: Tried, lane: Lane, prepare: Prepare) -> None:
+        try:
+            work, tried.tracked = prepare(tried.trial)
+        except Exception as error:
+            tried.error = error
+            return
+
+        def stored(blobs: BlobFolder) -> Work:
+            with self._storing:
+                if self._stopping:
+                    raise GivenUp
+                return work(blobs)
+
+        def run() -> None:
+            result, raised = None, None
+            try:
+                result = lane.run(stored, output)
+            except BaseException as error:
+                raised = error
+            self._inbox.leave(lambda: self._end(tried, lane, result, raised))
+
+        output = _TrialOutput(tried, self._inbox, self._output, self._lines)
+        self._going[lane] = tried
+        threading.Thread(target=run, name=f"dtrain-trial-{tried.trial.number}", daemon=True).start()
+
+    def _end(self, tried: Tried, lane: Lane, result: RunResult | None, error: BaseException | None) -> None:
+        del self._going[lane]
+        self._lines.flush(tried.trial.label)
+        if isinstance(error, ClusterError) and tried.run is None:  # engines that do not come up for one trial do not for the next
+            self._out_of_use.add(lane)
+            if self._going or self._free_lanes():
+                self._output.say(f"{error}\nThe trials go on with fewer engines.")
+                tried.detail, error = "waiting", None
+                self._waiting.appendleft(tried)
+                return
+            for other in self._waiting:
+                other.error = error
+            self._waiting.clear()
+        if isinstance(error, GivenUp):
+            tried.detail = "not begun"
+            return
+        tried.result, tried.error = result, error
+        if not tried.failed:
+            tried.value = self._value(lane)
+        self._keep(tried)
+
+    def _value(self, lane: Lane) -> float | None:
+        """Return what the run that has just ended there has come to: what its cell has logged last, or set its variable to."""
+        if self._metric is None or lane.recorder is None:
+            return None
+        values = map(lane.recorder.last_value, (logged_as(self._metric.name, MEASURED), self._metric.name))
+        return next((value for value in values if value is not None), None)
+
+    def _keep(self, tried: Tried) -> None:
+        """Keep what a trial has made if it is the best so far, and let go of that of any other."""
+        other: Tried | None = tried
+        if tried.value is not None and (self.best is None or self._is_better(tried, self.best)):
+            before, self.best = self.best, tried
+            other = before
+        if other is not None and other.result is not None:
+            other.result, other.tracked = replace(other.result, returned=None), ()
+            other.written.clear()
+
+    def _is_better(self, tried: Tried, than: Tried) -> bool:
+        """Return whether `tried` is better; of equals the one that comes first, whichever has ended first."""
+        assert self._metric is not None
+        assert tried.value is not None
+        assert than.value is not None
+        if tried.value == than.value:
+            return tried.trial.number < than.trial.number
+        return self._metric.is_better(tried.value, than.value)
+
+
+class _TrialOutput:
+    """What one trial shows, in the cell of all."""
+
+    def __init__(self, tried: Tried, inbox: Inbox, output: Output, lines: RankLines) -> None:
+        self._tried, self._inbox, self._output, self._lines = tried, inbox, output, lines
+
+    def stream(self, name: str, text: str) -> None:
+        self._inbox.leave(lambda: self._lines.stream(self._tried.trial.label, name, text))
+
+    def display(self, content: dict[str, Any], *, update: bool) -> None:
+        if WRITTEN in content["data"]:
+            self._inbox.leave(lambda: self._tried.written.append(content))
+            return
+        if not update and "text/plain" in content["data"]:
+            self.stream("stdout", "\n")  # whose it is
+        self._inbox.leave(lambda: self._output.display(content, update=update))
+
+    def clear(self, *, wait: bool) -> None:
+        """Leave what others have shown."""
+
+    def progress(self, text: str) -> None:
+        self._tried.detail = text
+
+    def say(self, text: str) -> None:
+        self._inbox.leave(lambda: self._output.say(f"[{self._tried.trial.label}] {text}"))
+
+    def run(self, run: ViewedRun) -> None:
+        self._tried.run = run
