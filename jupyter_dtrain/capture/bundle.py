@@ -28,12 +28,12 @@ from ..analysis.imports import asked_for
 from ..analysis.names import CellNames
 from ..errors import CaptureError
 from ..integrations.pyro import library_states
+from ..serialization.archives import go_back_to_archives
 from ..serialization.copy_restore import attributes_of
 from ..serialization.pickler import Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import reduced
 from ..serialization.torch_reducers import operators
 from ..system.interpreter import collection_paused
-from .archives import go_back_to_archives
 from .library_patches import patches
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..capture.archives import go_back_to_archives
+from ..serialization.archives import go_back_to_archives
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, items_of, restore
 from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable

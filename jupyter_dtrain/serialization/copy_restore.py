@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..capture.weak import is_weak_container, items_of_weak, refill
 from .pickler import Numbers
 from .python_reducers import slots_of
 from .reducers import foreign_attributes
 from .torch_reducers import is_leaf
+from .weak_references import is_weak_container, items_of_weak, refill
 
 ABSENT = object()
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes

@@ -29,10 +29,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
 
 from ..analysis.code_objects import original_code
-from ..capture.weak import PROXIES
 from .python_reducers import with_annotations
 from .reducers import ModuleName, is_dynamic, reduced
 from .torch_reducers import as_array
+from .weak_references import PROXIES
 
 Buffer = memoryview
 Reference = tuple[str, Any]

@@ -27,12 +27,11 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from ..analysis.imports import brought
-from ..capture.archives import gives_up_what_it_shares, reduced_archive
-from ..capture.weak import OWN, is_weak, is_weak_container, reduced_weak
 from ..integrations.dask import reduced_client
 from ..integrations.pyro import become, reduced_state
 from ..integrations.transformers import is_pretrained, reduced_pretrained
 from ..integrations.wandb import reduced_run
+from .archives import gives_up_what_it_shares, reduced_archive
 from .open_files import reduced_file
 from .python_reducers import (
     bare,
@@ -57,6 +56,7 @@ from .torch_reducers import (
     reduced_profile,
     reduced_tensor,
 )
+from .weak_references import OWN, is_weak, is_weak_container, reduced_weak
 
 _Cached = type(lru_cache(lambda: None))
 

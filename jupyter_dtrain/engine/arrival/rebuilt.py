@@ -1,6 +1,6 @@
 """Models that came with parameters of their own: the notebook, and its optimizers, have others.
 
-What makes an archive of itself is written by its attributes as a rule (``capture/archives.py``). Where these cannot be written it is not,
+What makes an archive of itself is written by its attributes as a rule (``serialization/archives.py``). Where these cannot be written it is not,
 and then what the cell trains is nothing that the notebook has: that is to be said.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...capture.archives import has_a_way_of_its_own
+from ...serialization.archives import has_a_way_of_its_own
 
 
 class Rebuilt:

@@ -20,8 +20,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..serialization.python_reducers import bare, is_of_python
-from .weak import PROXIES
+from .python_reducers import bare, is_of_python
+from .weak_references import PROXIES
 
 _SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same
 _PLAIN = (dict, list, tuple, set, frozenset, deque)
