@@ -1,7 +1,7 @@
 """Models that came with parameters of their own: the notebook, and its optimizers, have others.
 
-What makes an archive of itself is written by its attributes as a rule (``serialization/archives.py``). Where these cannot be written it is not,
-and then what the cell trains is nothing that the notebook has: that is to be said.
+What makes an archive of itself is written by its attributes as a rule (``serialization/archives.py``). Where these cannot be written it
+is not, and then what the cell trains is nothing that the notebook has: that is to be said.
 """
 
 from __future__ import annotations
