@@ -49,16 +49,26 @@ class CheckpointedBlocks:
             return original(module, *args, **kwargs)
         block = self._known.get(module)
         if block is None:
-            before = Before(module, None)
-            result = original(module, *args, **kwargs)
-            # One that goes by what its calls before have left cannot be computed again.
-            remembers = before.written() or bool(before.filled()) or before.has_set()
-            self._known.set(module, _Block(remembers, generators_in(module)))
-            return result
+            return self._first_call(original, module, args, kwargs)
         if block.remembers:
             return original(module, *args, **kwargs)
-        contexts = partial(_contexts, module, OtherStreams.of(block.generators))
-        return checkpoint(partial(original, module), *args, use_reentrant=False, context_fn=contexts, **kwargs)
+        return _checkpointed(original, module, args, kwargs, _AsItWas(module, OtherStreams.of(block.generators)))
+
+    def _first_call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original` for the first time, and learn from it whether the block keeps anything of its calls.
+
+        It is checkpointed already: with all activations of the first step, a model would need the memory that checkpointing is to save.
+        """
+        before = Before(module, None)
+        generators = generators_in(module)
+        recompute = _AsItWas(module, OtherStreams.of(generators))
+        result = _checkpointed(original, module, args, kwargs, recompute)
+        remembers = before.written() or bool(before.filled()) or before.has_set()
+        if remembers:
+            # It goes by what its calls before have left: so this call is computed again from there, and no other.
+            recompute.before = before
+        self._known.set(module, _Block(remembers, generators))
+        return result
 
 
 class _Block(NamedTuple):
@@ -105,20 +115,49 @@ def _is_checkpointed() -> bool:
     return hooks is not None and getattr(hooks[0], "__module__", None) == checkpoint.__module__
 
 
-def _contexts(module: nn.Module, streams: OtherStreams) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    return contextlib.nullcontext(), _as_it_was(module, streams)
+def _checkpointed(
+    original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recompute: AbstractContextManager[None]
+) -> Any:
+    return checkpoint(
+        partial(original, module), *args, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), recompute), **kwargs
+    )
 
 
-@contextmanager
-def _as_it_was(module: nn.Module, streams: OtherStreams) -> Iterator[None]:
-    """Draw from `streams`, and take back what is drawn and what is written to buffers at the end of the ``with`` block."""
-    now = streams.again()
-    # Behind the back of autograd, which may have saved them.
-    buffers = [(buffer.data, buffer.detach().clone()) for buffer in module.buffers()]
-    streams.set()
-    try:
-        yield
-    finally:
-        now.set()
-        for data, before in buffers:
-            data.copy_(before)
+class _AsItWas(AbstractContextManager[None]):
+    """The recomputation of a block: draws as the call did, and takes back what it draws and writes.
+
+    Parameters
+    ----------
+    module : nn.Module
+    streams : OtherStreams
+        As they were before the call.
+
+    Attributes
+    ----------
+    before : Before, optional
+        The block before the call, where it makes a difference.
+    """
+
+    def __init__(self, module: nn.Module, streams: OtherStreams) -> None:
+        self._module, self._streams = module, streams
+        self.before: Before | None = None
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        now = self._streams.again()
+        # Behind the back of autograd, which may have saved them.
+        buffers = [(buffer.data, buffer.detach().clone()) for buffer in self._module.buffers()]
+
+        def undo() -> None:
+            now.set()
+            for data, value in buffers:
+                data.copy_(value)
+
+        self._undo.callback(undo)
+        if self.before is not None:
+            self._undo.callback(Before(self._module, None).restore)
+            self.before.restore()
+        self._streams.set()
+
+    def __exit__(self, *raised: object) -> None:
+        self._undo.close()

@@ -232,6 +232,7 @@ class PartCall:
             if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
                 before.restore()
                 self._batch_dims = {}
+                result = None  # with its graph, or the first step would need the memory of two
                 result, drawing = self._call_on_own()
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
