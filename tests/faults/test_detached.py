@@ -286,8 +286,10 @@ def test_stopped_in_its_own_kernel(new_notebook):
 
 
 def test_an_error_of_the_cell_is_told_to_who_attaches(new_notebook):
-    run = Detached(new_notebook(), "%%distribute --engines 2 --device cpu --detach\nimport time\ntime.sleep(3)\nhere = 1\n1 / 0")
+    waits = "import pathlib, time\nwhile not pathlib.Path('alone').exists(): time.sleep(0.01)"
+    run = Detached(new_notebook(), f"%%distribute --engines 2 --device cpu --detach\n{waits}\nhere = 1\n1 / 0")
     run.kill_kernel()
+    (run.notebook.folder / "alone").touch()
     run.wait_for_end()
     assert (run.record.phase, run.record.error) == ("failed", "ZeroDivisionError: division by zero")
     second, said = opened(new_notebook, run.notebook.folder)

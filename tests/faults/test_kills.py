@@ -62,7 +62,7 @@ def test_interrupted_while_another_engine_starts(two, lost):
     pressed = time.monotonic()
     notebook.interrupt()
     notebook.finish(cell)
-    assert time.monotonic() - pressed < 5.0
+    assert time.monotonic() - pressed < 30, "seconds, where the other one takes a minute"
     notebook.run("Arrival.of_engines = of_engines")
     assert cell.error[0] == "KeyboardInterrupt"
     (step,) = map(int, re.findall(r"Stopped after step (\d+)" if lost == "1" else r"what there was at step (\d+)", cell.traceback))

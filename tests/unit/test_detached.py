@@ -31,6 +31,13 @@ from jupyter_dtrain.runs.recorder import RunRecorder
 from jupyter_dtrain.transport.blob_store import BlobFolder
 
 
+def wait_for_kernel(host):
+    deadline = time.monotonic() + 60
+    while host._server.kernel is None:
+        assert time.monotonic() < deadline, "no kernel has come"
+        time.sleep(0.001)
+
+
 def steps(*numbers, loss=0.5):
     count = len(numbers)
     return Steps(
@@ -225,8 +232,7 @@ def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, mon
     line = Line.to(host._folders.private / "line")
     line.send(Hello(11))
     delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
-    while host._server.kernel is None:
-        time.sleep(0.001)
+    wait_for_kernel(host)
     delivery.start()
     while not isinstance(message := line.receive(), Ended):
         assert message is not None
@@ -241,8 +247,7 @@ def test_a_kernel_gets_results_whose_run_has_lost_its_folder(host, tmp_path):
     host._run_folder.rmdir()
     line = Line.to(host._folders.private / "line")
     line.send(Hello(11))
-    while host._server.kernel is None:
-        time.sleep(0.001)
+    wait_for_kernel(host)
     delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
     delivery.start()
     while not isinstance(message := line.receive(), Ended):

@@ -532,10 +532,10 @@ def test_a_position_in_words():
     ]
 
 
-def test_a_loop_costs_less_than_a_microsecond_for_an_iteration():
+def test_a_loop_costs_less_than_a_microsecond_of_the_processor_for_an_iteration():
     def seconds(run: Any) -> Any:
         namespace: dict[str, Any] = {}
-        program = "import time\ndef f():\n    for i in range(50000): pass\nbegun = time.perf_counter()\nf()\nfor i in range(50000): pass\ntook = time.perf_counter() - begun"
+        program = "import time\ndef f():\n    for i in range(50000): pass\nbegun = time.thread_time()\nf()\nfor i in range(50000): pass\ntook = time.thread_time() - begun"
         return min((run(program, namespace), namespace["took"])[1] for _ in range(5))
 
     more = seconds(watch) - seconds(lambda program, namespace: run_cell(program, "program", namespace))
