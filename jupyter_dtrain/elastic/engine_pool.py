@@ -13,12 +13,15 @@ from ..cluster.devices import plan_devices
 from ..cluster.local import EngineCluster
 from ..options import ClusterOptions
 from ..protocol import ClusterUpdate
+from ..system.interpreter import interrupted_before_the_cell
 
 if TYPE_CHECKING:
     from .worker_group import Group
 
 Progress = Callable[[str], None]
 RESTART_LIMIT = timedelta(seconds=60)
+STARTING = "while the engines were starting"
+"""What an interrupt says that comes then."""
 
 
 class Engines:
@@ -57,9 +60,10 @@ class Engines:
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
         beginning, self._beginning = self._beginning, None
-        if beginning is not None and not beginning.over:
-            beginning.wait(on_progress)
-        return self._started(options, on_progress)
+        with interrupted_before_the_cell(STARTING):
+            if beginning is not None and not beginning.over:
+                beginning.wait(on_progress)
+            return self._started(options, on_progress)
 
     def _started(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
         with self._lock:

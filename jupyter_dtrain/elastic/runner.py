@@ -22,10 +22,11 @@ from ..runs.record import RunRecord
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
+from ..system.interpreter import interrupted_before_the_cell
 from ..transport.blob_store import HASHED, BlobFolder, bytes_of
 from ..transport.parcel import from_parcel
 from .agent import Supervisor
-from .engine_pool import Engines
+from .engine_pool import STARTING, Engines
 from .failure_report import lost_engines
 from .generation import Output
 from .job import Work
@@ -113,7 +114,8 @@ class Runner:
         """
         group = self._group(options, options.num_engines, output)
         blobs = self._blobs_in(group.cluster.blob_dir)
-        given = work(blobs)
+        with interrupted_before_the_cell("while the cell's values were sent"):
+            given = work(blobs)
         keys = given.parcel.keys
         blobs.trim(keep=keys, limit=sum(map(bytes_of, keys)) + blobs.limit)
         return self._run(group, given, blobs, output)
@@ -302,8 +304,10 @@ class Runner:
         cluster = self._engines.start(replace(options, num_engines=num_ranks), on_progress=output.progress)
         if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
             output.progress("the engines import torch")
-            cluster.wait_warm(options.start_timeout)
-            output.progress(f"{len(cluster.engine_ids)} engines ready")
+            with interrupted_before_the_cell(STARTING):
+                cluster.wait_warm(options.start_timeout)
+            count = len(cluster.engine_ids)
+            output.progress(f"{count} engine{'' if count == 1 else 's'} ready")
         return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
 
     @staticmethod

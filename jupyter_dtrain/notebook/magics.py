@@ -14,6 +14,7 @@ from traitlets import Enum
 from ..analysis.code_objects import keep_text, sources_of
 from ..errors import CellInterrupted, UsageError
 from ..options import View
+from ..system.interpreter import Interrupts, interrupted_before_the_cell
 from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
@@ -24,6 +25,7 @@ from .summary import describe
 
 if TYPE_CHECKING:
     from ..analysis.names import CellNames
+    from ..capture.bundle import Bundle
     from ..elastic.runner import RunResult
     from ..engine.task import Outcome
     from ..options import RunOptions
@@ -84,13 +86,22 @@ class DistributeMagics(Magics):
             return self._try(options, cell, source, filename, tree, names)
         if not options.detach:  # it has a process of its own, which starts its engines
             self.session.begin_cluster(options.cluster)
-        from ..capture.bundle import pack  # which imports torch
-
-        _check_split(options.split, names, shell.user_ns)
-        bundle = pack(names, shell.user_ns)
+        with interrupted_before_the_cell("while the cell's values were packed"):
+            bundle = self._packed(options, names)
         output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
         return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+
+    def _packed(self, options: RunOptions, names: CellNames) -> Bundle:
+        """Return the values of a cell."""
+        shell = self.shell
+        assert shell is not None
+        with Interrupts(wake=lambda: None) as early:  # half of PyTorch cannot be imported again
+            from ..capture.bundle import pack
+        if early.count:
+            raise KeyboardInterrupt
+        _check_split(options.split, names, shell.user_ns)
+        return pack(names, shell.user_ns)
 
     def _try(self, options: RunOptions, cell: str, source: str, filename: str, tree: ast.Module, names: CellNames) -> Any:
         """Run a cell with each of several values side by side, and bring home what the best trial has made."""
@@ -146,7 +157,6 @@ class DistributeMagics(Magics):
 
     def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
         """Do to the notebook what the cell did on the engines, and raise what it raised there."""
-        from ..system.interpreter import Interrupts
         from .results import apply_outcome
         from .tracebacks import cell_error, ended
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, cast
 
+from ..errors import CellInterrupted
+
 
 class Interrupts:
     """Counts keyboard interrupts, which are no exceptions while it is entered.
@@ -47,6 +49,17 @@ class Interrupts:
         for one in [self, *self._of_other_threads]:
             one.count += 1
             one._wake()
+
+
+@contextmanager
+def interrupted_before_the_cell(what: str) -> Iterator[None]:
+    """Say of a keyboard interrupt in the ``with`` block that it came `what` ("while the engines were starting"), and nothing else of it."""
+    try:
+        yield
+    except CellInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise CellInterrupted([f"KeyboardInterrupt: Interrupted {what}. The cell has not begun: run it again."]) from None
 
 
 # Python's search for garbage, which costs most where there is none.

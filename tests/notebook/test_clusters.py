@@ -153,6 +153,7 @@ def test_an_interrupt_while_the_cluster_starts(own_notebook, in_background):
     notebook.interrupt()
     notebook.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
+    assert re.fullmatch(r"KeyboardInterrupt: Interrupted while .*\. The cell has not begun: run it again\.", cell.traceback)
     assert notebook.run("%distribute status").stdout.splitlines()[0] == "No engines are running."
     assert kernel.children() == []
     assert notebook.run("%%distribute --engines 1\n1 + 1").result == "2"
