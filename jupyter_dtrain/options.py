@@ -31,6 +31,15 @@ _CHOICES = {
 }
 
 
+_HINTS = dict.fromkeys(
+    [("strategy", name) for name in ("ddp", "dp", "data-parallel", "data_parallel")],
+    " auto is data parallel: each engine has a share of every batch, and gradients are averaged; it needs no --strategy.",
+) | dict.fromkeys(
+    [("strategy", name) for name in ("zero", "fsdp", "deepspeed")],
+    " zero1 gives each engine a part of what optimizers keep; a cell that shards by itself runs under none.",
+)
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number that says how good a run is: what the cell logs as `name`, or its own variable. `mode`: which end is the better one."""
@@ -157,7 +166,7 @@ class RunOptions:
         for option, known in _CHOICES.items():
             value = getattr(self, option)
             if value not in get_args(known):
-                raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.")
+                raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.{_HINTS.get((option, value), '')}")
         if self.keep < 1:
             raise UsageError(f"--keep {self.keep}: at least one checkpoint stays; give a number from 1 up.")
         for option, given in (("--split", self.split), ("--split-inputs", self.split_inputs)):

@@ -15,6 +15,12 @@ from typing import Any, Literal, NoReturn
 from ..errors import UsageError
 from ..options import ClusterOptions, Metric, RunOptions, View
 
+_OF_OTHERS = dict.fromkeys(
+    ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
+    "--engines",
+) | {"--nprocs": "--engines", "--num-workers": "--engines", "--workers": "--engines", "--world-size": "--engines", "--devices": "--engines"}
+"""What torchrun, accelerate, Lightning and MPI call options, and what they are called here."""
+
 
 class HelpAsked(Exception):
     """The line asks for help; the exception's text is it."""
@@ -29,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
             message = f"There is no `{self.prog} {action[1]}`; there are {', '.join(known)}.{_meant([action[1]], known)}"
             usage = ""
         elif message.startswith("unrecognized arguments"):
-            options = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+            options = [word.partition("=")[0] for word in message.split() if word.startswith("-")]
             message += _meant(options, self._option_string_actions, after=". ")
         # One of many lines would hide the message that stands over it.
         lines = [message, usage if "\n" not in usage else "", f"`{self.prog} --help` explains each option."]
@@ -52,8 +58,13 @@ class _ActionParser(_Parser):
 def _meant(words: Iterable[str], known: Iterable[str], *, after: str = " ") -> str:
     """Return a question whether those of `known` were meant that `words` are nearly; empty where there are none."""
     known = list(known)
-    near = [found for word in words for found in difflib.get_close_matches(word, known, n=1)]
+    near = [found for word in words for found in _same_elsewhere(word, known) or difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
     return f"{after}Did you mean {' '.join(near)}?" if near else ""
+
+
+def _same_elsewhere(word: str, known: Iterable[str]) -> list[str]:
+    same = _OF_OTHERS.get(word)
+    return [same] if same is not None and same in known else []
 
 
 def _number(text: str) -> int:
@@ -218,6 +229,7 @@ def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="start | status | preview | resume | attach | stop", parser_class=_ActionParser)
     start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
+    start.add_argument("count", nargs="?", type=_number, metavar="N", help="the same as --engines N")
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
     preview = actions.add_parser(
@@ -295,6 +307,11 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
 
 def parse_line(line: str) -> LineCommand:
     """Return what a ``%distribute`` line asks for; raises like :func:`parse_cell_line`."""
+    words = line.split()
+    if words and (words[0].isdecimal() or words[0] in ("--engines", "-n", "--device", *_OF_OTHERS)):
+        raise UsageError(
+            f"There is no `%distribute {words[0]}`. Did you mean `%distribute start {line}`, or `%%distribute` on top of a cell?"
+        )
     found = _parse(_line_parser, line)
     if found.action is None:
         raise HelpAsked(_line_parser().format_help().rstrip())
@@ -324,7 +341,12 @@ def _run_and_step(text: str) -> tuple[str | None, int | Literal["best"] | None]:
 
 
 def _cluster(found: argparse.Namespace) -> ClusterOptions:
-    return ClusterOptions(num_engines=getattr(found, "num_engines", None), device=getattr(found, "device", "auto"))
+    number, count = getattr(found, "num_engines", None), getattr(found, "count", None)
+    if number is not None and count is not None and number != count:
+        raise UsageError(f"%distribute start {count} --engines {number}: give one number of engines.")
+    return ClusterOptions(
+        num_engines=count if number is None else number, device=getattr(found, "device", "auto")
+    )
 
 
 def _parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.Namespace:
@@ -332,7 +354,7 @@ def _parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.N
         words = _words(line)
     except ValueError as error:
         raise UsageError(f"{line!r}: {error}") from None
-    return make().parse_args(words)
+    return make().parse_args(["--np" if word == "-np" else word for word in words])  # which would be -n with the number "p"
 
 
 _WORD = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
