@@ -64,6 +64,8 @@ class ClusterOptions:
         What the engines compute on; ``auto`` takes GPUs where there are any.
     start_timeout : timedelta
         Time after which a cluster that has not come up is an error.
+    force : bool
+        Whether so many engines are started although the machine has too few cores or too little memory for them.
     part : (int, int)
         Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
@@ -71,6 +73,7 @@ class ClusterOptions:
     num_engines: int | None = None
     device: DeviceKind = "auto"
     start_timeout: timedelta = timedelta(seconds=120)
+    force: bool = False
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:

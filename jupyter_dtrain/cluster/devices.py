@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
-from ..system.resources import usable_cores
+from ..system.resources import gibibytes, memory, usable_cores
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
 
+MANY = 8  # engines that are never refused: who tries a cell with them on a laptop knows that they share its cores
+ENGINES_PER_CORE = 4
+BYTES_OF_ENGINE = 300 << 20  # of one that has imported torch
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -76,7 +79,8 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
     Raises
     ------
     UsageError
-        There are fewer GPUs than engines that were asked for, or ``cuda`` was and this machine or PyTorch has none.
+        There are fewer GPUs than engines that were asked for, far too few cores or too little memory, or ``cuda`` was asked for and this
+        machine or PyTorch has none.
     """
     part, num_parts = options.part
     gpus = visible_gpus() if options.device != "cpu" else []
@@ -93,9 +97,25 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
             DevicePlan(rank=rank, kind="cuda", index=gpu.index, name=gpu.name, num_threads=num_threads) for rank, gpu in enumerate(gpus)
         ]
     num_engines = options.num_engines or max(2, cores // 2)
+    _check_room(options, num_engines, cores)
     num_threads = _share(cores, num_engines)
     name = cpu_name()
     return [DevicePlan(rank=rank, kind="cpu", index=None, name=name, num_threads=num_threads) for rank in range(num_engines)]
+
+
+def _check_room(options: ClusterOptions, num_engines: int, cores: int) -> None:
+    """Raise a `UsageError` where the machine has too few cores or too little memory for so many engines."""
+    if options.force or options.num_engines is None or num_engines <= MANY:
+        return
+    left = memory().left
+    most = max(MANY, min(ENGINES_PER_CORE * cores, left // BYTES_OF_ENGINE))
+    if num_engines <= most:
+        return
+    raise UsageError(
+        f"--engines {num_engines}: that is too many for this machine, which has {cores} core{'s' if cores > 1 else ''} and "
+        f"{gibibytes(left)} of memory left; an engine takes about {gibibytes(BYTES_OF_ENGINE)} before it has any data. "
+        f"Use --engines {most} or fewer, or add --force."
+    )
 
 
 def _share(cores: int, num_engines: int) -> int:

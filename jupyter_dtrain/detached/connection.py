@@ -161,7 +161,7 @@ def start_host(options: ClusterOptions, runs: Path) -> Line:
     ClusterError
         It did not come up.
     """
-    said = json.dumps({"num_engines": options.num_engines, "device": options.device, "runs": str(runs)})
+    said = json.dumps({"num_engines": options.num_engines, "device": options.device, "force": options.force, "runs": str(runs)})
     # A session of its own: Jupyter interrupts and kills a kernel's whole process group. -P: a file beside the notebook that is named
     # like a module is not imported.
     process = subprocess.Popen(

@@ -133,7 +133,7 @@ class Engines:
 
         kind = old.device_plans[0].device.partition(":")[0]
         part = self._part  # of the machine, beside others
-        options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu", part=part)
+        options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu", force=True, part=part)
         with self._lock:
             try:
                 cluster = self._start(options, on_progress)

@@ -110,6 +110,7 @@ def _range(text: str) -> tuple[int, int]:
 def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
     parser.add_argument(*names, dest="num_engines", type=_number, metavar="N", help=explained)
+    parser.add_argument("--force", action="store_true", help="start as many engines as --engines says, also more than the machine is for")
     parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
 
 
@@ -345,7 +346,7 @@ def _cluster(found: argparse.Namespace) -> ClusterOptions:
     if number is not None and count is not None and number != count:
         raise UsageError(f"%distribute start {count} --engines {number}: give one number of engines.")
     return ClusterOptions(
-        num_engines=count if number is None else number, device=getattr(found, "device", "auto")
+        num_engines=count if number is None else number, device=getattr(found, "device", "auto"), force=getattr(found, "force", False)
     )
 
 

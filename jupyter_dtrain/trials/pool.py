@@ -137,7 +137,8 @@ def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
         raise UsageError(f"--each {options.each}: a trial cannot take more engines than there are, {num_engines}.")
     num_lanes = min(num_trials, num_engines // options.each)
     kind = options.cluster.device
-    return [ClusterOptions(num_engines=options.each, device=kind, part=(part, num_lanes)) for part in range(num_lanes)]
+    # All of them together have been found not to be too many.
+    return [ClusterOptions(num_engines=options.each, device=kind, force=True, part=(part, num_lanes)) for part in range(num_lanes)]
 
 
 def _all_engines(lanes: Sequence[Lane]) -> ClusterUpdate:

@@ -38,6 +38,7 @@ LINES = {
     "start": LineCommand(action="start", cluster=ClusterOptions()),
     "start -n 3": LineCommand(action="start", cluster=ClusterOptions(num_engines=3)),
     "start 3": LineCommand(action="start", cluster=ClusterOptions(num_engines=3)),
+    "start 3 --force": LineCommand(action="start", cluster=ClusterOptions(num_engines=3, force=True)),
     "start --engines 3 --device cpu": LineCommand(action="start", cluster=ClusterOptions(num_engines=3, device="cpu")),
     " status ": LineCommand(action="status", cluster=ClusterOptions()),
     "attach": LineCommand(action="attach", cluster=ClusterOptions()),

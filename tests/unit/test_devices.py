@@ -19,6 +19,7 @@ from jupyter_dtrain.engine.telemetry import device_stats as use_of_devices
 from jupyter_dtrain.engine.telemetry.device_stats import DeviceSampler
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import ClusterOptions, RunOptions
+from jupyter_dtrain.system.resources import Memory
 from jupyter_dtrain.trials.pool import lanes_for
 
 
@@ -99,6 +100,18 @@ def test_without_gpus_one_engine_per_two_cores_and_at_least_two(machine, cores, 
 def test_more_engines_than_cores_share_them(machine):
     machine(cores=2)
     assert [plan.num_threads for plan in plan_devices(ClusterOptions(num_engines=5))] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "gib", "most"), [(500, 2, 24, 8), (9, 2, 24, 8), (65, 16, 100, 64), (40, 16, 10, 34), (16, 64, 0, 8)]
+)
+def test_more_engines_than_the_machine_is_for_are_refused(machine, monkeypatch, wanted, cores, gib, most):
+    machine(cores=cores)
+    monkeypatch.setattr(devices, "memory", lambda: Memory(gib << 30, gib << 30))
+    with pytest.raises(UsageError, match=f"--engines {wanted}: .* {cores} cores and .* Use --engines {most} or fewer, or add --force"):
+        plan_devices(ClusterOptions(num_engines=wanted))
+    assert len(plan_devices(ClusterOptions(num_engines=wanted, force=True))) == wanted
+    assert len(plan_devices(ClusterOptions(num_engines=most))) == most
 
 
 @pytest.mark.parametrize(("wanted", "num_threads"), [("1", 1), ("16", 4), ("4,2", 4)])
