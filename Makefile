@@ -10,6 +10,9 @@ TORCH ?= torch==2.13.0+cpu
 # Most tests wait for processes that start; more of them at once would wait for the processor.
 TESTS_AT_ONCE ?= 2
 EXTENSION := jupyter_dtrain/labextension/package.json
+TIMES := $(VENV)/.times
+BESIDE := nice -n 10
+TWO = $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2)
 SOURCES = package.json tsconfig.json $(shell find labextension/src labextension/style labextension/schema -type f)
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -20,7 +23,11 @@ export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
-.PHONY: help install demo test lab lint lint-python lint-frontend format bench watch clean
+.PHONY: help install demo test test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
+
+# $(call timed,PART,COMMAND) runs a command and notes how long it took; $(call tell_times) says so of all.
+timed = @begun=$$(date +%s); echo '$(2)'; { $(2); }; status=$$?; echo "$$(( $$(date +%s) - begun )) s  $(1)" >> $(TIMES); exit $$status
+tell_times = { read begun; printf '\n'; cat; echo "$$(( $$(date +%s) - begun )) s  all"; } < $(TIMES)
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -33,18 +40,30 @@ demo: install ## train on scikit-learn's digits on two engines and print the res
 lab: install ## open JupyterLab on the example notebook
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/examples/digits.ipynb
 
-test: install lint ## run every check and every test
-	tests/browser/chromium.sh
-	$(BIN)/jlpm test
-	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder
+test: ## run every check and every test, and say how long each part took
+	@mkdir -p $(VENV) && date +%s > $(TIMES)
+	$(call timed,install,$(MAKE) --no-print-directory $(TWO) install)
+	$(BIN)/ruff format --check && $(BIN)/ruff check
+	@$(MAKE) --no-print-directory $(TWO) test-python lint-types lint-frontend test-frontend; status=$$?; $(call tell_times); exit $$status
 
-lint: lint-python lint-frontend ## check formatting, style and types of Python and TypeScript
+# Tests of Python take nearly all of the time and wait for processes meanwhile: what else there is runs beside them, one after the other.
+test-python: install
+	tests/browser/chromium.sh
+	$(call timed,pytest,MAKEFLAGS= $(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder)
+
+test-frontend: install
+	$(call timed,front end,$(BESIDE) $(BIN)/jlpm test)
+
+lint: lint-python lint-types lint-frontend ## check formatting, style and types of Python and TypeScript
 
 lint-python: install
-	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy
+	$(BIN)/ruff format --check && $(BIN)/ruff check
+
+lint-types: install
+	$(call timed,mypy,$(BESIDE) $(BIN)/mypy)
 
 lint-frontend: install
-	$(BIN)/jlpm typecheck && $(BIN)/jlpm lint:check
+	$(call timed,lint of TypeScript,$(BESIDE) $(BIN)/jlpm typecheck && $(BESIDE) $(BIN)/jlpm lint:check)
 
 format: install ## format all sources and mend what can be mended
 	$(BIN)/ruff check --fix && $(BIN)/ruff format

@@ -8,6 +8,19 @@ from functools import cache
 
 import pytest
 
+LONGEST_FIRST = (
+    "tests/browser/",
+    "tests/notebook/test_corpus.py",
+    "tests/faults/test_detached.py",
+    "tests/faults/test_kills.py",
+    "tests/faults/",
+    "tests/notebook/test_training.py",
+    "tests/notebook/",
+    "tests/engine/",
+    "tests/",
+)
+"""In which order files are run: one that takes minutes and begins last would be waited for by all other processes."""
+
 
 @cache
 def no_gpu() -> str | None:
@@ -49,11 +62,16 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+def _place(item):
+    return next((place for place, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin)), len(LONGEST_FIRST))
+
+
 def pytest_collection_modifyitems(config, items):
     if "long" not in (config.option.markexpr or ""):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+    items.sort(key=_place)
     for item in items:
         for marker, missing in (("gpu", no_gpu), ("browser", no_browser)):
             if item.get_closest_marker(marker) and (reason := missing()):
