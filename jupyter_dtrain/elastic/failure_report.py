@@ -12,6 +12,8 @@ from ..protocol import DeviceUse
 from ..system.resources import ON_HOST, gibibytes
 from .worker_group import RankEnd, reasons_of
 
+NAMED = 8
+"""Engines that are named; of more the number is told."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 
@@ -26,7 +28,9 @@ def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence
     if cluster.unreachable:
         return ClusterError(_unreachable(cluster, _state(ends[0].outcome)))
     engines = {engine.rank: engine for engine in cluster.engines}
-    names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost)
+    names = ", ".join(f"rank {end.rank} (process {engines[end.rank].pid})" for end in lost[:NAMED])
+    if len(lost) > NAMED:
+        names += f" and {len(lost) - NAMED} more"
     engine, names = ("The engine", f"{names} was") if len(lost) == 1 else ("The engines", f"{names} were")
     use = next((use for use in uses if use.rank == lost[0].rank), None)
     told = ""

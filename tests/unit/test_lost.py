@@ -45,6 +45,13 @@ def test_several_that_were_lost_are_told_of_as_several():
     assert reasons_of([ends[0], RankEnd(1, None, "it does not answer any more")]) == "its process has ended, it does not answer any more"
 
 
+def test_of_many_that_were_lost_some_are_named():
+    ends = [RankEnd(rank, None, "its process has ended") for rank in range(300)]
+    said = str(lost_engines(ends, cluster(*["cpu"] * 300), []))
+    assert "rank 7 (process 107) and 292 more were lost: their processes have ended. " in said
+    assert len(said) < 1000
+
+
 @pytest.mark.parametrize(("steps", "when"), [(0, "that moment"), (7, "its last finished step (7)")])
 def test_what_the_notebook_holds_is_told(steps, when):
     home = Outcome(rank=0, failure=None, stopped=False, steps=steps, parcel=Parcel(b"", [], []))
