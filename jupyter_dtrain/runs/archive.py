@@ -38,12 +38,19 @@ def _facts(record: RunRecord) -> dict[str, str]:
     """Return everything that a run was started with, but its cell, by name."""
     environment = record.environment()
     packages = environment.pop("packages", {})
-    named: dict[str, Any] = {"world size": record.world_size, **record.arguments, **environment, **(packages or {})}
+    named: dict[str, Any] = {
+        "world size": record.world_size,
+        **record.arguments,
+        **environment,
+        **(packages if isinstance(packages, dict) else {}),
+    }
     return {name: "not given" if value is None else str(value) for name, value in named.items()}
 
 
 MAX_RUNS = 1000
 """Runs that are listed at most, the newest."""
+MAX_COMPLAINTS = 20
+"""Lines about rows that cannot be shown, at most."""
 
 
 class RunArchive:
@@ -73,8 +80,9 @@ class RunArchive:
         """
         match command.name:
             case "list_runs":
-                records = self._store.list_runs()[-MAX_RUNS:]
-                return Reply(id=command.id, ok=True, message="", runs=[self._past_run(record) for record in reversed(records)])
+                records, complaints = self._store.list_with_complaints()
+                runs = [self._past_run(record) for record in reversed(records[-MAX_RUNS:])]
+                return Reply(id=command.id, ok=True, message="\n".join(complaints[-MAX_COMPLAINTS:]), runs=runs)
             case "get_curves":
                 return Reply(id=command.id, ok=True, message="", points=self._curves(command))
             case "compare_runs":

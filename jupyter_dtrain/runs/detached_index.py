@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
+
+from ..confined import file_below, is_file_below, is_run_id, kind_below, names_below, remove_below
 
 HOST = "host.json"
 RESULTS = "results"
@@ -30,7 +32,7 @@ class HostFile:
 
     def __init__(self, run_folder: Path, address: Path) -> None:
         self._path = run_folder / HOST
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         os.write(self._handle, json.dumps({"address": str(address), "pid": os.getpid()}).encode())
 
@@ -43,34 +45,37 @@ class HostFile:
 def address_of(run_folder: Path) -> Path | None:
     """Return where the process that runs a detached run listens, ``None`` where there is none."""
     try:
-        handle = os.open(run_folder / HOST, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # it lives
-        content = os.read(handle, 1 << 16)
-    else:
-        return None
-    finally:
-        os.close(handle)
-    try:
+        with file_below(run_folder.parent, run_folder.name, HOST) as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # it lives
+                content = os.read(handle, 1 << 16)
+            else:
+                return None
         return Path(json.loads(content)["address"])
-    except (ValueError, KeyError, TypeError):  # this moment written
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, none of ours, or this moment written
         return None
 
 
 def forget_results(run_folder: Path) -> None:
     """Remove the results that a run has left there: it goes on from before them."""
-    shutil.rmtree(run_folder / RESULTS, ignore_errors=True)
+    with suppress(OSError):
+        remove_below(run_folder.parent, run_folder.name, RESULTS)
 
 
 def going(folder: Path) -> list[str]:
     """Return the ids of the detached runs of a folder that are going on, the oldest first."""
-    return sorted(path.parent.name for path in folder.glob(f"*/{HOST}") if address_of(path.parent) is not None)
+    return [run_id for run_id in _run_ids(folder) if address_of(folder / run_id) is not None]
 
 
 def waiting(folder: Path) -> list[str]:
     """Return the ids of the runs that have ended with no kernel to take their results, which are still waiting for one."""
-    found = (path.parent for path in folder.glob(f"*/{RESULTS}/{MANIFEST}"))
-    return sorted(results.parent.name for results in found if not (results / TAKEN).exists())
+    return [
+        run_id
+        for run_id in _run_ids(folder)
+        if is_file_below(folder, run_id, RESULTS, MANIFEST) and kind_below(folder, run_id, RESULTS, TAKEN) is None
+    ]
+
+
+def _run_ids(folder: Path) -> list[str]:
+    return sorted(filter(is_run_id, names_below(folder)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..confined import read_below
 from ..errors import StoreError
 from ..protocol import Points, RunPhase, RunUpdate
 
@@ -62,11 +63,11 @@ class RunRecord:
         Raises
         ------
         StoreError
-            The file is gone.
+            The file is gone, or is none of ours.
         """
         try:
-            return (self.folder / "cell.py").read_text(encoding="utf-8")
-        except OSError as error:
+            return read_below(self.folder.parent, self.folder.name, "cell.py").decode()
+        except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"The cell of run {self.run_id} cannot be read: {error}.") from error
 
     def environment(self) -> dict[str, Any]:
@@ -81,8 +82,8 @@ class RunRecord:
 
     def _about(self, part: str) -> dict[str, Any]:
         try:
-            about = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            about = json.loads(read_below(self.folder.parent, self.folder.name, "run.json"))
+        except (OSError, ValueError, RecursionError):
             return {}
         found = about.get(part) if isinstance(about, dict) else None
         return found if isinstance(found, dict) else {}

@@ -11,21 +11,25 @@ which a run survives.
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..confined import is_run_id, remove_below, write_new
 from ..errors import CheckpointError, StoreError, UsageError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
 from .curves import KEPT, OF_DEVICES, Curve
 from .database import Database
 from .owner import Owner
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
+from .rows import ForeignRowError, owner_of, record_of
 
+MAX_LISTED = 10_000
+"""Runs of a folder that are looked at, the newest."""
 _ends: dict[Path, tuple[RunPhase, str | None, float]] = {}
 """How and when runs of this process have ended, by their folder, that could not be written yet."""
 
@@ -80,7 +84,7 @@ class RunStore:
             name = f"run-{number}" if name is None else name
             folder = self._create_folder(new_run_id(name, started))
             try:
-                _write(folder / "cell.py", cell)
+                write_new(folder / "cell.py", cell)
                 about = {
                     "run_id": folder.name,
                     "name": name,
@@ -91,7 +95,7 @@ class RunStore:
                     "environment": environment,
                     "origin": asdict(origin or CellOrigin()),
                 }
-                _write(folder / "run.json", json.dumps(about, indent=2, default=str) + "\n")
+                write_new(folder / "run.json", json.dumps(about, indent=2, default=str) + "\n")
                 connection.execute(
                     "INSERT INTO runs (run_id, name, phase, world_size, started, arguments, owner_host, owner_pid, owner_created, seen)"
                     " VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?)",
@@ -101,7 +105,8 @@ class RunStore:
                     ),
                 )
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):
+                    remove_below(self.folder, folder.name)
                 raise
             return folder.name
 
@@ -170,11 +175,25 @@ class RunStore:
             return self._record(_one(connection, run_id))
 
     def list_runs(self) -> list[RunRecord]:
-        """Return all runs, the oldest first; none if nothing was ever written here."""
+        """Return all runs, the oldest first; none if nothing was ever written here. Rows that are none of ours are left out."""
+        return self.list_with_complaints()[0]
+
+    def list_with_complaints(self) -> tuple[list[RunRecord], list[str]]:
+        """Return what :meth:`list_runs` does, and a line for each row that was left out."""
+        found: list[RunRecord] = []
+        complaints: list[str] = []
         if not self._database.exists:
-            return []
+            return found, complaints
         with self._database.reading() as connection:
-            return [self._record(row) for row in connection.execute("SELECT * FROM runs ORDER BY number")]
+            newest = connection.execute("SELECT number FROM runs ORDER BY number DESC LIMIT ?", (MAX_LISTED,)).fetchall()
+            for (number,) in reversed(newest):  # each by itself: what is wrong with one costs that one
+                try:
+                    found.append(self._record(connection.execute("SELECT * FROM runs WHERE number = ?", (number,)).fetchone()))
+                except (ForeignRowError, sqlite3.Error) as error:
+                    if isinstance(error, sqlite3.OperationalError) and "decode" not in str(error):  # about the file, and not about a row
+                        raise
+                    complaints.append(f"Run {number} of the record cannot be shown: {error}.")
+        return found, complaints
 
     def find_run(self, wanted: str) -> RunRecord | None:
         """Return the run of this id, or the last one of this name."""
@@ -272,14 +291,13 @@ class RunStore:
             connection.execute("UPDATE runs SET tags = ? WHERE number = ?", (json.dumps(tags), self._number(connection, run_id)))
 
     def delete_run(self, run_id: str) -> None:
-        """Delete a run that has ended: its row, its points and its folder."""
+        """Delete a run that has ended: its row, its points and its folder. Where a link has the folder's place, the link goes alone."""
         with self._database.transaction() as connection:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
                 raise StoreError(f"Run {run_id} is still going on: stop it first.")
             connection.execute("DELETE FROM runs WHERE number = ?", (record.number,))
-            if record.folder.exists():
-                shutil.rmtree(record.folder)
+            remove_below(self.folder, run_id)
 
     def close(self) -> None:
         """Let go of the database. The next call opens it again."""
@@ -288,19 +306,11 @@ class RunStore:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _record(self, row: sqlite3.Row) -> RunRecord:
-        run_id = row["run_id"]
-        if Path(run_id).name != run_id:  # a database from elsewhere must not make us read, or delete, other folders
-            raise StoreError(f"{self._database.path} has a run with the impossible id {run_id!r}; move that file away.")
-        record = RunRecord(
-            **{key: row[key] for key in ("run_id", "number", "name", "phase", "world_size", "started", "ended", "error")},
-            arguments=json.loads(row["arguments"]),
-            tags=json.loads(row["tags"]) if "tags" in row.keys() else [],  # noqa: SIM118 - a row is no dict
-            folder=self.folder / run_id,
-        )
+        record = record_of(row, self.folder)
         if record.phase not in RUN_PHASES_ENDED and record.folder in _ends:
             phase, error, ended = _ends[record.folder]
             return replace(record, phase=phase, error=error, ended=ended)
-        owner = Owner(host=row["owner_host"], pid=row["owner_pid"], created=row["owner_created"])
+        owner = owner_of(row)
         if record.phase not in RUN_PHASES_ENDED and owner.is_gone(seen=row["seen"]):
             why = f"The notebook kernel that ran it (process {owner.pid} on {owner.host}) is gone: it was stopped, restarted or died."
             return replace(record, phase="failed", error=why)
@@ -322,15 +332,15 @@ class RunStore:
 
 
 def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:
+    if not is_run_id(run_id):
+        raise StoreError(f"There is no run {run_id!r} here.")
     row: sqlite3.Row | None = connection.execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
     if row is None:
         raise StoreError(f"There is no run {run_id!r} here.")
     return row
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def _append(points: Curve, row: sqlite3.Row) -> None:
-    points.append(row["step"], row["time"], float("nan") if row["value"] is None else row["value"])
+    step, when, value = row["step"], row["time"], row["value"]
+    if isinstance(step, int) and isinstance(when, float) and isinstance(value, float | None):  # others are none of ours
+        points.append(step, when, float("nan") if value is None else value)

@@ -104,7 +104,7 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def alone_in(folder: Path, *, wait: bool = True) -> Iterator[bool]:
     """Let nobody else be in `folder` who asks in this way, of this process or another; says whether that is so where it does not `wait`."""
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

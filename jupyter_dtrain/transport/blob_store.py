@@ -19,6 +19,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -302,7 +303,11 @@ class BlobFolder:
     def open(self, key: str) -> memoryview:
         """Map a stored buffer. Writes to it are private to the process."""
         path = self.path / key
-        size = path.stat().st_size
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            path = self._overflow_of(key)
+            found = path.lstat()
+        size = found.st_size
         if not size:
             return memoryview(bytearray())  # nothing cannot be mapped
         # Python's own mmap would hold a file descriptor for each, and large models have more tensors than processes may have files.
@@ -313,8 +318,18 @@ class BlobFolder:
         for key in keys:
             path = self.path / key
             if path.is_symlink():
-                path.readlink().unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    self._overflow_of(key).unlink()
             path.unlink(missing_ok=True)
+
+    def _overflow_of(self, key: str) -> Path:
+        """Return the file on the disk that a link of this name leads to; a `FileNotFoundError`: it leads elsewhere, and is none of ours."""
+        path = self.path / key
+        with suppress(OSError):
+            target = path.readlink()
+            if target == (self.path / OVERFLOW).resolve() / key:
+                return target
+        raise FileNotFoundError(errno.ENOENT, "No buffer is stored there", str(path))
 
     def trim(self, *, keep: Iterable[str], limit: int) -> None:
         """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored, and those that found no room here."""
@@ -322,13 +337,13 @@ class BlobFolder:
         stored = [entry for entry in os.scandir(self.path) if not entry.name.startswith(".")]
         self.discard(entry.name for entry in stored if entry.is_symlink() and entry.name not in kept)
         stats = {entry.name: entry.stat(follow_symlinks=False) for entry in stored if not entry.is_symlink()}
-        total = sum(stat.st_size for stat in stats.values())
-        for name, stat in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
+        total = sum(found.st_size for found in stats.values())
+        for name, found in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
             if total <= limit:
                 return
             if name not in kept:
                 self.discard([name])
-                total -= stat.st_size
+                total -= found.st_size
 
     def inherit(self, old: Path) -> None:
         """Take over all that lies in the folder `old`."""
@@ -336,7 +351,8 @@ class BlobFolder:
             if entry.name == OVERFLOW:
                 continue
             if entry.is_symlink():
-                self._link(Path(shutil.move(entry.readlink(), (self.path / OVERFLOW).resolve())))
+                with suppress(FileNotFoundError):
+                    self._link(Path(shutil.move(BlobFolder(old)._overflow_of(entry.name), (self.path / OVERFLOW).resolve())))
             else:
                 shutil.move(entry, self.path)
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..serialization.pickler import Leaf, Packed
 from .blob_store import SMALLEST, BlobFolder, OnProgress
+
+
+class BlobSource(Protocol):
+    """Where buffers lie."""
+
+    def open(self, key: str) -> memoryview:
+        """Map a stored buffer. Writes to it are private to the process."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ def to_parcel(packed: Packed, blobs: BlobFolder, on_progress: OnProgress | None 
     return Parcel(packed.stream, packed.leaves, parts)
 
 
-def from_parcel(parcel: Parcel, blobs: BlobFolder) -> Packed:
+def from_parcel(parcel: Parcel, blobs: BlobSource) -> Packed:
     """Return the graph with its buffers mapped; all of them can be written to."""
     buffers = [blobs.open(part) if isinstance(part, str) else memoryview(bytearray(part)) for part in parcel.parts]
     return Packed(parcel.stream, parcel.leaves, buffers)

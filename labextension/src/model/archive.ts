@@ -61,7 +61,10 @@ export class Archive {
   /** Fetch the list of runs. */
   async refresh(): Promise<void> {
     await this._try(async () => {
-      this._runs = (await this._ask('list_runs', {})).runs;
+      const reply = await this._ask('list_runs', {});
+      this._runs = reply.runs;
+      // What of the record cannot be shown; the rest of it can.
+      this._error = reply.message === '' ? null : reply.message;
     });
   }
 

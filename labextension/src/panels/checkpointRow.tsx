@@ -123,7 +123,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
         trans.__('Add a cell that reads what the cell’s names held here'),
         () => {
           insertCell(
-            `import jupyter_dtrain\ncheckpoint = jupyter_dtrain.load_checkpoint("${run_id}", ${step})\nlist(checkpoint)`
+            `import jupyter_dtrain\ncheckpoint = jupyter_dtrain.load_checkpoint(${JSON.stringify(run_id)}, ${step})\nlist(checkpoint)`
           );
         }
       )}

@@ -88,7 +88,9 @@ function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
     );
   }
   if (runs.length === 0) {
-    return (
+    return error !== null ? (
+      <Problem text={error} />
+    ) : (
       <p className="jp-dtrain-hint">
         {trans.__(
           'No run has been recorded in this folder. Each %1 cell is, in %2 beside the notebook.',
