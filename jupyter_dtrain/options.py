@@ -112,6 +112,9 @@ class RunOptions:
         Of which the best checkpoint stays besides.
     elastic : (int, int), optional
         The fewest engines to go on with where lost ones cannot be replaced, and how many to come back to; by default the run ends.
+    keep_secrets : bool
+        Whether environment variables that look like secrets are written to disk with checkpoints; by default a kernel that goes on from one
+        has to have them.
     numbers : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     batch : {"global", "per-rank"}
@@ -160,6 +163,7 @@ class RunOptions:
     keep: int = 2
     best: Metric | None = None
     elastic: tuple[int, int] | None = None
+    keep_secrets: bool = False
     view: View = "live"
     detach: bool = False
     vary: tuple[tuple[str, str], ...] = ()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..integrations import wandb
-from .settings import ENVIRONMENT, changes, make_settings, settings_now
+from .secrets import is_secret
+from .settings import ENVIRONMENT, SOME_OF_IT, changes, make_settings, settings_now
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Surroundings:
         Whether PyTorch uses deterministic algorithms, and only warns where it has none.
     settings : dict
         Other settings of libraries, by name.
+    withheld : tuple of str
+        Environment variables that were left out of them, as they look like secrets.
     """
 
     folder: str
@@ -40,6 +44,7 @@ class Surroundings:
     deterministic: bool
     only_warn: bool
     settings: dict[str, Any] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
 
     @classmethod
     def now(cls) -> Surroundings:
@@ -68,6 +73,24 @@ class Surroundings:
             return self
         environment = wandb.with_own_service(self.settings.get(ENVIRONMENT, {}), source)
         return replace(self, settings={**self.settings, ENVIRONMENT: environment})
+
+    def without_secrets(self) -> Surroundings:
+        """Return them as they may lie on a disk."""
+        kept, withheld = dict(self.settings), set(self.withheld)
+        for name in (ENVIRONMENT, SOME_OF_IT):
+            secret = {variable for variable, value in kept.get(name, {}).items() if is_secret(variable, value or "")}
+            if secret:
+                withheld |= secret
+                kept[name] = {variable: value for variable, value in kept[name].items() if variable not in secret}
+        return self if withheld == set(self.withheld) else replace(self, settings=kept, withheld=tuple(sorted(withheld)))
+
+    def with_secrets_of(self, environment: Mapping[str, str]) -> Surroundings:
+        """Return them with the values that what was left out has in an `environment`; what it has none of stays `withheld`."""
+        found = {name: environment[name] for name in self.withheld if name in environment}
+        if not found:
+            return self
+        settings = {**self.settings, ENVIRONMENT: {**self.settings.get(ENVIRONMENT, {}), **found}}
+        return replace(self, settings=settings, withheld=tuple(name for name in self.withheld if name not in found))
 
     def set(self) -> None:
         """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""

@@ -61,7 +61,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
     found = {name: value for name, value in after.items() if before.get(name) != value}
     if ENVIRONMENT in found:
         old, new = before.get(ENVIRONMENT, {}), found.pop(ENVIRONMENT)
-        found[_SOME_OF_IT] = {name: new.get(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        found[SOME_OF_IT] = {name: new.get(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     return found
 
 
@@ -77,7 +77,7 @@ def _flag(owner: Any, name: str) -> _Setting:
     return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
 
-ENVIRONMENT, _SOME_OF_IT = "os.environ", "os.environ.update"
+ENVIRONMENT, SOME_OF_IT = "os.environ", "os.environ.update"
 
 
 def _environment() -> dict[str, str]:
@@ -192,7 +192,7 @@ _SETTINGS = {
     "sys.setrecursionlimit": _Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),
     "warnings.filters": _Setting(_warning_filters, _set_warning_filters),
     ENVIRONMENT: _Setting(_environment, _set_environment),
-    _SOME_OF_IT: _Setting(dict, _update_environment),
+    SOME_OF_IT: _Setting(dict, _update_environment),
     "pandas.set_option": _Setting(_pandas_options, _set_pandas_options),
     "matplotlib.rcParams": _Setting(_matplotlib_parameters, _set_matplotlib_parameters),
     "matplotlib.use": _Setting(_figures_drawn_by, _draw_figures_by),

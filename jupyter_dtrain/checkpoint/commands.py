@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import CheckpointError, UsageError
 from ..protocol import CheckpointInfo, Command, Reply
 from ..runs.record import RunRecord
 from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS
@@ -39,10 +39,17 @@ class CheckpointShelf:
         StoreError, CheckpointError, UsageError
             It cannot be done.
         """
+        try:
+            return self._answer(command)
+        except OSError as error:
+            raise CheckpointError(f"{command.name} cannot be done: {error}.") from error
+
+    def _answer(self, command: Command) -> Reply:
         if command.run_id is None:
             raise UsageError("Which run? The command names none.")
         record = self._store.get_run(command.run_id)
-        folder = CheckpointFolder(record.folder)
+        trusting = f'`jupyter_dtrain.load_checkpoint("{record.run_id}", …, trust=True)` reads it all the same'
+        folder = CheckpointFolder(record.folder, trusting=trusting)
         if command.name == "list_checkpoints":
             best = folder.best()
             found = [self._info(record, checkpoint, best) for checkpoint in folder.newest_first()]

@@ -21,27 +21,36 @@ the run began with lies beside them: a new kernel needs nothing else to go on.
 from __future__ import annotations
 
 import contextlib
+import json
+import pickle
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..confined import is_file_below, is_folder_below, kind_below, make_folder_below, mark_below, names_below, read_below, remove_below
+from ..elastic.disk_blobs import DiskBlobs
 from ..engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
+from ..engine.task import Task
 from ..errors import CheckpointError
 from ..options import Metric
 from ..system.atomic_files import UNFINISHED, alone_in, folder_made_whole, write_whole
 from ..system.resources import check_disk
 from ..transport.blob_store import BlobFolder, bytes_of
-from .manifest import check_signature, checksum_of, read_manifest, write_manifest
-from .metadata import Checkpoint, Measured, best_of
+from .manifest import LARGEST, check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling, write_manifest
+from .metadata import Checkpoint, Intact, Measured, best_of
 from .snapshot_index import Whole
 
+CHECKPOINTS, BLOBS = "checkpoints", "blobs"
 TASK = "task"
 MANIFEST = "manifest.json"
 PINNED = "pinned"
 FILE_LOG = "files"
+_STEP = re.compile(r"step-([0-9]{6,15})")
 
 
 class CheckpointFolder:
@@ -51,16 +60,20 @@ class CheckpointFolder:
     ----------
     run_folder : Path
         The run's folder, which is there.
+    trusting : str, optional
+        How what somebody else has written is read all the same, for the error that refuses it.
     """
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(self, run_folder: Path, *, trusting: str | None = None) -> None:
+        self._trusting = trusting
         self._run_folder = run_folder
-        self._folder = run_folder / "checkpoints"
-        self._blobs = run_folder / "blobs"
+        self._folder = run_folder / CHECKPOINTS
+        self._runs, self._run_id = run_folder.parent, run_folder.name  # whatever else is on the way may be a link
+        self._blobs = DiskBlobs(self._runs, self._run_id, BLOBS)
 
     def free(self) -> int:
         """Return the free bytes of the disk."""
-        return shutil.disk_usage(self._run_folder).free
+        return shutil.disk_usage(self._runs).free
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -68,7 +81,8 @@ class CheckpointFolder:
         """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
         with alone_in(self._run_folder):
-            write_manifest(self._run_folder / TASK, {"blobs": self._copy_blobs(blobs, keys), "data": checksum_of(data)})
+            content = {"blobs": self._copy_blobs(blobs, keys), "data": checksum_of(data)}
+            write_manifest(self._run_folder / TASK, "task", content, run_id=self._run_id)
             write_whole(self._run_folder / f"{TASK}.pickle", data, durable=True)
 
     def write(
@@ -81,8 +95,9 @@ class CheckpointFolder:
         place: str,
         pinned: bool = False,
         measured: Measured | None = None,
+        change: Callable[[bytes], bytes] = lambda part: part,
     ) -> Checkpoint:
-        """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`.
+        """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`, each as `change` makes it.
 
         Raises
         ------
@@ -92,15 +107,16 @@ class CheckpointFolder:
         keys = sorted(set(keys))
         try:
             with alone_in(self._run_folder):
-                missing = BlobFolder(self._blobs).missing(keys)
-                self._check_room([*map(bytes_of, missing), *(part.stat().st_size for part in parts)])
+                missing = self._blobs.missing(keys)
+                data = [change(part.read_bytes()) for part in parts]
+                self._check_room([*map(bytes_of, missing), *map(len, data)])
                 sums = self._copy_blobs(blobs, keys)
-                self._folder.mkdir(mode=0o700, exist_ok=True)
+                make_folder_below(self._runs, self._run_id, CHECKPOINTS)
                 target = self._at(step)  # it may be there, of a generation before
                 with folder_made_whole(target) as aside:
-                    found = self._write_parts(aside, parts, sums, step=step, place=place, measured=measured)
-                    if pinned or (target / PINNED).exists():
-                        (aside / PINNED).touch()
+                    found = self._write_parts(aside, data, sums, step=step, place=place, measured=measured)
+                    if pinned or self._is_pinned(target):
+                        mark_below(aside, PINNED)
         except OSError as error:
             raise CheckpointError(f"A checkpoint cannot be written to {self._folder}: {error}.") from error
         return self._checkpoint(target, found)
@@ -109,29 +125,30 @@ class CheckpointFolder:
         return self._folder / f"step-{step:06d}"
 
     def _write_parts(
-        self, folder: Path, parts: Sequence[Path], blobs: Mapping[str, str], *, step: int, place: str, measured: Measured | None
+        self, folder: Path, parts: Sequence[bytes], blobs: Mapping[str, str], *, step: int, place: str, measured: Measured | None
     ) -> dict[str, Any]:
-        content: dict[str, Any] = {"run": self._run_folder.name, "step": step, "place": place, "time": time.time(), "blobs": blobs}
+        content: dict[str, Any] = {"step": step, "place": place, "time": time.time(), "blobs": blobs}
         content.update(parts=[], num_bytes=sum(map(bytes_of, blobs)))
         for rank, part in enumerate(parts):
-            data = part.read_bytes()
-            write_whole(folder / str(rank), data, durable=True)
-            content["parts"].append(checksum_of(data))
-            content["num_bytes"] += len(data)
+            write_whole(folder / str(rank), part, durable=True)
+            content["parts"].append(checksum_of(part))
+            content["num_bytes"] += len(part)
         if measured is not None:
             content["measured"] = {"name": measured.metric.name, "mode": measured.metric.mode, "value": measured.value}
-        return write_manifest(folder / MANIFEST, content)
+        return write_manifest(folder / MANIFEST, "checkpoint", content, run_id=self._run_id)
 
     def _copy_blobs(self, blobs: BlobFolder, keys: Sequence[str]) -> dict[str, str]:
         """Let the buffers `keys` be here too, and return their checksums."""
-        own = BlobFolder(self._blobs)
         known: dict[str, str] = {}
-        for manifest in (self._task_manifest(), *map(_manifest_if_any, self._folders())):
+        readers: list[Callable[[], dict[str, Any]]] = [self._task_manifest]
+        readers += [partial(self._manifest_of, folder) for folder in self._folders()]
+        for read in readers:
             with contextlib.suppress(CheckpointError):  # what others have changed is not vouched for
-                check_signature(manifest, self._run_folder.name)
-                known.update(manifest.get("blobs", {}))
-        for key in own.missing(keys):
-            own.write(key, blobs.open(key), durable=True)
+                manifest = read()
+                check_signature(manifest, self._run_id)
+                known.update(manifest["blobs"])
+        for key in self._blobs.missing(keys):
+            self._blobs.write(key, blobs.open(key))
         return {key: known.get(key) or checksum_of(blobs.open(key)) for key in keys}
 
     def _check_room(self, sizes: Iterable[int]) -> None:
@@ -147,35 +164,46 @@ class CheckpointFolder:
             return
         for checkpoint in checkpoints:
             if checkpoint not in kept:
-                shutil.rmtree(checkpoint.folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self._remove(checkpoint.folder)
         with alone_in(self._run_folder):
             self._trim()
 
     def pin(self, step: int, pinned: bool) -> None:
         """Let the checkpoint of `step` stay until it is deleted, or no longer."""
-        mark = self.at(step).folder / PINNED
+        mark = (*self._parts_of(self.at(step).folder), PINNED)
         if pinned:
-            mark.touch()
+            mark_below(self._runs, *mark)
         else:
-            mark.unlink(missing_ok=True)
+            remove_below(self._runs, *mark)
 
     def delete(self, step: int) -> None:
         """Delete the checkpoint of `step`. What it alone needs goes too, with the next one if one is being written."""
-        shutil.rmtree(self.at(step).folder)
+        self._check_there(step)
+        try:
+            self._remove(self._at(step))
+        except OSError as error:
+            raise CheckpointError(f"The checkpoint of step {step} cannot be deleted: {error}.") from error
         with alone_in(self._run_folder, wait=False) as alone:
             if alone:
                 self._trim()
 
     def _trim(self) -> None:
         """Remove the buffers that nothing needs, and what a kernel that was killed has left half-written. Nobody writes meanwhile."""
-        for folder in (self._run_folder, self._folder, self._blobs):
-            for left in folder.glob(f"{UNFINISHED}*"):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-        used = set(self._task_manifest().get("blobs", ()))
-        for folder in self._folders():
-            used.update(_manifest_if_any(folder).get("blobs", ()))
-        if self._blobs.is_dir():
-            BlobFolder(self._blobs).trim(keep=used, limit=0)
+        for parts in ((self._run_id,), (self._run_id, CHECKPOINTS), (self._run_id, BLOBS)):
+            for name in names_below(self._runs, *parts):
+                if name.startswith(UNFINISHED):
+                    remove_below(self._runs, *parts, name)
+        manifests = [(self._run_id, TASK), *((*self._parts_of(folder), MANIFEST) for folder in self._folders())]
+        self._blobs.trim({key for manifest in manifests for key in self._named_in(*manifest)})
+
+    def _named_in(self, *parts: str) -> list[str]:
+        """Return the buffers that a manifest of any version names, whoever has written it: they are not to go."""
+        try:
+            found = json.loads(read_below(self._runs, *parts, limit=LARGEST)).get("blobs", ())
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return []
+        return [key for key in found if isinstance(key, str)] if isinstance(found, dict | list) else []
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -184,7 +212,7 @@ class CheckpointFolder:
         found = []
         for folder in self._folders():
             with contextlib.suppress(CheckpointError):
-                found.append(self._checkpoint(folder, _manifest_of(folder)))
+                found.append(self._checkpoint(folder, self._manifest_of(folder)))
         return found
 
     def best(self) -> Checkpoint | None:
@@ -193,13 +221,15 @@ class CheckpointFolder:
 
     def at(self, step: int) -> Checkpoint:
         """Return the checkpoint of `step`; a `CheckpointError`: there is none."""
-        folder = self._at(step)
-        if not folder.is_dir():
-            there = ", ".join(str(checkpoint.step) for checkpoint in self.newest_first())
-            raise CheckpointError(f"{self._run_folder.name} has no checkpoint of step {step}; " + (f"of {there}." if there else "of none."))
-        return self._checkpoint(folder, _manifest_of(folder))
+        self._check_there(step)
+        return self._checkpoint(self._at(step), self._manifest_of(self._at(step)))
 
-    def intact(self, step: int, *, trusted: bool = False) -> Checkpoint:
+    def _check_there(self, step: int) -> None:
+        if self._at(step) not in self._folders():
+            there = ", ".join(str(checkpoint.step) for checkpoint in self.newest_first())
+            raise CheckpointError(f"{self._run_id} has no checkpoint of step {step}; " + (f"of {there}." if there else "of none."))
+
+    def intact(self, step: int, *, trusted: bool = False) -> Intact:
         """Return the checkpoint of `step`, whose files are all as this user has written them.
 
         Raises
@@ -207,102 +237,132 @@ class CheckpointFolder:
         CheckpointError
             There is none, it is damaged, or somebody else has written it and it is not `trusted`.
         """
-        found = self.at(step)
-        self._verify(found.folder, _manifest_of(found.folder), trusted=trusted)
-        return found
+        self._check_there(step)
+        return self._verified(self._at(step), trusted=trusted)
 
-    def newest_intact(self, *, trusted: bool = False) -> tuple[Checkpoint | None, list[str]]:
+    def newest_intact(self, *, trusted: bool = False) -> tuple[Intact | None, list[str]]:
         """Return the newest checkpoint that is :meth:`intact`, and what is wrong with newer ones."""
         complaints: list[str] = []
         for folder in self._folders():
             try:
-                manifest = _manifest_of(folder)
-                self._verify(folder, manifest, trusted=trusted)
-                return self._checkpoint(folder, manifest), complaints
+                return self._verified(folder, trusted=trusted), complaints
             except CheckpointError as error:
                 complaints.append(str(error))
         return None, complaints
 
     def _folders(self) -> list[Path]:
         """Return the folders of checkpoints, the newest first."""
-        steps = {int(match[1]): folder for folder in self._folder.glob("step-*") if (match := re.fullmatch(r"step-(\d+)", folder.name))}
-        return [steps[step] for step in sorted(steps, reverse=True)]
+        steps = {int(match[1]) for name in names_below(self._runs, self._run_id, CHECKPOINTS) if (match := _STEP.fullmatch(name))}
+        found = map(self._at, sorted(steps, reverse=True))
+        return [folder for folder in found if is_folder_below(self._runs, *self._parts_of(folder))]
 
-    def read_task(self, blobs: BlobFolder, *, trusted: bool = False) -> bytes:
+    def read_task(self, blobs: BlobFolder, *, trusted: bool = False) -> Task:
         """Return what the run began with, its buffers copied to `blobs`.
 
         Raises
         ------
         CheckpointError
-            It is not there, has been changed, or somebody else has written it and it is not `trusted`.
+            It is not there, has been changed, or somebody else has written it and it is not `trusted`; or this Python cannot read it.
         """
-        manifest = self._task_manifest()
+        what = f"What {self._run_id} began with"
+        manifest = self._origin(trusted=trusted)
         try:
-            data = (self._run_folder / f"{TASK}.pickle").read_bytes()
+            data = read_below(self._runs, self._run_id, f"{TASK}.pickle", limit=None)
         except OSError:
-            manifest = {}
-        if not manifest:
-            raise CheckpointError(f"{self._run_folder.name} has no checkpoint: run its cell again.")
-        if not trusted:
-            self.check_origin()
+            raise self._no_checkpoint() from None
         if checksum_of(data) != manifest["data"]:
-            raise CheckpointError(f"What {self._run_folder.name} began with has been changed on disk: run its cell again.")
-        own = BlobFolder(self._blobs)
+            raise CheckpointError(f"{what} has been changed on disk: run its cell again.")
         for key, checksum in manifest["blobs"].items():
-            blobs.write(key, self._intact_blob(own, key, self._run_folder, checksum=checksum))
-        return data
+            self._blobs.copy_to(blobs, key, checksum=checksum, what=what)
+        with unpickling(manifest, what):
+            task: Task = pickle.loads(data)
+        return task
+
+    def unpickling(self) -> AbstractContextManager[None]:
+        """Say what is missing where what the run holds cannot be unpickled in the ``with`` block."""
+        return unpickling(self._task_manifest(), f"What {self._run_id} holds")
+
+    def other_versions(self) -> str:
+        """Return with which versions the run began that are others here: see :func:`.manifest.other_versions`."""
+        return other_versions(self._task_manifest())
+
+    def _origin(self, *, trusted: bool) -> dict[str, Any]:
+        if not is_file_below(self._runs, self._run_id, TASK):
+            raise self._no_checkpoint()
+        manifest = self._task_manifest()
+        if not trusted:
+            check_signature(manifest, self._run_id, advice=self._trusting)
+        check_versions(manifest, f"What {self._run_id} began with")
+        return manifest
+
+    def _no_checkpoint(self) -> CheckpointError:
+        return CheckpointError(f"{self._run_id} has no checkpoint: run its cell again.")
 
     def check_origin(self) -> None:
-        """Raise a `CheckpointError` where somebody else has written what the run began with."""
-        manifest = self._task_manifest()
-        if manifest:
-            check_signature(manifest, self._run_folder.name)
+        """Raise a `CheckpointError` where somebody else has written what the run began with, or this version cannot read it."""
+        if is_file_below(self._runs, self._run_id, TASK):
+            self._origin(trusted=False)
 
     def remove(self) -> None:
-        """Remove all checkpoints and what the run began with."""
-        for name in (TASK, f"{TASK}.pickle", FILE_LOG):
-            (self._run_folder / name).unlink(missing_ok=True)
-        for folder in (self._folder, self._blobs):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def read(self, checkpoint: Checkpoint, folder: Path, *, number: int) -> Whole:
-        """Copy a checkpoint, which is intact, to where ranks look for snapshot `number`."""
-        manifest = _manifest_of(checkpoint.folder)
-        own, blobs = BlobFolder(self._blobs), BlobFolder(snapshot_blobs(folder, number))
-        for key in manifest["blobs"]:
-            blobs.write(key, own.open(key))
-        for rank in range(checkpoint.world_size):
-            shutil.copyfile(checkpoint.folder / str(rank), snapshot_file(folder, number, rank))
-        return Whole(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(manifest["blobs"]))
-
-    def _verify(self, folder: Path, manifest: dict[str, Any], *, trusted: bool) -> None:
-        if not trusted:
-            check_signature(manifest, self._run_folder.name)
-        for rank, checksum in enumerate(manifest["parts"]):
+        """Remove all checkpoints and what the run began with, as far as that can be: an `OSError` says of what it cannot."""
+        failed: OSError | None = None
+        for name in (TASK, f"{TASK}.pickle", FILE_LOG, CHECKPOINTS, BLOBS):
             try:
-                intact = checksum_of((folder / str(rank)).read_bytes()) == checksum
-            except OSError:
-                intact = False
-            if not intact:
-                raise CheckpointError(f"Checkpoint {folder.name} is damaged: the part of rank {rank} is not what was written.")
-        own = BlobFolder(self._blobs)
-        for key, checksum in manifest["blobs"].items():
-            self._intact_blob(own, key, folder, checksum=checksum)
+                remove_below(self._runs, self._run_id, name)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
-    @staticmethod
-    def _intact_blob(blobs: BlobFolder, key: str, what: Path, *, checksum: str) -> memoryview:
-        try:
-            buffer = blobs.open(key)
-        except OSError:
-            buffer = None
-        if buffer is None or checksum_of(buffer) != checksum:
-            raise CheckpointError(f"Checkpoint {what.name} is damaged: some of its numbers are not what was written.")
-        return buffer
+    def read(self, intact: Intact, folder: Path, *, number: int, change: Callable[[bytes], bytes] = lambda part: part) -> Whole:
+        """Copy a checkpoint to where ranks look for snapshot `number`, each part as `change` makes it.
+
+        Raises
+        ------
+        CheckpointError
+            Some of it is not any more what it was when it was looked at.
+        """
+        checkpoint, blobs = intact.checkpoint, BlobFolder(snapshot_blobs(folder, number))
+        for key, checksum in intact.blobs.items():
+            self._blobs.copy_to(blobs, key, checksum=checksum, what=f"Checkpoint {checkpoint.folder.name}")
+        for rank, part in enumerate(intact.parts):
+            write_whole(snapshot_file(folder, number, rank), change(part))
+        return Whole(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(intact.blobs))
+
+    def _verified(self, folder: Path, *, trusted: bool) -> Intact:
+        what, parts = f"Checkpoint {folder.name}", self._parts_of(folder)
+        manifest = self._manifest_of(folder)
+        if not trusted:
+            check_signature(manifest, self._run_id, advice=self._trusting)
+        check_versions(manifest, what)
+        read: list[bytes] = []
+        for rank, checksum in enumerate(manifest["parts"]):
+            with contextlib.suppress(OSError):
+                read.append(read_below(self._runs, *parts, str(rank), limit=None))
+            if len(read) <= rank or checksum_of(read[rank]) != checksum:
+                raise CheckpointError(f"{what} is damaged: the part of rank {rank} is not what was written.")
+        for key, checksum in manifest["blobs"].items():
+            self._blobs.check(key, checksum=checksum, what=what)
+        return Intact(self._checkpoint(folder, manifest), read, manifest["blobs"])
 
     def _task_manifest(self) -> dict[str, Any]:
-        with contextlib.suppress(CheckpointError):
-            return read_manifest(self._run_folder / TASK, f"What {self._run_folder.name} began with")
-        return {}
+        return read_manifest(self._runs, self._run_id, TASK, kind="task", what=f"What {self._run_id} began with")
+
+    def _manifest_of(self, folder: Path) -> dict[str, Any]:
+        what = f"Checkpoint {folder.name}"
+        manifest = read_manifest(self._runs, *self._parts_of(folder), MANIFEST, kind="checkpoint", what=what)
+        if self._at(manifest["step"]) != folder:
+            raise CheckpointError(f"{what} is damaged: its manifest is that of step {manifest['step']}.")
+        return manifest
+
+    def _parts_of(self, folder: Path) -> tuple[str, str, str]:
+        return self._run_id, CHECKPOINTS, folder.name
+
+    def _is_pinned(self, folder: Path) -> bool:
+        return kind_below(self._runs, *self._parts_of(folder), PINNED) is not None
+
+    def _remove(self, folder: Path) -> None:
+        remove_below(self._runs, *self._parts_of(folder))
 
     def _checkpoint(self, folder: Path, manifest: dict[str, Any]) -> Checkpoint:
         return Checkpoint(
@@ -312,16 +372,6 @@ class CheckpointFolder:
             place=manifest["place"],
             time=manifest["time"],
             num_bytes=manifest["num_bytes"],
-            pinned=(folder / PINNED).exists(),
+            pinned=self._is_pinned(folder),
             measured=Measured(Metric(found["name"], found["mode"]), found["value"]) if (found := manifest.get("measured")) else None,
         )
-
-
-def _manifest_of(folder: Path) -> dict[str, Any]:
-    return read_manifest(folder / MANIFEST, f"Checkpoint {folder.name}")
-
-
-def _manifest_if_any(folder: Path) -> dict[str, Any]:
-    with contextlib.suppress(CheckpointError):
-        return _manifest_of(folder)
-    return {}

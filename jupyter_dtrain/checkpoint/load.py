@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from torch import nn
 from ..capture.bundle import unpack
 from ..engine.results import Home
 from ..engine.snapshot.snapshotter import read_snapshot, snapshot_blobs
-from ..engine.task import Task
 from ..errors import CheckpointError, UsageError
 from ..runs.record import DEFAULT_FOLDER, RunRecord
 from ..runs.store import RunStore
@@ -24,7 +22,7 @@ from ..serialization.pickler import Unpacker
 from ..transport.blob_store import BlobFolder
 from ..transport.parcel import from_parcel
 from .folder import CheckpointFolder
-from .metadata import Checkpoint, Wanted, step_of
+from .metadata import Checkpoint, Intact, Wanted, step_of
 from .snapshot_index import SnapshotKeeper, Whole
 from .writer import CheckpointWriter
 
@@ -49,22 +47,20 @@ def read_values(folder: CheckpointFolder, step: int | None, *, trusted: bool = F
     """
     if not trusted:
         folder.check_origin()
-    checkpoint = folder.intact(step, trusted=trusted) if step is not None else folder.newest_intact(trusted=trusted)[0]
-    if checkpoint is None:
-        raise CheckpointError("The run has no checkpoint that is intact.")
-    with TemporaryDirectory() as name:
+    intact = folder.intact(step, trusted=trusted) if step is not None else _newest(folder, trusted=trusted)
+    with TemporaryDirectory() as name, folder.unpickling():
         blobs = BlobFolder(Path(name) / "task")
-        task: Task = pickle.loads(folder.read_task(blobs, trusted=trusted))
+        task = folder.read_task(blobs, trusted=trusted)
         namespace: dict[str, Any] = {"__name__": "__main__"}
         values, tracked = unpack(Unpacker(from_parcel(task.parcel, blobs), namespace=namespace, device_for=_on_cpu))
         namespace.update(values)
         home = Home(namespace, tracked)
         state = Path(name) / "state"
         state.mkdir()
-        folder.read(checkpoint, state, number=1)
+        folder.read(intact, state, number=1)
         snapshot = read_snapshot(state, 1, 0)
         home.load(from_parcel(snapshot.parcel, BlobFolder(snapshot_blobs(state, 1))), device_for=_on_cpu)
-    return Saved(checkpoint, {name: value for name, value in namespace.items() if not name.startswith("__")})
+    return Saved(intact.checkpoint, {name: value for name, value in namespace.items() if not name.startswith("__")})
 
 
 def export_models(saved: Saved, folder: Path) -> list[Path]:
@@ -90,6 +86,13 @@ def export_models(saved: Saved, folder: Path) -> list[Path]:
         paths.append(folder / f"{name}.safetensors")
         save_model(model, str(paths[-1]), metadata={"step": str(saved.checkpoint.step)})
     return paths
+
+
+def _newest(folder: CheckpointFolder, *, trusted: bool) -> Intact:
+    found, complaints = folder.newest_intact(trusted=trusted)
+    if found is None:
+        raise CheckpointError(" ".join(["The run has no checkpoint that is intact.", *complaints]))
+    return found
 
 
 def _on_cpu(_kind: str) -> torch.device:
@@ -142,7 +145,7 @@ def load_checkpoint(
         record = _record(store, run)
     finally:
         store.close()
-    checkpoints = CheckpointFolder(record.folder)
+    checkpoints = CheckpointFolder(record.folder, trusting="`load_checkpoint(…, trust=True)` reads it all the same")
     wanted = step_of(step, checkpoints.newest_first(), run=record.name)
     values = read_values(checkpoints, wanted, trusted=trust).values
     for name in into:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,6 +53,24 @@ class Checkpoint:
     num_bytes: int
     pinned: bool
     measured: Measured | None
+
+
+@dataclass(frozen=True)
+class Intact:
+    """A checkpoint whose files are what was written: what was read of them when that was found is what is used.
+
+    Attributes
+    ----------
+    checkpoint : Checkpoint
+    parts : sequence of bytes
+        Each rank's.
+    blobs : mapping of str to str
+        Names of its buffers, with their checksums.
+    """
+
+    checkpoint: Checkpoint
+    parts: Sequence[bytes]
+    blobs: Mapping[str, str]
 
 
 def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+from ..elastic.secrets_at_rest import part_without_secrets, without_secrets
 from ..engine.task import Task
 from ..errors import CheckpointError, StoreError
 from ..transport.blob_store import BlobFolder, bytes_of
@@ -158,7 +159,8 @@ class CheckpointWriter:
             if not wanted:
                 self._check_size(snapshot)
             if not self._wrote_task:
-                self._folder.write_task(pickle.dumps(self._task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
+                task = self._task if self._task.keep_secrets else without_secrets(self._task)
+                self._folder.write_task(pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
                 self._wrote_task = True
             written = self._written(keeper, snapshot, pinned=wanted)
             self._folder.keep(self._keep)
@@ -189,7 +191,16 @@ class CheckpointWriter:
                 return self._folder.at(snapshot.step)
         measured = Measured(self._best, snapshot.metric) if self._best is not None and snapshot.metric is not None else None
         files, blobs, step = keeper.files(snapshot), keeper.blobs(snapshot), snapshot.step
-        written = self._folder.write(files, blobs, snapshot.keys, step=step, place=snapshot.place, pinned=pinned, measured=measured)
+        written = self._folder.write(
+            files,
+            blobs,
+            snapshot.keys,
+            step=step,
+            place=snapshot.place,
+            pinned=pinned,
+            measured=measured,
+            change=(lambda part: part) if self._task.keep_secrets else part_without_secrets,
+        )
         if measured is not None:
             self._step_of_best = step
         return written

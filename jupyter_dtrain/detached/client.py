@@ -23,9 +23,9 @@ from ..serialization.pickler import Packed
 from ..transport.blob_store import HASHED, BlobFolder
 from .connection import Ended, Hello, Interrupt, Line, start_host
 from .follower import Follower, Views
-from .journal import read_calls, replay
+from .journal import calls_in, replay
 from .mirror import RunMirror
-from .results import SHOWN, Ending, mark_taken, read_ending, results_of
+from .results import Ending, mark_taken, read_ending, results_of
 
 ENDING_LIMIT = timedelta(seconds=60)
 """Time in which a host that has hung up writes the results and ends."""
@@ -143,17 +143,11 @@ class Remote:
                 mirror.end(error)
                 output.run(mirror)
             raise ClusterError(error)
-        return read_ending(folder, "" if record is None else record.run_id, trusted=False)
+        return read_ending(folder, None if record is None else record.run_id, trusted=False)
 
     def _from_disk(self, record: RunRecord, *, trusted: bool, output: Output) -> Ending:
-        folder = results_of(record.folder)
-        ending = read_ending(folder, record.run_id, trusted=trusted)
-        position = 0
-        while True:
-            calls, position = read_calls(folder / SHOWN, position)
-            if not calls:
-                break
-            replay(calls, output)
+        ending = read_ending(results_of(record.folder), record.run_id, trusted=trusted)
+        replay(calls_in(ending.shown), output)
         run = ending.snapshot.run
         assert run is not None
         mirror = RunMirror(run)

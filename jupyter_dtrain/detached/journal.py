@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Journal:
         self._on_call = on_call
         self.on_run: Callable[[ViewedRun], None] = lambda _run: None
         self._lock = threading.Lock()
-        self._file = path.open("wb", buffering=0)
+        self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0)  # noqa: PTH123, SIM115
 
     def stream(self, name: str, text: str) -> None:
         """Keep `text` printed to ``stdout`` or ``stderr``."""
@@ -85,6 +86,17 @@ def read_calls(path: Path, position: int) -> tuple[list[Call], int]:
                 return calls, position
             calls.append(pickle.loads(data))
             position += _LENGTH + length
+
+
+def calls_in(data: bytes) -> Iterator[Call]:
+    """Return all calls that a journal held."""
+    position = 0
+    while position + _LENGTH <= len(data):
+        end = position + _LENGTH + int.from_bytes(data[position : position + _LENGTH], "big")
+        if end > len(data):  # one that was being written
+            return
+        yield pickle.loads(memoryview(data)[position + _LENGTH : end])
+        position = end
 
 
 def replay(calls: Iterable[Call], output: Output) -> None:

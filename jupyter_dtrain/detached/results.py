@@ -13,14 +13,16 @@
 from __future__ import annotations
 
 import pickle
-import shutil
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.manifest import check_signature, checksum_of, read_manifest, write_manifest
+from ..checkpoint.manifest import check_signature, check_versions, checksum_of, read_manifest, unpickling, write_manifest
+from ..confined import mark_below, read_below
+from ..elastic.disk_blobs import DiskBlobs
 from ..elastic.runner import RunResult
+from ..elastic.secrets_at_rest import end_without_secrets, without_secrets
 from ..elastic.worker_group import RankEnd
 from ..engine.task import Task
 from ..errors import CheckpointError, ClusterError
@@ -59,12 +61,15 @@ class Ending:
         What the cell began with, for a kernel that has nothing of it.
     error : BaseException, optional
         What kept it from a result.
+    shown : bytes
+        What the cell has shown, where it was read from a run's folder: for :func:`~.journal.calls_in`.
     """
 
     snapshot: Snapshot
     result: RunResult | None = None
     values: Packed | None = None
     error: BaseException | None = None
+    shown: bytes = b""
 
 
 def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: str) -> None:
@@ -88,48 +93,51 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
                 parcel = None if result.returned is None else to_parcel(result.returned, blobs)
                 # What the cell began with may be gone from where the ranks had it.
                 task = replace(result.task, parcel=Parcel(b"", [], []) if ending.values is None else to_parcel(ending.values, blobs))
+                if shown is not None and not task.keep_secrets:
+                    task, ends = without_secrets(task), list(map(end_without_secrets, ends))
                 stored = Stored(task, ends, result.lost, result.interrupted, parcel)
             data = pickle.dumps((ending.snapshot, stored, ending.values is not None, ending.error), protocol=pickle.HIGHEST_PROTOCOL)
             write_whole(aside / ENDING, data, durable=True)
-            sums = {path.name: _checksum_of(path) for path in blobs.path.iterdir()}
-            content: dict[str, Any] = {"run": run_id, "blobs": sums, "ending": checksum_of(data)}
+            sums = {path.name: checksum_of(path.read_bytes()) for path in blobs.path.iterdir()}
+            content: dict[str, Any] = {"blobs": sums, "ending": checksum_of(data)}
             if shown is not None:
-                shutil.copyfile(shown, aside / SHOWN)
-                content["shown"] = checksum_of((aside / SHOWN).read_bytes())
-            write_manifest(aside / MANIFEST, content)
+                calls = shown.read_bytes()
+                write_whole(aside / SHOWN, calls, durable=True)
+                content["shown"] = checksum_of(calls)
+            write_manifest(aside / MANIFEST, "ending", content, run_id=run_id)
     except OSError as error:
         raise CheckpointError(f"The results cannot be written to {folder.parent}: {error}.") from error
 
 
-def read_ending(folder: Path, run_id: str, *, trusted: bool) -> Ending:
-    """Return what :func:`write_ending` has written into a folder.
+def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> Ending:
+    """Return what :func:`write_ending` has written into a folder for a run, ``None``: for one that has come to no record.
 
     Raises
     ------
     CheckpointError
         It is not there, has been changed, or somebody else has written it and it is not `trusted`.
     """
-    what = f"What {run_id} has come to"
-    manifest = read_manifest(folder / MANIFEST, what)
+    what = f"What {run_id or 'the run'} has come to"
+    within = (folder.parent.parent, folder.parent.name, folder.name)
+    manifest = read_manifest(*within, MANIFEST, kind="ending", what=what)
     if not trusted:
-        check_signature(manifest, run_id, command="attach")
-    for name in (ENDING, SHOWN):
-        if name in manifest and _checksum_of(folder / name) != manifest[name]:
-            raise CheckpointError(f"{what} is damaged: it is not what was written.")
-    snapshot, stored, has_values, error = pickle.loads((folder / ENDING).read_bytes())
-    blobs = BlobFolder(folder / BLOBS)
+        check_signature(manifest, run_id or manifest["run"], advice=f"`%distribute attach {run_id} --trust` reads it all the same")
+    check_versions(manifest, what)
+    data, shown = (_read(within, name, manifest.get(name), what) for name in (ENDING, SHOWN))
+    with unpickling(manifest, what):
+        snapshot, stored, has_values, error = pickle.loads(data)
+    blobs = DiskBlobs(*within, BLOBS)
     result: RunResult | None = None
     values: Packed | None = None
     if stored is not None:
         parcels = [stored.task.parcel, *(() if stored.parcel is None else (stored.parcel,))]
-        sums = manifest["blobs"]
-        if any(_checksum_of(blobs.path / key) != sums.get(key) for parcel in parcels for key in parcel.keys):
-            raise CheckpointError(f"{what} is damaged: some of its numbers are not what was written.")
+        for key in {key for parcel in parcels for key in parcel.keys}:
+            blobs.check(key, checksum=manifest["blobs"].get(key, ""), what=what)
         # Mapped here: what is mapped outlives the folder.
         returned = None if stored.parcel is None else from_parcel(stored.parcel, blobs)
         values = from_parcel(stored.task.parcel, blobs) if has_values else None
         result = RunResult(stored.ends, returned, stored.lost, stored.interrupted, stored.task)
-    return Ending(snapshot, result, values, error)
+    return Ending(snapshot, result, values, error, shown)
 
 
 def results_of(run_folder: Path) -> Path:
@@ -139,14 +147,18 @@ def results_of(run_folder: Path) -> Path:
 
 def mark_taken(folder: Path) -> None:
     """Know that a kernel has had the results in `folder`. They stay as long as the run."""
-    (folder / TAKEN).touch()
+    mark_below(folder.parent.parent, folder.parent.name, folder.name, TAKEN)
 
 
-def _checksum_of(path: Path) -> str | None:
-    try:
-        return checksum_of(path.read_bytes())
-    except OSError:
-        return None
+def _read(within: tuple[Path, str, str], name: str, checksum: str | None, what: str) -> bytes:
+    """Return what a file holds whose checksum this is; nothing where there is none."""
+    if checksum is None:
+        return b""
+    with suppress(OSError):
+        data = read_below(*within, name, limit=None)
+        if checksum_of(data) == checksum:
+            return data
+    raise CheckpointError(f"{what} is damaged: it is not what was written.")
 
 
 def _check_room(place: Path, ending: Ending, shown: Path | None) -> None:

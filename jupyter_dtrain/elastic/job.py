@@ -131,6 +131,7 @@ class Work:
             checkpoints=(options.checkpoint_every, options.keep),
             best=options.best,
             elastic=options.elastic,
+            keep_secrets=options.keep_secrets,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -154,6 +155,7 @@ class Work:
             "checkpoint_every": f"{every.total_seconds():g}s" if isinstance(every, timedelta) else every,
             "keep": options.keep,
             "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
+            "keep_secrets": options.keep_secrets,
             "detach": options.detach,
             "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
             "each": options.each if options.vary else None,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
-from ..checkpoint.metadata import Checkpoint, Wanted, step_of
+from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..engine.side_effects.file_journal import go_on_from
@@ -30,6 +29,7 @@ from .engine_pool import STARTING, Engines
 from .failure_report import lost_engines
 from .generation import Output
 from .job import Work
+from .secrets_at_rest import part_with_secrets, with_secrets
 from .worker_group import Group, RankEnd
 
 
@@ -183,22 +183,27 @@ class Runner:
         folder = CheckpointFolder(record.folder)
         if not trusted:
             folder.check_origin()
-        checkpoint: Checkpoint | None
+        intact: Intact | None
         wanted = step_of(step, folder.newest_first(), run=record.name)
         if wanted is not None:
-            checkpoint = folder.intact(wanted, trusted=trusted)
+            intact = folder.intact(wanted, trusted=trusted)
         else:
-            checkpoint, complaints = folder.newest_intact(trusted=trusted)
+            intact, complaints = folder.newest_intact(trusted=trusted)
+            if intact is None:
+                raise CheckpointError(" ".join([f"{record.run_id} has no checkpoint that is intact: run its cell again.", *complaints]))
             for complaint in complaints:
                 output.say(f"{complaint} The one before it is used.")
-        if checkpoint is None:
-            raise CheckpointError(f"{record.run_id} has no checkpoint that is intact: run its cell again.")
+        checkpoint = intact.checkpoint
+        if differs := folder.other_versions():
+            output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
         group = self._group(options, options.num_engines or record.world_size, output)
         group.disband()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(group.cluster.blob_dir)
-        kept: Task = pickle.loads(folder.read_task(blobs, trusted=trusted))
+        kept = with_secrets(folder.read_task(blobs, trusted=trusted))
+        if missing := kept.surroundings.withheld:
+            output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(missing)}: the cell goes on without.")
         snapshot_folder = blobs.path / f".{record.run_id}"
-        newest = folder.read(checkpoint, snapshot_folder, number=1)
+        newest = folder.read(intact, snapshot_folder, number=1, change=part_with_secrets)
         recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step)
         recording.recorder.note_checkpoint(checkpoint.step)

@@ -78,6 +78,7 @@ class Task:
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
     `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
     `count_targets`: a loss has been given one that it ignores, so they are counted in every batch.
+    `keep_secrets`: environment variables that look like secrets go to disk with checkpoints too.
     `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files.
     """
 
@@ -107,6 +108,7 @@ class Task:
     elastic: tuple[int, int] | None = None
     generation: int = 0
     count_targets: bool = False
+    keep_secrets: bool = False
     loggers: Loggers = field(default_factory=Loggers)
     file_log: Path | None = None
     emit_interval: timedelta = timedelta(milliseconds=200)

@@ -217,6 +217,12 @@ def _cell_parser() -> argparse.ArgumentParser:
         "cell ends)",
     )
     parser.add_argument(
+        "--keep-secrets",
+        action="store_true",
+        help="write environment variables that look like secrets (HF_TOKEN) to disk with checkpoints; without it the kernel that goes on "
+        "from one has to have them",
+    )
+    parser.add_argument(
         "--best",
         type=_metric,
         metavar="METRIC[:min|max]",
@@ -299,6 +305,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         keep=found.keep,
         best=found.best,
         elastic=found.elastic,
+        keep_secrets=found.keep_secrets,
         detach=found.detach,
         vary=tuple(found.vary),
         each=found.each,

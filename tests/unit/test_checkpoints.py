@@ -19,6 +19,8 @@ from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.system.atomic_files import alone_in, write_whole
 from jupyter_dtrain.transport.blob_store import BlobFolder
 
+TASK = pickle.dumps("task")
+
 
 class Run:
     """A run's folder, and engines' shared memory with what is to be written."""
@@ -53,7 +55,7 @@ def test_what_was_written_is_read(run, tmp_path):
     assert (written.step, written.world_size, written.place) == (120, 2, "line 7")
     assert written.num_bytes > 1000
     found, complaints = run.checkpoints.newest_intact()
-    assert (found, complaints) == (written, [])
+    assert (found.checkpoint, complaints) == (written, [])
     target = tmp_path / "engines"
     target.mkdir()
     whole = run.checkpoints.read(found, target, number=1)
@@ -70,7 +72,7 @@ def test_equal_buffers_lie_there_once_and_go_with_the_last_that_needs_them(run):
     run.checkpoints.keep(1)
     assert [found.step for found in run.checkpoints.newest_first()] == [30]
     assert len(list((run.folder / "blobs").iterdir())) == 2
-    assert run.checkpoints.newest_intact()[0].step == 30
+    assert run.checkpoints.newest_intact()[0].checkpoint.step == 30
 
 
 def test_what_a_killed_kernel_left_half_written_goes_with_the_next(run):
@@ -116,7 +118,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(run, spoil):
     run.write(20)
     spoil(run)
     found, complaints = run.checkpoints.newest_intact()
-    assert found.step == 10
+    assert found.checkpoint.step == 10
     assert len(complaints) == 1
     assert "step-000020 is damaged" in complaints[0]
 
@@ -140,7 +142,7 @@ def test_without_room_nothing_is_written_and_nothing_lost(run, monkeypatch):
     with pytest.raises(CheckpointError, match="no room for a checkpoint"):
         run.write(20, weights=b"other" * 1000)
     assert run.everything() == before
-    assert run.checkpoints.newest_intact()[0].step == 10
+    assert run.checkpoints.newest_intact()[0].checkpoint.step == 10
 
 
 def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch):
@@ -155,16 +157,16 @@ def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch
     with pytest.raises(CheckpointError, match="No space left"):
         run.write(20)
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000010"]
-    assert run.checkpoints.newest_intact()[0].step == 10
+    assert run.checkpoints.newest_intact()[0].checkpoint.step == 10
 
 
 def test_what_the_run_began_with_is_checked_too(run, tmp_path):
     keys = [run.memory.put(memoryview(b"data" * 100))]
-    run.checkpoints.write_task(b"task", run.memory, keys)
+    run.checkpoints.write_task(TASK, run.memory, keys)
     run.write(10)
     run.checkpoints.keep(1)
     out = BlobFolder(tmp_path / "out")
-    assert run.checkpoints.read_task(out) == b"task"
+    assert run.checkpoints.read_task(out) == "task"
     assert bytes(out.open(keys[0])) == b"data" * 100
     (run.folder / "task.pickle").write_bytes(b"other")
     with pytest.raises(CheckpointError, match="has been changed on disk"):
@@ -177,9 +179,9 @@ def test_what_the_run_began_with_is_checked_too(run, tmp_path):
 def test_what_was_not_hashed_for_the_run_is_checked_as_well(run, tmp_path):
     memory = BlobFolder(run.memory.path, hashed=100)
     keys = memory.put_all([memoryview(b"data" * 100)])
-    run.checkpoints.write_task(b"task", memory, keys)
+    run.checkpoints.write_task(TASK, memory, keys)
     out = BlobFolder(tmp_path / "out")
-    assert run.checkpoints.read_task(out) == b"task"
+    assert run.checkpoints.read_task(out) == "task"
     assert bytes(out.open(keys[0])) == b"data" * 100
     (run.folder / "blobs" / keys[0]).write_bytes(b"dato" * 100)
     with pytest.raises(CheckpointError, match="not what was written"):
@@ -187,7 +189,7 @@ def test_what_was_not_hashed_for_the_run_is_checked_as_well(run, tmp_path):
 
 
 def test_of_a_run_that_is_through_nothing_stays(run):
-    run.checkpoints.write_task(b"task", run.memory, [])
+    run.checkpoints.write_task(TASK, run.memory, [])
     run.write(10)
     run.checkpoints.remove()
     assert list(run.folder.iterdir()) == []
@@ -204,7 +206,7 @@ class Spy:
 
 
 def test_what_another_user_has_written_is_refused_unless_it_is_trusted(run, tmp_path, monkeypatch):
-    run.checkpoints.write_task(b"began", run.memory, [])
+    run.checkpoints.write_task(pickle.dumps("began"), run.memory, [])
     run.write(10)
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "somebody else"))
     with pytest.raises(CheckpointError, match=r"was not written by you here.*resume run --trust"):
@@ -213,8 +215,8 @@ def test_what_another_user_has_written_is_refused_unless_it_is_trusted(run, tmp_
         with pytest.raises(CheckpointError, match="was not written by you here"):
             action()
     assert run.checkpoints.newest_intact()[0] is None
-    assert run.checkpoints.intact(10, trusted=True).step == 10
-    assert run.checkpoints.read_task(BlobFolder(tmp_path / "blobs"), trusted=True) == b"began"
+    assert run.checkpoints.intact(10, trusted=True).checkpoint.step == 10
+    assert run.checkpoints.read_task(BlobFolder(tmp_path / "blobs"), trusted=True) == "began"
 
 
 def test_a_part_that_was_changed_with_its_checksum_is_refused(run):
@@ -256,7 +258,7 @@ def test_buffers_that_lie_there_already_are_not_read_again(run, monkeypatch):
     run.write(20)
     assert b"w" * 1000 not in seen
     assert b"moments of 20" in seen
-    assert run.checkpoints.newest_intact()[0].step == 20
+    assert run.checkpoints.newest_intact()[0].checkpoint.step == 20
 
 
 def test_the_secret_is_the_users_own(run, tmp_path, monkeypatch):
@@ -265,7 +267,7 @@ def test_the_secret_is_the_users_own(run, tmp_path, monkeypatch):
     secret = tmp_path / "data" / "jupyter_dtrain" / "secret"
     assert (secret.stat().st_mode & 0o777, len(secret.read_bytes())) == (0o600, 32)
     run.write(20)
-    assert [run.checkpoints.intact(step).step for step in (10, 20)] == [10, 20]
+    assert [run.checkpoints.intact(step).checkpoint.step for step in (10, 20)] == [10, 20]
     assert list(secret.parent.iterdir()) == [secret]
 
 
@@ -293,5 +295,5 @@ def test_what_is_deleted_while_another_is_being_written_takes_nothing_from_it(ru
         assert len(list((run.folder / "blobs").iterdir())) == 2
     run.write(20)
     run.checkpoints.keep(1)
-    assert run.checkpoints.intact(20).step == 20
+    assert run.checkpoints.intact(20).checkpoint.step == 20
     assert len(list((run.folder / "blobs").iterdir())) == 2

@@ -264,10 +264,10 @@ def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_writ
     part.write_bytes(b"rank 0")
     checkpoints.write([part], blobs, [], step=120, place="line 7")
 
-    def when_half_written(*args):
+    def when_half_written(*args, **options):
         if checkpoints.newest_first():
             checkpoints.delete(120)
-        return write_manifest(*args)
+        return write_manifest(*args, **options)
 
     monkeypatch.setattr("jupyter_dtrain.detached.server.RETRY", timedelta(seconds=0.01))
     monkeypatch.setattr("jupyter_dtrain.detached.results.write_manifest", when_half_written)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections import namedtuple
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +21,7 @@ from jupyter_dtrain.transport.blob_store import BlobFolder
 
 Usage = namedtuple("Usage", "total used free")
 Parcel = namedtuple("Parcel", "keys")
-Given = namedtuple("Given", "checkpoints best parcel")
+Given = namedtuple("Given", "checkpoints best parcel keep_secrets", defaults=[True])  # parts of a test are no pickles
 
 
 class Run:
@@ -206,7 +206,7 @@ def test_a_folder_where_nothing_can_be_removed_costs_no_result(tmp_path, clock, 
     def refuse(*_args, **_options):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(os, "unlink", refuse)
     run.writer.finish(run.keeper, run.memory.path, through=True)
     (said,) = run.writer.news()
     assert "stay behind: [Errno 30] Read-only file system" in said

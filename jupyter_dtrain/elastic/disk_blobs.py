@@ -1,0 +1,83 @@
+"""The buffers of a run's checkpoints, in a folder that may be somebody else's: see :mod:`..confined`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from ..checkpoint.manifest import checksum_of
+from ..confined import file_below, folder_below, is_file_below, kind_below, make_folder_below, remove_below
+from ..errors import CheckpointError
+from ..transport.blob_store import BlobFolder
+
+_HANDLES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+
+
+class DiskBlobs:
+    """Buffers in a folder below `base`, each under the name that it has in memory. Links count for nothing."""
+
+    def __init__(self, base: Path, *parts: str) -> None:
+        self._base, self._parts = base, parts
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Return those of `keys` that are not stored."""
+        return [key for key in keys if not is_file_below(self._base, *self._parts, key)]
+
+    def open(self, key: str) -> memoryview:
+        """Map a stored buffer. Writes to it are private to the process. An `OSError`: it is not there."""
+        with file_below(self._base, *self._parts, key) as handle:
+            size = os.fstat(handle).st_size
+            if not size:
+                return memoryview(bytearray())  # nothing cannot be mapped
+            return torch.from_file(f"{_HANDLES}/{handle}", shared=False, size=size, dtype=torch.uint8).numpy().data
+
+    def write(self, key: str, buffer: memoryview) -> None:
+        """Store `buffer` so that it outlives a crash of the machine."""
+        folder = make_folder_below(self._base, *self._parts)
+        remove_below(self._base, *self._parts, key)  # what is no file of ours
+        BlobFolder(folder).write(key, buffer, durable=True)
+
+    def copy_to(self, blobs: BlobFolder, key: str, *, checksum: str, what: str) -> None:
+        """Store a buffer in `blobs` as well. It is the copy that is checked: nobody else writes there.
+
+        Raises
+        ------
+        CheckpointError
+            It is not what was written.
+        """
+        is_new = bool(blobs.missing([key]))
+        try:
+            blobs.write(key, self.open(key))
+        except FileNotFoundError:
+            raise self._damaged(what) from None
+        if checksum_of(blobs.open(key)) != checksum:
+            if is_new:
+                blobs.discard([key])
+            raise self._damaged(what)
+
+    def check(self, key: str, *, checksum: str, what: str) -> None:
+        """Raise a `CheckpointError` where a buffer is not what was written."""
+        with suppress(OSError):
+            if checksum_of(self.open(key)) == checksum:
+                return
+        raise self._damaged(what)
+
+    def trim(self, keep: Iterable[str]) -> None:
+        """Remove all but `keep`; of links the links alone."""
+        kept = set(keep)
+        if kind_below(self._base, *self._parts) not in (stat.S_IFDIR, None):
+            remove_below(self._base, *self._parts)
+        with suppress(FileNotFoundError), folder_below(self._base, *self._parts) as folder:
+            for name in set(os.listdir(folder)) - kept:  # noqa: PTH208 - of a descriptor
+                if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=folder)
+
+    @staticmethod
+    def _damaged(what: str) -> CheckpointError:
+        return CheckpointError(f"{what} is damaged: some of its numbers are not what was written.")

@@ -1,0 +1,55 @@
+"""Secrets of the environment, which do not go to disk with a checkpoint unless the user wants it: a kernel that goes on has its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ..capture.process_state import Surroundings
+from ..engine.snapshot.rank_state import Snapshot
+from ..engine.task import Outcome, Task
+from ..errors import CheckpointError
+from .worker_group import RankEnd
+
+T = TypeVar("T", Task, Snapshot)
+
+
+def without_secrets(what: T) -> T:
+    """Return a task or a rank's part of a snapshot as it may lie on a disk."""
+    return replace(what, surroundings=what.surroundings.without_secrets())
+
+
+def with_secrets(what: T) -> T:
+    """Return a task or a rank's part of a snapshot with what this process has in the place of what was left out."""
+    return replace(what, surroundings=what.surroundings.with_secrets_of(os.environ))
+
+
+def part_without_secrets(part: bytes) -> bytes:
+    """Do as :func:`without_secrets` to a pickled part that a rank of this run has written."""
+    return _changed(part, without_secrets)
+
+
+def part_with_secrets(part: bytes) -> bytes:
+    """Do as :func:`with_secrets` to a pickled part that is vouched for."""
+    return _changed(part, with_secrets)
+
+
+def end_without_secrets(end: RankEnd) -> RankEnd:
+    """Return how a rank ended as it may lie on a disk."""
+    outcome: Outcome | None = end.outcome
+    if outcome is None or outcome.surroundings is None:
+        return end
+    surroundings: Surroundings = outcome.surroundings.without_secrets()
+    return replace(end, outcome=replace(outcome, surroundings=surroundings))
+
+
+def _changed(part: bytes, change: Callable[[Snapshot], Snapshot]) -> bytes:
+    try:
+        snapshot: Snapshot = pickle.loads(part)
+    except Exception as error:
+        raise CheckpointError(f"A rank's part of a snapshot cannot be read here: {type(error).__name__}: {error}.") from error
+    changed = change(snapshot)
+    return part if changed.surroundings is snapshot.surroundings else pickle.dumps(changed, protocol=pickle.HIGHEST_PROTOCOL)
