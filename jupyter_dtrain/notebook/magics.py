@@ -90,7 +90,10 @@ class DistributeMagics(Magics):
             bundle = self._packed(options, names)
         output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
-        return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+        try:
+            return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+        finally:
+            del result, bundle  # an error that is shown keeps this frame, until the next one or longer
 
     def _packed(self, options: RunOptions, names: CellNames) -> Bundle:
         """Return the values of a cell."""
@@ -153,7 +156,10 @@ class DistributeMagics(Magics):
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)
         keep_text(task.filename, task.source)
-        self._bring_home(result, tracked, {}, task.filename, output)
+        try:
+            self._bring_home(result, tracked, {}, task.filename, output)
+        finally:
+            del result, packed, values, tracked
 
     def _bring_home(self, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput) -> Any:
         """Do to the notebook what the cell did on the engines, and raise what it raised there."""
@@ -174,15 +180,21 @@ class DistributeMagics(Magics):
                 if result.first.states_missing:
                     output.say(_missing(result.first))
             result.taken()
-        if result.lost is not None:
-            raise result.lost
-        error = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=left_out)
-        if result.interrupted or late.count:
-            raise CellInterrupted(
-                error.lines if error is not None else [f"KeyboardInterrupt: {_stopped(result.first)}", *ended(result.ends)]
-            )
+        error: BaseException | None = result.lost
+        if error is None:
+            error = raised = cell_error(result.ends, cells=_cell_names(shell, filename), left_out=left_out)
+            if result.interrupted or late.count:
+                stopped = [f"KeyboardInterrupt: {_stopped(result.first)}", *ended(result.ends)]
+                error = CellInterrupted(raised.lines if raised is not None else stopped)
+            del raised
         if error is not None:
-            raise error
+            # An error has the frames that it went through. If those had it in turn, both, and all that the cell was sent and sent back,
+            # would stay until Python next looks for circles.
+            del result, tracked
+            try:
+                raise error
+            finally:
+                del error
         if result.first is not None and result.first.stopped:
             output.say(_stopped(result.first))
         return value
