@@ -35,8 +35,9 @@ def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence
     use = next((use for use in uses if use.rank == lost[0].rank), None)
     told = ""
     if use is not None:
-        where = "the host's" if engines[use.rank].device == "cpu" else "its device's"
-        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {where} {gibibytes(use.memory_total)} when it told last)"
+        total = gibibytes(use.memory_total)
+        of = f"the {total} that it may have" if engines[use.rank].device == "cpu" else f"its device's {total}"
+        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {of} when it told last)"
     written = cluster.last_words(lost[0].rank)
     return ClusterError(
         f"{engine} of {names} lost: {reasons_of(lost)}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"

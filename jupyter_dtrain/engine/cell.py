@@ -157,8 +157,12 @@ def describe(error: BaseException) -> Failure:
 def _memory() -> str:
     import psutil
 
-    used, host = psutil.Process().memory_info().rss, psutil.virtual_memory()
-    return f"The rank's process held {gibibytes(used)}; of the host's {gibibytes(host.total)}, {gibibytes(host.available)} were free."
+    from ..system.resources import memory
+
+    used, limit = psutil.Process().memory_info().rss, memory()
+    return (
+        f"The rank's process held {gibibytes(used)}; of the {gibibytes(limit.total)} that it may have, {gibibytes(limit.left)} were free."
+    )
 
 
 def interrupted_at(frame: FrameType, filename: str) -> Failure:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from ...protocol import DeviceUse, Message
+from ...system import resources
 
 DEVICE_NAME = "JUPYTER_DTRAIN_DEVICE_NAME"  # set by the cluster, which knows the hardware without asking torch
 PROPORTIONAL_SHARE = 0.01
@@ -77,7 +78,7 @@ class _CpuUse:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._cores = _own_cores()
-        self._memory_total = psutil.virtual_memory().total
+        self._memory_total = resources.memory().total
         self._children: dict[int, psutil.Process] = {}
         self._counted_twice = 0  # bytes, when they were last counted
         self._count_again = 0.0
@@ -88,7 +89,7 @@ class _CpuUse:
         self._before = (time.monotonic(), self._seconds_and_memory()[0])
 
     def read(self) -> tuple[float, int, int]:
-        """Return percent, bytes used, bytes of the host."""
+        """Return percent, bytes used, bytes that there may be."""
         seconds, memory = self._seconds_and_memory()
         now = time.monotonic()
         since, seconds_before = self._before
