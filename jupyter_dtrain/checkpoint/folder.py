@@ -32,15 +32,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..confined import is_file_below, is_folder_below, kind_below, make_folder_below, mark_below, names_below, read_below, remove_below
-from ..elastic.disk_blobs import DiskBlobs
 from ..engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
 from ..engine.task import Task
 from ..errors import CheckpointError
 from ..options import Metric
 from ..system.atomic_files import UNFINISHED, alone_in, folder_made_whole, write_whole
+from ..system.confined import (
+    is_file_below,
+    is_folder_below,
+    kind_below,
+    make_folder_below,
+    mark_below,
+    names_below,
+    read_below,
+    remove_below,
+)
 from ..system.resources import check_disk
 from ..transport.blob_store import BlobFolder, bytes_of
+from .disk_blobs import DiskBlobs
 from .manifest import LARGEST, check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling, write_manifest
 from .metadata import Checkpoint, Intact, Measured, best_of
 from .snapshot_index import Whole

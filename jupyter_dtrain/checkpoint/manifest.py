@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from ..confined import read_below
-from ..elastic.manifest_shape import has_shape
 from ..errors import CheckpointError
 from ..runs.persister import environment
 from ..system.atomic_files import write_whole
+from ..system.confined import read_below
+from .manifest_shape import has_shape
 
 FORMAT = 2
 SECRET_BYTES = 32

@@ -10,12 +10,12 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from ..elastic.secrets_at_rest import part_without_secrets, without_secrets
 from ..engine.task import Task
 from ..errors import CheckpointError, StoreError
 from ..transport.blob_store import BlobFolder, bytes_of
 from .folder import CheckpointFolder
 from .metadata import Checkpoint, Measured
+from .secrets_at_rest import part_without_secrets, without_secrets
 from .snapshot_index import SnapshotKeeper, Whole
 
 FIRST = timedelta(seconds=10)

@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.disk_blobs import DiskBlobs
 from ..checkpoint.manifest import check_signature, check_versions, checksum_of, read_manifest, unpickling, write_manifest
-from ..confined import mark_below, read_below
-from ..elastic.disk_blobs import DiskBlobs
+from ..checkpoint.secrets_at_rest import outcome_without_secrets, without_secrets
 from ..elastic.runner import RunResult
-from ..elastic.secrets_at_rest import end_without_secrets, without_secrets
 from ..elastic.worker_group import RankEnd
 from ..engine.task import Task
 from ..errors import CheckpointError, ClusterError
@@ -30,6 +29,7 @@ from ..protocol import Snapshot
 from ..runs.detached_index import MANIFEST, RESULTS, TAKEN
 from ..serialization.pickler import Packed
 from ..system.atomic_files import alone_in, folder_made_whole, write_whole
+from ..system.confined import mark_below, read_below
 from ..system.resources import check_disk
 from ..transport.blob_store import BlobFolder
 from ..transport.parcel import Parcel, from_parcel, to_parcel
@@ -94,7 +94,8 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
                 # What the cell began with may be gone from where the ranks had it.
                 task = replace(result.task, parcel=Parcel(b"", [], []) if ending.values is None else to_parcel(ending.values, blobs))
                 if shown is not None and not task.keep_secrets:
-                    task, ends = without_secrets(task), list(map(end_without_secrets, ends))
+                    task = without_secrets(task)
+                    ends = [replace(end, outcome=end.outcome and outcome_without_secrets(end.outcome)) for end in ends]
                 stored = Stored(task, ends, result.lost, result.interrupted, parcel)
             data = pickle.dumps((ending.snapshot, stored, ending.values is not None, ending.error), protocol=pickle.HIGHEST_PROTOCOL)
             write_whole(aside / ENDING, data, durable=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
+from ..checkpoint.secrets_at_rest import part_with_secrets, with_secrets
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..engine.side_effects.file_journal import go_on_from
@@ -29,7 +30,6 @@ from .engine_pool import STARTING, Engines
 from .failure_report import lost_engines
 from .generation import Output
 from .job import Work
-from .secrets_at_rest import part_with_secrets, with_secrets
 from .worker_group import Group, RankEnd
 
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
-from ..confined import mark_below, read_below, write_new
 from ..errors import StoreError
+from ..system.confined import mark_below, read_below, write_new
 
 # The tables of the record of runs, and how a database of an older version becomes one of this.
 

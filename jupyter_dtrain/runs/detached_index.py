@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ..confined import file_below, is_file_below, is_run_id, kind_below, names_below, remove_below
+from ..system.confined import file_below, is_file_below, is_run_id, kind_below, names_below, remove_below
 
 HOST = "host.json"
 RESULTS = "results"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..confined import read_below
 from ..errors import StoreError
 from ..protocol import Points, RunPhase, RunUpdate
+from ..system.confined import read_below
 
 DEFAULT_FOLDER = Path("dtrain-runs")
 """Where runs are recorded, beside the notebook."""

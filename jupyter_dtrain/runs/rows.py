@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-from ..confined import is_run_id
 from ..errors import StoreError
 from ..protocol import RunPhase
+from ..system.confined import is_run_id
 from .owner import Owner
 from .record import RunRecord
 

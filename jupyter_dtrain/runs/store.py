@@ -19,9 +19,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..confined import is_run_id, remove_below, write_new
 from ..errors import CheckpointError, StoreError, UsageError
 from ..protocol import RUN_PHASES_ENDED, RunPhase
+from ..system.confined import is_run_id, remove_below, write_new
 from .curves import KEPT, OF_DEVICES, Curve
 from .database import Database
 from .owner import Owner

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.confined import is_run_id
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.runs.curves import Curve
 from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import new_run_id
 from jupyter_dtrain.runs.store import RunStore
+from jupyter_dtrain.system.confined import is_run_id
 from tests.security.folders import everything
 from tests.unit.test_archive import VERSION_1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.confined import MAX_DEPTH
+from jupyter_dtrain.system.confined import MAX_DEPTH
 from tests.security.folders import PRIVATE, everything
 
 STEP = "step-000010"

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dtrain.checkpoint import disk_blobs, manifest
 from jupyter_dtrain.checkpoint import folder as checkpoint_files
-from jupyter_dtrain.checkpoint import manifest
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import FORMAT, checksum_of, other_versions
 from jupyter_dtrain.detached import results as endings
 from jupyter_dtrain.detached.results import Ending, read_ending, results_of, write_ending
-from jupyter_dtrain.elastic import disk_blobs
 from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.protocol import ClusterUpdate, Snapshot
 from jupyter_dtrain.runs.store import RunStore

@@ -11,7 +11,7 @@ import pytest
 from jupyter_dtrain.capture.process_state import Surroundings
 from jupyter_dtrain.capture.secrets import is_secret
 from jupyter_dtrain.capture.settings import ENVIRONMENT, SOME_OF_IT
-from jupyter_dtrain.elastic.secrets_at_rest import part_with_secrets, part_without_secrets
+from jupyter_dtrain.checkpoint.secrets_at_rest import part_with_secrets, part_without_secrets
 
 SECRET = [
     *("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "PGPASSWORD", "MYSQL_PWD", "DB_PASS"),

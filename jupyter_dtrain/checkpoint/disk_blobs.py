@@ -1,4 +1,4 @@
-"""The buffers of a run's checkpoints, in a folder that may be somebody else's: see :mod:`..confined`."""
+"""The buffers of a run's checkpoints, in a folder that may be somebody else's: see :mod:`..system.confined`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from ..checkpoint.manifest import checksum_of
-from ..confined import file_below, folder_below, is_file_below, kind_below, make_folder_below, remove_below
 from ..errors import CheckpointError
+from ..system.confined import file_below, folder_below, is_file_below, kind_below, make_folder_below, remove_below
 from ..transport.blob_store import BlobFolder
+from .manifest import checksum_of
 
 _HANDLES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 

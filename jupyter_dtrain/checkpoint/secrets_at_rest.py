@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ..capture.process_state import Surroundings
 from ..engine.snapshot.rank_state import Snapshot
 from ..engine.task import Outcome, Task
 from ..errors import CheckpointError
-from .worker_group import RankEnd
 
 T = TypeVar("T", Task, Snapshot)
 
@@ -37,13 +35,11 @@ def part_with_secrets(part: bytes) -> bytes:
     return _changed(part, with_secrets)
 
 
-def end_without_secrets(end: RankEnd) -> RankEnd:
-    """Return how a rank ended as it may lie on a disk."""
-    outcome: Outcome | None = end.outcome
-    if outcome is None or outcome.surroundings is None:
-        return end
-    surroundings: Surroundings = outcome.surroundings.without_secrets()
-    return replace(end, outcome=replace(outcome, surroundings=surroundings))
+def outcome_without_secrets(outcome: Outcome) -> Outcome:
+    """Return what a rank has reported as it may lie on a disk."""
+    if outcome.surroundings is None:
+        return outcome
+    return replace(outcome, surroundings=outcome.surroundings.without_secrets())
 
 
 def _changed(part: bytes, change: Callable[[Snapshot], Snapshot]) -> bytes:

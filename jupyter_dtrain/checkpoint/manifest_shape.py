@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..confined import is_run_id
+from ..system.confined import is_run_id
 
 _KEY = re.compile(r"[0-9a-z]+(-[0-9a-z]+)*", re.ASCII)  # names a file
 _LONGEST = 200
