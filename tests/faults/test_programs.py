@@ -100,10 +100,10 @@ def test_what_is_said_where_more_dies(notebook, begun, lost):
 @pytest.fixture
 def steps_are_waited_for(notebook):
     """An interrupt that waited for the end of a step would wait for an hour."""
-    notebook.run("from datetime import timedelta\nfrom jupyter_dtrain import execution\nasked = execution.ASKED")
-    notebook.run("execution.ASKED = type(asked)(first=timedelta(hours=1), then=asked.then)")
+    notebook.run("from datetime import timedelta\nfrom jupyter_dtrain.elastic import generation\nasked = generation.ASKED")
+    notebook.run("generation.ASKED = type(asked)(first=timedelta(hours=1), then=asked.then)")
     yield
-    notebook.run("execution.ASKED = asked")
+    notebook.run("generation.ASKED = asked")
 
 
 @pytest.mark.usefixtures("steps_are_waited_for")
