@@ -27,13 +27,14 @@ from ..analysis.dynamic_names import with_names_by_text
 from ..analysis.imports import asked_for
 from ..analysis.names import CellNames
 from ..errors import CaptureError
-from ..integrations.pyro import library_states
 from ..serialization.archives import go_back_to_archives
 from ..serialization.copy_restore import attributes_of
+from ..serialization.library_state import library_states, stays
 from ..serialization.pickler import Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import reduced
 from ..serialization.torch_reducers import operators
 from ..system.interpreter import collection_paused
+from .effects import imported_for_effect
 from .library_patches import patches
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
@@ -121,6 +122,8 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     modules = modules_beside(Path.cwd())
     imported: list[ModuleType] = []
     states: list[object] = []
+    of_libraries: list[object] = []
+    refused: dict[int, object] = {}
 
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)
@@ -133,15 +136,18 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
             while more := [m for m in asked_for(names.imports, whole.seen, modules) if m not in imported and m.__name__ not in left_out]:
                 imported.extend(more)
                 whole.dump(tuple(more))
-            if states:
-                whole.dump(tuple(states))
+            used = [*whole.seen, *(sys.modules[name] for name in names.imports if name in sys.modules)]
+            of_libraries[:] = [*imported_for_effect(namespace, used, modules), *library_states(used)]
+            of_libraries[:] = [state for state in of_libraries if id(state) not in refused]
+            if going_along := (*of_libraries, *states):
+                whole.dump(going_along)
             whole.dump(())  # there are no more
             tracked = trackable(whole.seen)
             whole.dump(tracked)
         return Bundle(whole.packed(), tracked, names, left_out), whole.seen
 
     with _by_value(modules):
-        states += (*library_states(), *operators(), *patches(namespace, modules))
+        states += (*operators(), *patches(namespace, modules))
         try:
             return packed()
         except Exception as error:
@@ -159,9 +165,11 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
             for module in imported:  # or else the engine reads its file
                 if (reason := _Search(packer).why_not(module)) is not None:
                     left_out[module.__name__] = reason
-            num_states = len(states)
-            states[:] = [state for state in states if _Search(packer).why_not(state) is None]  # or else the engine has its own
-            if not left_out and len(states) == num_states:
+            stay = [state for state in (*of_libraries, *states) if _Search(packer).why_not(state) is not None]  # the engine has its own
+            stays(stay)
+            refused.update((id(state), state) for state in stay)
+            states[:] = [state for state in states if id(state) not in refused]
+            if not left_out and not stay:
                 raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
             return packed()
 

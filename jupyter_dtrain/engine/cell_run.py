@@ -200,6 +200,10 @@ class CellRun:
         if self._file_log is not None:
             self._file_log.at_boundary()
 
+    def objects(self) -> list[object]:
+        """Return what came from the notebook, and the values of the cell's names."""
+        return self._home.objects()
+
     def outcome(self, interrupts: Interrupts) -> Outcome:
         """Run the cell and return what it came to; rank 0's has what goes home."""
         rank, training, observer = self._task.rank, self._training, self._reports.observer

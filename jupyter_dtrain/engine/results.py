@@ -16,6 +16,7 @@ import torch
 from ..serialization.archives import go_back_to_archives
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, items_of, restore
+from ..serialization.library_state import arrived, library_states, stays
 from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import bar_at_rest, forgets, is_progress_bar, itself, stands_for
 from ..serialization.torch_reducers import without_graph
@@ -54,7 +55,7 @@ class Head:
     others : list of int
         Indices of the other tracked objects that have new contents; these come first.
     names : list of str
-        Names that the cell bound; their values come behind those, and then the value of the cell's last line.
+        Names that the cell bound; their values come behind those, then states of libraries, and then the value of the cell's last line.
     """
 
     changes: Changes
@@ -62,13 +63,14 @@ class Head:
     names: list[str]
 
 
-def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object) -> Iterator[object]:
+def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object]) -> Iterator[object]:
     """Return a :class:`Head` and what comes behind it."""
     certain = {index: new for index, new in changes.changed.items() if isinstance(new.items, Numbers) and not new.attributes}
     others = [index for index in changes.changed if index not in certain]
     yield Head(Changes(certain, changes.deleted), others, list(bound))
     yield from (changes.changed[index] for index in others)
     yield from bound.values()
+    yield tuple(states)
     yield value
 
 
@@ -115,17 +117,19 @@ class Home:
 
         `value` is that of the cell's last line. What is in `skip` does not go home as long as the name has this value.
         """
-        bound, changes = self._bound(skip), self._changes()
+        bound, changes, states = self._bound(skip), self._changes(), self._states()
         try:
-            return self._pickled(*graphs_of(changes, bound, value)), {}
+            return self._pickled(*graphs_of(changes, bound, value, states)), {}
         except Exception:
             if go_back_to_archives(lambda obj: self._why_not(obj) is not None):
                 return self.pack(value, skip=skip)
             # Something cannot be sent; now find out what, piece by piece.
-            stays = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
-            kept = {name: obj for name, obj in bound.items() if name not in stays}
-            changes = self._what_can_be_sent(changes, stays)
-            return self._pickled(*graphs_of(changes, kept, None if self._why_not(value) else value)), stays
+            not_sent = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
+            kept = {name: obj for name, obj in bound.items() if name not in not_sent}
+            changes = self._what_can_be_sent(changes, not_sent)
+            return self._pickled(
+                *graphs_of(changes, kept, None if self._why_not(value) else value, self._states_that_can_be_sent(states))
+            ), not_sent
 
     # -- on the way --------------------------------------------------------------------------------------------------
 
@@ -157,12 +161,12 @@ class Home:
             ``None`` where the ranks do not hold the same.
         """
         bound = self._bound(skip)
-        changes = self._changes()
+        changes, states = self._changes(), self._states()
         everything: list[dict[str, Any]] = [bound, *map(dict, extra)]
         missing: list[frozenset[str]] = [frozenset()] * len(everything)
         spanning = _Spanning()
         try:
-            packed = self._packed_for_later(changes, everything, spanning.note, elsewhere)
+            packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         except Exception:
             missing = [
                 frozenset(name for name, obj in part.items() if self._why_not(obj, spanning.note) is not None) for part in everything
@@ -170,15 +174,15 @@ class Home:
             everything = [
                 {name: obj for name, obj in part.items() if name not in names} for part, names in zip(everything, missing, strict=True)
             ]
-            changes = self._what_can_be_sent(changes, {}, spanning.note)
+            changes, states = self._what_can_be_sent(changes, {}, spanning.note), self._states_that_can_be_sent(states)
             spanning = _Spanning()
-            packed = self._packed_for_later(changes, everything, spanning.note, elsewhere)
+            packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
         wholes = gather(spanning.tensors)
         if wholes is None:
             return None
         if wholes:
-            packed = self._packed_for_later(changes, everything, spanning.filled(wholes), elsewhere)
+            packed = self._packed_for_later(changes, states, everything, spanning.filled(wholes), elsewhere)
         return Saved(packed, missing[0], missing[1:])
 
     def load(
@@ -198,6 +202,7 @@ class Home:
         head: Head = unpacker.load()
         changed = {**head.changes.changed, **{index: unpacker.load() for index in head.others}}
         bound = {name: unpacker.load() for name in head.names}
+        unpacker.load()  # states of libraries, which are in their places
         unpacker.load()  # no line was the last one yet
         extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()
@@ -217,10 +222,15 @@ class Home:
         return extra, objects, again
 
     def _packed_for_later(
-        self, changes: Changes, values: list[dict[str, Any]], whole: Callable[[Any], Any], elsewhere: Mapping[int, int]
+        self,
+        changes: Changes,
+        states: list[Any],
+        values: list[dict[str, Any]],
+        whole: Callable[[Any], Any],
+        elsewhere: Mapping[int, int],
     ) -> Packed:
         packer = self._packer(whole, elsewhere)
-        for graph in graphs_of(changes, values[0], None):
+        for graph in graphs_of(changes, values[0], None, states):
             packer.dump(graph)
         packer.dump(values[1:])
         packer.dump(trackable(packer.seen))
@@ -241,6 +251,14 @@ class Home:
     def _changes(self) -> Changes:
         changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
         return Changes(changed, [name for name in self._before if name not in self.namespace])
+
+    def _states(self) -> list[Any]:
+        return library_states(self.objects(), also=arrived())
+
+    def _states_that_can_be_sent(self, states: list[Any]) -> list[Any]:
+        refused = [state for state in states if self._why_not(state) is not None]
+        stays(refused)
+        return [state for state in states if not any(state is one for one in refused)]
 
     def _what_can_be_sent(self, changes: Changes, stays: dict[str, str], whole: Callable[[Any], Any] | None = None) -> Changes:
         """Return `changes` without what cannot be sent; say so in `stays`."""

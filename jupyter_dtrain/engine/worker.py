@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ..serialization.library_state import left_as_it_was
 from ..serialization.registries import left_afterwards
 from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
@@ -96,9 +97,13 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
 
     commands_to(command)
     try:
-        with contextlib.closing(reports.emitter), left_afterwards():
+        with contextlib.closing(reports.emitter), left_afterwards(), left_as_it_was(apart=task.program_port is not None) as clean_up:
             reports.emitter.start()
-            return CellRun(task, device, talk=talk, control=control, reports=reports, rescue=rescue).outcome(interrupts)
+            cell_run = CellRun(task, device, talk=talk, control=control, reports=reports, rescue=rescue)
+            try:
+                return cell_run.outcome(interrupts)
+            finally:
+                clean_up(cell_run.objects())
     finally:
         control.let_go()
         commands_to(control.command)  # for whose answers others may wait; all else would keep the cell's values until the next cell

@@ -72,6 +72,7 @@ def apply_outcome(
     bound = {name: read(name) for name in head.names}
     namespace.update({name: obj for name, obj in bound.items() if name not in _KEEP and obj is not _NOTHING})
     namespace.setdefault("__builtins__", builtins)
+    read("what libraries keep")  # which is then in its places
     value = read("the value of the last line")
     return None if value is _NOTHING else value, unread
 

@@ -26,7 +26,6 @@ from .weak_references import PROXIES
 _SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same
 _PLAIN = (dict, list, tuple, set, frozenset, deque)
 _as_they_say: WeakSet[type] = WeakSet()  # classes whose objects' attributes cannot be written
-_has_a_way: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _last: WeakKeyDictionary[type, weakref.ref[Any]] = WeakKeyDictionary()  # one of each class that was written so
 
 
@@ -42,17 +41,13 @@ def reduced_archive(obj: Any) -> Any:
 
 def has_a_way_of_its_own(kind: type) -> bool:
     """Return whether objects of `kind` say themselves how they are pickled."""
-    known = _has_a_way.get(kind)
-    if known is None:
-        anything: Any = kind
-        known = (
-            anything.__reduce_ex__ is not object.__reduce_ex__
-            or anything.__reduce__ is not object.__reduce__
-            or getattr(anything, "__getstate__", None) is not getattr(object, "__getstate__", None)
-            or kind in copyreg.dispatch_table
-        )
-        _has_a_way[kind] = known
-    return known
+    anything: Any = kind
+    return bool(
+        anything.__reduce_ex__ is not object.__reduce_ex__
+        or anything.__reduce__ is not object.__reduce__
+        or anything.__getstate__ is not object.__getstate__
+        or kind in copyreg.dispatch_table
+    )
 
 
 def gives_up_what_it_shares(obj: Any) -> bool:

@@ -28,10 +28,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ..analysis.imports import brought
 from ..integrations.dask import reduced_client
-from ..integrations.pyro import become, reduced_state
+from ..integrations.pyro import become
 from ..integrations.transformers import is_pretrained, reduced_pretrained
 from ..integrations.wandb import reduced_run
 from .archives import gives_up_what_it_shares, reduced_archive
+from .library_state import reduced_state
 from .open_files import reduced_file
 from .python_reducers import (
     bare,

@@ -23,6 +23,7 @@ from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.results import Home
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
+from jupyter_dtrain.serialization.library_state import left_as_it_was
 from jupyter_dtrain.serialization.pickler import Packed, Unpacker
 from jupyter_dtrain.transport.blob_store import BlobFolder
 from jupyter_dtrain.transport.parcel import Parcel, from_parcel, to_parcel
@@ -87,16 +88,18 @@ def run(
     _modules.refresh(Path.cwd())
     blobs = BlobFolder(folder)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
-    namespace.update(values)
-    connect_schedulers(tracked)
-    devices = DeviceNames(namespace, tracked, torch.device("cpu"))
-    home = Home(namespace, tracked)
-    random_state.set()
-    with found_by_name(tracked, namespace), devices.in_place():
-        value = run_cell(source, "<cell>", namespace)
-    _modules.note()
-    packed, not_returned = home.pack(value)
+    with left_as_it_was() as clean_up:
+        values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
+        namespace.update(values)
+        connect_schedulers(tracked)
+        devices = DeviceNames(namespace, tracked, torch.device("cpu"))
+        home = Home(namespace, tracked)
+        random_state.set()
+        with found_by_name(tracked, namespace), devices.in_place():
+            value = run_cell(source, "<cell>", namespace)
+        _modules.note()
+        packed, not_returned = home.pack(value)
+        clean_up(home.objects())
     return to_parcel(packed, blobs), not_returned, RandomState.now()
 
 

@@ -1,0 +1,163 @@
+"""Modules that a notebook has imported for what their import does: a patch, an entry in a registry, an accessor.
+
+No name of a cell leads there, and an engine would not have imported them. Importing all that a notebook has costs seconds and memory that
+most cells have no use for. So those are imported on an engine that belong to the libraries of what goes along, or refer to these, and the
+modules from which a class of it has got an attribute. They go in the notebook's order.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import io
+import sys
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..analysis.imports import brought
+from ..serialization.library_state import packages_of
+
+_OF_THE_PROCESS = frozenset({"IPython", "ipykernel", "ipywidgets", "jupyter_dtrain", "matplotlib", "torch", "numpy", "__main__"})
+_EVERYBODYS = frozenset({"torch", "numpy", "pandas", "scipy", "matplotlib"})  # to which nearly all libraries refer
+
+
+_PLAIN = frozenset({type(None), str, int, float, bool, tuple, dict, list, set})
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module that who reads this imports, if it is there and has not been."""
+
+    name: str
+
+    def __reduce__(self) -> Any:
+        return _imported, (self.name,)
+
+
+def imported_for_effect(namespace: Mapping[str, Any], objects: Iterable[object], beside: Iterable[ModuleType] = ()) -> list[Imported]:
+    """Return the modules that the cells which were run in `namespace` have imported and that have an effect on `objects`.
+
+    What modules `beside` the notebook put into classes goes along itself.
+    """
+    objects = list(objects)
+    here = {module.__name__ for module in beside}
+    patched_by = [name for name in _patched_by(objects) if name not in here]
+    packages = set(packages_of(objects))
+    if not (packages or patched_by):
+        return []
+    found: dict[str, None] = {}
+    for name in _imported_by_cells(namespace):
+        package = name.partition(".")[0]
+        if package in _OF_THE_PROCESS or package in sys.stdlib_module_names:
+            continue
+        if package in packages or not packages.isdisjoint(_referred_to(package)):
+            found[name] = None
+    found.update(dict.fromkeys(patched_by))
+    return [Imported(name) for name in found]
+
+
+def _imported(name: str) -> Imported:
+    if name not in sys.modules:
+        shown = io.StringIO()
+        with brought(), warnings.catch_warnings(), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+            warnings.simplefilter("ignore")
+            with contextlib.suppress(Exception):  # the cell says what it misses
+                importlib.import_module(name)
+    return Imported(name)
+
+
+def _imported_by_cells(namespace: Mapping[str, Any]) -> list[str]:
+    texts = [text for text in namespace.get("In", ()) if isinstance(text, str)]
+    return [name for name in dict.fromkeys(name for text in texts for name in _imports_in(text)) if name in sys.modules]
+
+
+@lru_cache(maxsize=1000)
+def _imports_in(text: str) -> tuple[str, ...]:
+    """Return the names of the modules that `text` may import, in order."""
+    if "import" not in text:
+        return ()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
+    found: dict[str, None] = {}
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        match node:
+            case ast.Import():
+                found.update(dict.fromkeys(alias.name for alias in node.names))
+            case ast.ImportFrom(module=str(module), level=0):
+                found.update(dict.fromkeys((module, *(f"{module}.{alias.name}" for alias in node.names))))
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+                found[name] = None
+    return tuple(found)
+
+
+def _referred_to(package: str) -> frozenset[str]:
+    """Return the libraries that the names of the modules of `package` lead to."""
+    beginning = package + "."
+    names = [name for name in sys.modules.copy() if name == package or name.startswith(beginning)]
+    return _referred_to_by(package, len(names), tuple(names))
+
+
+@lru_cache(maxsize=200)
+def _referred_to_by(package: str, _: int, names: tuple[str, ...]) -> frozenset[str]:
+    modules = [module for name in names if isinstance(module := sys.modules.get(name), ModuleType)]
+    homes = (_home(value) for module in modules for value in list(vars(module).values()))
+    return frozenset(home.partition(".")[0] for home in homes) - {package} - _EVERYBODYS
+
+
+def _home(value: Any) -> str:
+    kind = type(value)
+    if kind is ModuleType:
+        return str(value.__name__)
+    return str(value.__module__) if kind is FunctionType or isinstance(value, type) else ""
+
+
+def _patched_by(objects: Iterable[object]) -> list[str]:
+    """Return the modules that have given an attribute to a class which is another library's."""
+    kinds = set(map(type, objects))
+    if any(issubclass(kind, type) for kind in kinds):
+        kinds |= {obj for obj in objects if isinstance(obj, type)}
+    num_modules = len(sys.modules)  # who patches was imported
+    found: set[str] = set()
+    for kind in {base for one in kinds for base in one.__mro__}:
+        known = _known.get(id(kind))
+        if known is None or known[0]() is not kind or known[1] != (num_modules, len(vars(kind))):
+            known = _known[id(kind)] = weakref.ref(kind), (num_modules, len(vars(kind))), _others_in(kind)
+        found |= known[2]
+    if not found:
+        return []
+    return [name for name in sys.modules.copy() if name in found]
+
+
+_known: dict[int, tuple[weakref.ref[type], tuple[int, int], frozenset[str]]] = {}
+
+
+def _others_in(kind: type) -> frozenset[str]:
+    """Return the modules of other libraries that have given `kind` an attribute."""
+    own = str(kind.__module__).partition(".")[0]
+    if own in ("builtins", "__main__") or own in sys.stdlib_module_names:
+        return frozenset()
+    homes = {home for value in list(vars(kind).values()) for home in _homes_of(value) if home in sys.modules}
+    no_others = {own, *_OF_THE_PROCESS, *sys.stdlib_module_names}
+    return frozenset(home for home in homes if home.partition(".")[0] not in no_others)
+
+
+def _homes_of(value: Any) -> Iterator[str]:
+    """Yield the modules of the function, the property or the accessor that `value` is."""
+    match value:
+        case FunctionType():
+            yield str(value.__module__)
+        case property(fget=FunctionType() as function):
+            yield str(function.__module__)
+        case staticmethod() | classmethod():
+            yield str(getattr(value.__func__, "__module__", ""))
+        case _ if type(value) not in _PLAIN and not isinstance(value, type) and type(own := getattr(value, "__dict__", None)) is dict:
+            yield from (str(part.__module__) for part in own.values() if isinstance(part, type | FunctionType))

@@ -1,0 +1,151 @@
+"""What a library keeps in its classes and modules is the notebook's in a cell, comes home from it, and leaves nothing on an engine."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.unit.test_copy_restore import Case, comparable
+
+LIBRARY = '''
+import threading
+
+_FLOATX = "float32"
+_LIMIT: int = 5  # of something
+_HOOKS = []
+_local = threading.local()
+_initialized = False
+
+
+class State:
+    """All objects of it share their attributes."""
+
+    _shared_state = {}
+    verbose = False
+    count = 0
+
+    def __init__(self, **values):
+        self.__dict__ = self._shared_state
+        self.__dict__.update(values)
+
+    @property
+    def known(self):
+        return bool(self._shared_state)
+
+
+class Part:
+    def __init__(self, state=None):
+        self.state = state or State()
+
+
+class Registry:
+    _makers = {}
+
+
+def set_floatx(value):
+    global _FLOATX
+    _FLOATX = value
+
+
+def floatx():
+    return _FLOATX
+
+
+def hooks():
+    return _HOOKS
+
+
+def set_local(value):
+    _local.value = value
+
+
+def local():
+    return getattr(_local, "value", None)
+
+
+def reset():
+    global _FLOATX, _LIMIT, _initialized
+    _FLOATX, _LIMIT, _initialized = "float32", 5, False
+    State._shared_state.clear()
+    State.verbose, State.count = False, 0
+    _HOOKS.clear()
+    _local.__dict__.clear()
+'''
+SETUP = "import statelib\nfrom statelib import State, Part\nstatelib.reset()\n"
+CASES = {
+    "made before": Case(
+        SETUP + "part = Part(State(n=2, found=[1]))",
+        "k = part.state.n, State().n, State().known; State().n += 1; part.state.found.append(2)",
+        "k, part.state.n, State().n, State().found, vars(part.state) is State._shared_state",
+    ),
+    "several objects share": Case(
+        SETUP + "a, b = Part(State(sync=True)), Part()",
+        "a.state.sync = False; k = b.state.sync, State().sync",
+        "k, b.state.sync, State().sync",
+    ),
+    "made in the cell": Case(
+        SETUP, "part = Part(State(n=1)); State().n += 1", "part.state.n, State().n, vars(part.state) is State._shared_state"
+    ),
+    "class alone": Case(SETUP + "State(n=3)", "k = State().n; State(m=4)", "k, State().n, State().m"),
+    "value of a module": Case(
+        SETUP + "statelib.set_floatx('float64')", "k = statelib.floatx(); statelib.set_floatx('float16')", "k, statelib.floatx()"
+    ),
+    "value set back in the cell": Case(
+        SETUP + "statelib.set_floatx('float64'); State.count = 3",
+        "statelib.set_floatx('float32'); State.count = 0",
+        "statelib.floatx(), State.count",
+    ),
+    "value of a class": Case(
+        SETUP + "State.verbose = True; State.count = 7", "k = State.verbose, State.count; State.count += 1", "k, State.count, State.verbose"
+    ),
+    "list of a module": Case(
+        SETUP + "statelib.hooks().append('a')", "k = list(statelib.hooks()); statelib.hooks().append('b')", "k, statelib.hooks()"
+    ),
+    "thread-local": Case(
+        SETUP + "statelib.set_local('pandas')", "k = statelib.local(); statelib.set_local('polars')", "k, statelib.local()"
+    ),
+    "annotated": Case(SETUP + "statelib._LIMIT = 6", "k = statelib._LIMIT", "k"),
+    "by an import in the cell": Case(SETUP + "statelib.set_floatx('float64')", "from statelib import floatx\nk = floatx()", "k"),
+}
+
+
+@pytest.fixture
+def library(tmp_path_factory, monkeypatch):
+    """A library that is installed."""
+    folder = tmp_path_factory.getbasetemp() / "installed"
+    folder.mkdir(exist_ok=True)
+    (folder / "statelib.py").write_text(LIBRARY, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    yield
+    if "statelib" in sys.modules:
+        sys.modules["statelib"].reset()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_librarys_state_is_the_notebooks(name, library, notebook, other_notebook):
+    case = CASES[name]
+    other_notebook.plain(case.setup)
+    other_notebook.plain(case.cell)
+    expected = comparable(other_notebook.plain(case.probe))
+    notebook.plain(case.setup)
+    notebook.distribute(case.cell)
+    assert comparable(notebook.plain(case.probe)) == expected
+    assert notebook.not_returned == {}
+    notebook.plain("statelib.reset()")
+    notebook.distribute(
+        "import statelib\nleft = statelib.floatx(), statelib.State.count, dict(statelib.State._shared_state), statelib.local()"
+    )
+    assert notebook.names["left"] == ("float32", 0, {}, None)
+
+
+def test_what_a_process_has_done_is_not_told_to_another(library, notebook):
+    notebook.plain(SETUP + "statelib._initialized = True")
+    notebook.distribute("import statelib\nk = statelib._initialized, statelib.floatx()")
+    assert notebook.names["k"] == (False, "float32")
+
+
+def test_a_state_that_cannot_be_sent_is_left_out_and_the_cell_runs(library, notebook):
+    notebook.plain(SETUP + "import threading\nState(lock=threading.Lock()); statelib.set_floatx('float64')")
+    notebook.distribute("k = statelib.floatx(), State().known")
+    assert notebook.names["k"] == ("float64", False)
