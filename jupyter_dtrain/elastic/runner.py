@@ -150,7 +150,12 @@ class Runner:
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep)
             # Trials are compared by a number that may be there at their ends alone.
             writer = None if options.strategy == "none" else self._writer(recording, task, output, expects_best=not options.vary)
-        return self._carry_out(group, task, keeper, writer, recording, output)
+        try:
+            return self._carry_out(group, task, keeper, writer, recording, output)
+        finally:
+            if options.strategy == "none" and not options.detach:
+                # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
+                self._engines.begin_restart(group.cluster, range(group.num_ranks))
 
     def resume(
         self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None = None, trusted: bool = False, output: Output

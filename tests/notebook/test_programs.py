@@ -89,6 +89,48 @@ del accelerator, optimizer, loader
     assert data.value("type(model).__name__") == "Linear"
 
 
+ACCELERATED = """
+from accelerate import Accelerator
+
+torch.manual_seed(2)
+accelerator = Accelerator(cpu=True)
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(dataset, batch_size=16))
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    accelerator.backward(loss)
+    optimizer.step()
+    losses.append(loss.item())
+print(accelerator.num_processes, len(losses))
+weight = accelerator.unwrap_model(model).weight.sum().item()
+"""
+LEAVE = "del accelerator, model, optimizer, loader"
+
+
+def test_programs_leave_nothing_in_the_engines(data):
+    """A library's own state outlives the process group: neither another such cell nor an ordinary one is to find it."""
+    pytest.importorskip("accelerate")
+    data.run(ACCELERATED)
+    alone = data.value("weight, losses")
+    found = []
+    for line in ("--strategy none", "--strategy none", "", "--strategy none", ""):
+        data.run("weight = losses = None")
+        cell = data.run(f"%%distribute --engines 2 {line}\n{ACCELERATED}{LEAVE if line else ''}")
+        found.append((cell.stdout, data.value("weight, losses")))
+    assert [said for said, _ in found] == ["2 8\n", "2 8\n", "1 16\n", "2 8\n", "1 16\n"]
+    assert found[0] == found[1] == found[3]
+    for _, (weight, losses) in (found[2], found[4]):
+        assert weight == pytest.approx(alone[0], rel=1e-6)
+        assert losses == pytest.approx(alone[1], rel=1e-5)
+    # Made in one cell and used in another, it is the notebook's.
+    cell = data.run("%%distribute --engines 2\nscaled = accelerator.prepare(nn.Linear(2, 2)); print(accelerator.num_processes)")
+    assert cell.stdout == "1\n"
+    data.run("del accelerator; from accelerate.state import AcceleratorState; AcceleratorState._reset_state(True)")
+
+
 def test_lightning(data):
     pytest.importorskip("lightning")
     data.run("""
