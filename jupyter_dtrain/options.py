@@ -19,6 +19,7 @@ OverBatch = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
 Balance = Literal["auto", "off"]
 View = Literal["live", "summary", "off"]
+Verify = Literal["auto", "always", "first", "off"]
 _CHOICES = {
     "strategy": Strategy,
     "numbers": Numbers,
@@ -28,6 +29,7 @@ _CHOICES = {
     "output": ShownOutput,
     "view": View,
     "balance": Balance,
+    "verify": Verify,
 }
 
 
@@ -136,6 +138,9 @@ class RunOptions:
         What the cell shows of its run: numbers and curves while it goes on and a summary of them at its end, that alone, or nothing.
     balance : {"auto", "off"}
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
+    verify : {"auto", "always", "first", "off"}
+        How often calls on parts of a batch are compared with those on all of it: the first ones and later ones within a hundredth of the
+        run's time, all, the first ones alone, or none.
     detach : bool
         Whether the run goes on when the kernel ends: it has engines of its own, and a process that looks after them.
     vary : tuple of (str, str)
@@ -159,6 +164,7 @@ class RunOptions:
     checkpoint_activations: bool = False
     output: ShownOutput = "main"
     balance: Balance = "off"
+    verify: Verify = "off"
     checkpoint_every: timedelta | int | None = None
     keep: int = 2
     best: Metric | None = None

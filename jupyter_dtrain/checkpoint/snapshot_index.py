@@ -164,6 +164,11 @@ class SnapshotKeeper:
         before, self.newest, self.waiting = [self.newest, *self.waiting], snapshot, []
         self._drop(*before)
 
+    def begin_anew(self) -> None:
+        """Let there be no snapshot: the run goes on from its beginning."""
+        before, self.newest, self.waiting, self.best = [self.newest, self.best, *self.waiting], None, [], None
+        self._drop(*before)
+
     def hold(self, snapshot: Whole) -> None:
         """Keep a snapshot until :meth:`release`."""
         self.held = snapshot

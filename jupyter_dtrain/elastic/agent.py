@@ -221,7 +221,8 @@ class Supervisor:
         lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
         back = self._roll_back.take() if lost or stopped else None
         more, self._growing = self._growing and stopped, False
-        return Cause(lost, back, more=more, count_targets=any(outcome.count_targets for outcome in outcomes))
+        found = next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None)
+        return Cause(lost, back, more=more, count_targets=any(outcome.count_targets for outcome in outcomes), found=found)
 
     def _following(self, cause: Cause, task: Task, execution: Execution) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
@@ -238,6 +239,13 @@ class Supervisor:
             task = replace(task, count_targets=True)
             self._on_back(newest.step if newest is not None else 0)
             self._tell(f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch.")
+        if cause.found is not None:
+            if newest is not None and newest.step > cause.found.checked:
+                newest = None
+                self._keeper.begin_anew()
+            task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
+            self._on_back(newest.step if newest is not None else 0)
+            self._tell(f"{cause.found.told()} Going on from {place_of(newest)} with it on the whole batch.")
         if cause.lost and not self._succession.mend(cause.lost, newest):
             return None
         if cause.more and not cause.lost:

@@ -16,6 +16,7 @@ from ..checkpoint.snapshot_index import SnapshotKeeper, Whole
 from ..cluster.local import EngineCluster
 from ..engine.snapshot.snapshotter import read_snapshot
 from ..engine.task import Outcome, Task
+from ..engine.verify.report import GoBack
 from ..errors import ClusterError, UsageError
 from ..transport.blob_store import BlobFolder
 from .worker_group import Group, RankEnd, reasons_of
@@ -82,15 +83,18 @@ class Cause:
         There is an engine for one more rank.
     count_targets : bool
         Targets have to be counted from here on.
+    found : GoBack, optional
+        What is not to be given a part of a batch, and up to where all is right.
     """
 
     lost: list[RankEnd]
     back: Whole | None
     more: bool
     count_targets: bool
+    found: GoBack | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.lost or self.back is not None or self.more or self.count_targets)
+        return bool(self.lost or self.back is not None or self.more or self.count_targets or self.found is not None)
 
 
 class Succession:

@@ -46,6 +46,7 @@ from .telemetry.kernel_link import Interrupts, look_like_a_notebook, output_of, 
 from .telemetry.progress import ExtentMeter
 from .telemetry.reporter import Reports
 from .tensor.ops.losses import CountTargets
+from .verify.report import GoBack
 
 _modules = LocalModules()
 
@@ -139,6 +140,7 @@ class CellRun:
             objects=self._tracked,
             conventions=task.conventions,
             count_targets=task.count_targets,
+            whole=task.whole,
             control=self._control,
             observer=reports.observer,
             timing=reports.timing,
@@ -217,6 +219,7 @@ class CellRun:
         self._hold_when_broken(interrupts)
         failure: Failure | None = None
         stopped = count_targets = False
+        go_back: GoBack | None = None
         value: Any = None
         with self._surrounded():
             try:
@@ -226,8 +229,9 @@ class CellRun:
             except BaseException as error:
                 failure = describe(error)
                 count_targets = isinstance(error, CountTargets)
+                go_back = error if isinstance(error, GoBack) else None
                 forget_frames(error)
-                if not count_targets and self._failed_alike(failure):
+                if not count_targets and go_back is None and self._failed_alike(failure):
                     with suppress(Exception):  # what is not whole stays behind, as after any other error
                         self._settled(None)
             self._rescue.stand_down()
@@ -237,8 +241,16 @@ class CellRun:
             self._reports.notes.say(line)
         self._control.close()
         held = self._shown.held
-        outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, count_targets=count_targets, held=held)
-        if self._left_parts is not None and not count_targets:
+        outcome = Outcome(
+            rank=rank,
+            failure=failure,
+            stopped=stopped,
+            steps=observer.step,
+            count_targets=count_targets,
+            go_back=go_back,
+            held=held,
+        )
+        if self._left_parts is not None and not count_targets and go_back is None:
             outcome = replace(outcome, states_missing=not self._left_parts.come_home(observer.step))
         return self._with_results(outcome, value) if rank == 0 else outcome
 

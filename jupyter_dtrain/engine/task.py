@@ -11,11 +11,12 @@ from typing import Literal
 from ..capture.bundle import RandomState
 from ..capture.loggers import Loggers
 from ..capture.process_state import Surroundings
-from ..options import Metric
+from ..options import Metric, Verify
 from ..transport.parcel import Parcel
 from .cell import Failure
 from .comm.process_group import Rendezvous
 from .side_effects.output import Count, Held
+from .verify.report import GoBack
 
 # What the ranks share out, and what stays as on one process.
 
@@ -42,6 +43,8 @@ class Conventions:
         Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again.
     shared_states : bool
         Whether each rank keeps a part of what optimizers keep of their parameters, or all of it.
+    verify : {"auto", "always", "first", "off"}
+        Which calls on parts of a batch are compared with those on all of it (`verify`).
     """
 
     global_numbers: bool = True
@@ -52,6 +55,7 @@ class Conventions:
     split_inputs: bool = False
     checkpoint_activations: bool = False
     shared_states: bool = False
+    verify: Verify = "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,8 @@ class Task:
     `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
     `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
-    `count_targets`: a loss has been given one that it ignores, so they are counted in every batch.
+    `count_targets`: a loss has been given one that it ignores, so they are counted in every batch. `whole` are classes of what is not to be
+    given a part of a batch: it has come to something else on one.
     `keep_secrets`: environment variables that look like secrets go to disk with checkpoints too.
     `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files.
     """
@@ -109,6 +114,7 @@ class Task:
     generation: int = 0
     count_targets: bool = False
     keep_secrets: bool = False
+    whole: tuple[str, ...] = ()
     loggers: Loggers = field(default_factory=Loggers)
     file_log: Path | None = None
     emit_interval: timedelta = timedelta(milliseconds=200)
@@ -128,6 +134,8 @@ class Outcome:
         Steps finished.
     count_targets : bool
         The cell is to go on from its last snapshot with the task's `count_targets`.
+    go_back : GoBack, optional
+        It is to go on from the last step that was checked, with what was found in the task's `whole`.
     parcel : Parcel, optional
         From rank 0: packed :class:`~.results.Changes` and :class:`~.results.Bound`.
     not_returned : dict of str to str
@@ -153,6 +161,7 @@ class Outcome:
     stopped: bool
     steps: int
     count_targets: bool = False
+    go_back: GoBack | None = None
     parcel: Parcel | None = None
     not_returned: dict[str, str] = field(default_factory=dict)
     random_state: RandomState | None = None

@@ -181,6 +181,13 @@ def _cell_parser() -> argparse.ArgumentParser:
         "(default: off)",
     )
     parser.add_argument(
+        "--verify",
+        default="off",
+        metavar="WHEN",
+        help="when what a model, or loading, comes to on parts of a batch is compared with all of it: auto, first, always or off "
+        "(default: off)",
+    )
+    parser.add_argument(
         "--checkpoint-every",
         type=_every,
         metavar="N",
@@ -301,6 +308,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         checkpoint_activations=found.checkpoint_activations,
         output=found.output,
         balance=found.balance,
+        verify=found.verify,
         checkpoint_every=found.checkpoint_every,
         keep=found.keep,
         best=found.best,

@@ -60,6 +60,7 @@ ENGINE_ORDER = [
     "backward",
     "forward",
     "data",
+    "verify",
     "resume",
     "patching",
     "cell",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -27,6 +27,7 @@ from .iterable import Stream, Streams
 from .iterator_state import Begin, Cursor, CursorLog, LoaderIterator, Moment
 from .sharded_iterator import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
 from .sources import (
+    Check,
     JoinedBatches,
     Loaded,
     OwnSamples,
@@ -39,6 +40,19 @@ from .sources import (
     with_batches,
 )
 from .worker_rng import can_live, iterate, living, set_living
+
+
+class Checks(Protocol):
+    """Who compares what ranks load alone with whole batches."""
+
+    def needs_whole(self, loader: DataLoader[Any]) -> bool:
+        """Return whether it is known that a loader's batches are not to be loaded by parts."""
+
+    def differs(self, loader: DataLoader[Any], indices: Any, share: Share) -> bool:
+        """Look at a batch that is about to be loaded; return whether every rank has to load all of it."""
+
+    def undo(self, loader: DataLoader[Any]) -> None:
+        """Let all be as it was before the batch of which :meth:`differs` said so."""
 
 
 class SharedLoaders:
@@ -75,6 +89,8 @@ class SharedLoaders:
         Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
     cursors : CursorLog, optional
         Told of every iteration that begins, so that a run can go on in the midst of it.
+    checks : Checks, optional
+        Compares what ranks load alone with whole batches.
     """
 
     def __init__(
@@ -94,8 +110,9 @@ class SharedLoaders:
         stream: LoadingStream | None,
         whole_draws: bool,
         cursors: CursorLog | None = None,
+        checks: Checks | None = None,
     ) -> None:
-        self._cursors = cursors
+        self._cursors, self._checks = cursors, checks
         self._share = share
         self._training = training
         self._split_evaluation = split_evaluation
@@ -208,7 +225,8 @@ class SharedLoaders:
 
     def _draws(self, loader: DataLoader[Any]) -> bool:
         """Return whether it is known that samples are loaded with random numbers, which are to be those of one process."""
-        if self._whole_draws and loader not in self._known and draws_by_itself(loader):
+        is_new = loader not in self._known
+        if (self._whole_draws and is_new and draws_by_itself(loader)) or (self._checks is not None and self._checks.needs_whole(loader)):
             self._drawing.add(loader)
         return loader in self._drawing
 
@@ -268,6 +286,8 @@ class SharedLoaders:
             if error is None:
                 self._known.add(loader)
                 return whole
+            if self._checks is not None:
+                self._checks.undo(loader)
             start.set()
             if isinstance(error, CutAfterLoading):
                 self._known.add(loader)
@@ -283,10 +303,27 @@ class SharedLoaders:
     def _of_own_samples(self, loader: DataLoader[Any], collation: Collation | None, *, watch: bool) -> DataLoader[Any]:
         inner = self._inner.get(loader)
         if inner is None or not loader.persistent_workers:
-            inner = of_own_samples(loader, share=self._share, stream=self._stream, collation=collation, watch=watch)
+            inner = of_own_samples(
+                loader, share=self._share, stream=self._stream, collation=collation, watch=watch, check=self._check(loader, collation)
+            )
             self._inner[loader] = inner
         forget_pending(inner)
         return inner
+
+    def _check(self, loader: DataLoader[Any], collation: Collation | None) -> Check | None:
+        """Return what looks at batches before they are loaded: those that every rank is to load whole are from then on."""
+        checks = self._checks
+        if checks is None or not may_draw(loader):
+            return None
+
+        def check(indices: Any, share: Share) -> None:
+            if checks.differs(loader, indices, share):
+                self._drawing.add(loader)
+                if collation is None:
+                    raise CutAfterLoading
+                collation.is_whole = True
+
+        return check
 
     def _cut_loaded(self, batch: Any) -> Loaded:
         total = length_of(batch)

@@ -52,6 +52,7 @@ class JoinedBatches:
 
 
 Loaded = tuple[Any, Share | None, Layout | None]
+Check = Callable[[Any, Share], None]
 
 
 class Source:
@@ -97,6 +98,10 @@ class OwnSamples(Source):
         self._stream, self._on_first = stream, on_first
 
     def __next__(self) -> Loaded:
+        batches = _batches_of(self._loader)
+        if batches.before_taking is not None and batches.pending:
+            share, indices = batches.pending[0]
+            batches.before_taking(indices, share)
         before = self._stream.state() if self._on_first is not None and self._stream is not None else None
         with nullcontext() if self._stream is None else self._stream.loading():
             batch = next(self._batches)
@@ -116,9 +121,15 @@ def of_own_samples(
     stream: LoadingStream | None,
     collation: Collation | None,
     watch: bool,
+    check: Check | None,
 ) -> DataLoader[Any]:
-    """Return a copy of `loader` that loads the rank's part of each batch; with `watch` its workers tell whether they draw."""
+    """Return a copy of `loader` that loads the rank's part of each batch; with `watch` its workers tell whether they draw.
+
+    `check` is told of each batch before it is loaded in this process, or before it is taken from a worker.
+    """
     made = with_batches(loader, _ShareOfBatches(loader.batch_sampler, share, stream, collation))
+    batches = _batches_of(made)
+    batches.before_loading, batches.before_taking = (None, check) if loader.num_workers else (check, None)
     if watch and loader.num_workers:
         teller = Teller(loader)
         made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
@@ -161,6 +172,8 @@ class _ShareOfBatches:
         self._collation = collation
         self._share = share
         self._stream = stream
+        self.before_loading: Check | None = None
+        self.before_taking: Check | None = None
         self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
 
     def __iter__(self) -> Iterator[Any]:
@@ -173,6 +186,8 @@ class _ShareOfBatches:
             if not isinstance(indices, Sequence | np.ndarray | torch.Tensor):
                 indices = list(indices)  # a set, a generator: all that a loader asks is to walk over them
             share = self._share(len(indices))
+            if self.before_loading is not None:
+                self.before_loading(indices, share)
             self.pending.append((share, indices))
             yield indices[share.loaded]
 

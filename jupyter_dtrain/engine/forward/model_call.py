@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -39,6 +39,18 @@ from .arguments import InputShares
 from .cross_sample import SEQUENCE_LAYERS
 from .module_state import Called
 from .sharded_call import FEWEST, MarkedNow, PartCall, mark
+
+
+class Checks(Protocol):
+    """Who compares calls on a part of a batch with those on all of it."""
+
+    def is_due(self, module: nn.Module, given: tuple[Any, dict[str, Any]]) -> bool:
+        """Count a call of `module`; return whether it is to be checked."""
+
+    def call(
+        self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: Called, given: tuple[Any, dict[str, Any]]
+    ) -> Any:
+        """Make a call by `seen` and check it; `alone` makes it as one process does."""
 
 
 class ModelCalls:
@@ -88,6 +100,7 @@ class ModelCalls:
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
         self._part: PartCall | None = None  # the call on the rank's part of the batch that is under way
+        self.checks: Checks | None = None
 
     def know(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
@@ -132,13 +145,35 @@ class ModelCalls:
         if called.num_hooks != self._num_hooks:
             called.num_hooks = self._num_hooks
             called.is_open |= has_hooks(module)
-        if called.takes_batch_for_sequence:
-            return self._enclosed(original, module, self.whole((args, kwargs)), None)
         if self._inputs is not None and not self._num_opened and module.training and torch.is_grad_enabled():
             args, kwargs = self._inputs.placed(args, kwargs)
+        if self.checks is None or not self.checks.is_due(module, (args, kwargs)):
+            return self._seen(self._view, original, module, called, args, kwargs)
+        seen = partial(self._seen, self._view, original, module, called, args, kwargs)
+        return self.checks.call(seen, partial(self._alone, original, module), module, called, (args, kwargs))
+
+    def _alone(self, original: Callable[..., Any], module: nn.Module, given: Any) -> Any:
+        """Run `original` on plain arguments as one process does."""
+        self.inside, self._caller = True, threading.get_ident()
+        try:
+            return original(module, *given[0], **given[1])
+        finally:
+            self.inside = False
+
+    def _seen(
+        self,
+        view: GlobalView,
+        original: Callable[..., Any],
+        module: nn.Module,
+        called: Called,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a model, which then sees what it may of the arguments."""
+        if called.takes_batch_for_sequence:
+            return self._enclosed(original, module, self.whole((args, kwargs)), None)
         if called.is_open:
             return self._opened(original, module, args, kwargs)
-        view = self._view
         if called.marked:
             mark((args, kwargs), called.marked.get(module.training, ()))
         own, placement = view.enter((args, kwargs))
@@ -153,7 +188,7 @@ class ModelCalls:
             return self._on_part(own_call, module, called, (args, kwargs), own, placement)
         except NotPerSample:
             pass  # and again where no frame of that call keeps its graph
-        return self.call(original, module, args, kwargs)
+        return self._seen(view, original, module, called, args, kwargs)
 
     def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the ``forward`` of an open model as the cell's own code."""

@@ -303,7 +303,7 @@ class Called:
         It may have parameters without a shape yet (``nn.LazyLinear``).
     is_open : bool
     takes_batch_for_sequence : bool
-        It is a layer of PyTorch's that goes along the batch: it needs all of it.
+        It is a layer of PyTorch's that goes along the batch, or a model that came to something else on parts: it needs all of it.
     num_hooks : int
         That had been registered when it was looked through for hooks.
     normalizes : bool

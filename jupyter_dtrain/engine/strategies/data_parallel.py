@@ -39,6 +39,7 @@ from ..tensor.redistribute import Exchange
 from ..tensor.thread_guard import Turns
 from ..tensor.view import GlobalView
 from ..timing import COMMUNICATION, Timing
+from ..verify.checks import new_checks
 
 _NOT_SHARED_OUT = (
     "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
@@ -60,6 +61,8 @@ class Training:
     conventions : Conventions
     count_targets : bool
         The targets of every batch are counted from the start: a loss has been given one that it ignores.
+    whole : tuple of str
+        Classes of what is not to be given a part of a batch: it has come to something else on one.
     control : Control
     observer : Observer
     timing : Timing
@@ -83,6 +86,7 @@ class Training:
         objects: Iterable[object],
         conventions: Conventions,
         count_targets: bool = False,
+        whole: tuple[str, ...] = (),
         control: Control,
         observer: Observer,
         timing: Timing,
@@ -139,6 +143,17 @@ class Training:
             blocks=CheckpointedBlocks() if conventions.checkpoint_activations else None,
             on_sequence=self._say_sequence,
         )
+        self._models.checks, fetch_checks = new_checks(
+            conventions.verify,
+            view=self._view,
+            passes=self._models.passes,
+            world_size=world_size,
+            statistics_per_rank=self._normalization is None,
+            draws_per_rank=self._draws is None,
+            whole=whole,
+            say=lambda text: self._notes.say(text + self._notes.place()),
+            step=lambda: observer.step,
+        )
         objects = list(objects)
         if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
             observer.on_optimizer()
@@ -160,6 +175,7 @@ class Training:
             stream=self._loading_stream,
             whole_draws=not shared or (conventions.global_draws and conventions.global_numbers),
             cursors=cursor_log,
+            checks=fetch_checks,
         )
 
     @contextmanager

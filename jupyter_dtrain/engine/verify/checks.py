@@ -1,0 +1,44 @@
+"""The checks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...options import Verify
+from ..tensor.recompute import BackwardPasses
+from ..tensor.redistribute import Exchange
+from ..tensor.view import GlobalView
+from .fetches import FetchChecks
+from .models import ModelChecks
+
+
+def new_checks(
+    mode: Verify,
+    *,
+    view: GlobalView | None,
+    passes: BackwardPasses,
+    world_size: int,
+    statistics_per_rank: bool,
+    draws_per_rank: bool,
+    whole: tuple[str, ...],
+    say: Callable[[str], None],
+    step: Callable[[], int],
+) -> tuple[ModelChecks | None, FetchChecks | None]:
+    """Return what checks calls of models and what loaders load, ``None`` where nothing is to be checked.
+
+    The parameters are those of the two.
+    """
+    if mode == "off" or view is None:
+        return None, None
+    models = ModelChecks(
+        mode,
+        view=view,
+        passes=passes,
+        scale=float(world_size),
+        statistics_per_rank=statistics_per_rank,
+        draws_per_rank=draws_per_rank,
+        whole=whole,
+        say=say,
+        step=step,
+    )
+    return models, FetchChecks(mode, agree=Exchange.objects, whole=whole, say=say, step=step)

@@ -1,0 +1,167 @@
+"""Batches of a loader of which each rank loads its own samples alone, compared with whole batches.
+
+Before a rank loads its part of a checked batch, it loads all of the batch in this process, as one process would, and its part, each from
+the same state and with nothing left of it. Samples are to be the same, and so is what loading leaves in all that the data set can reach:
+one that counts what it is asked for, or mixes a sample with the one before, is loaded whole by every rank. What workers leave in their
+copies of the data set nobody sees; there it counts only if the samples that come next depend on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ...options import Verify
+from ..data.batch_layout import compared
+from ..data.collate import is_default
+from ..module_tree import IdentityMap
+from ..tensor.batch_shard import Share
+from .frozen import Freezer, Frozen, apart
+from .report import Finding, GoBack, kind_of, shown
+from .schedule import Schedule, Turn
+from .state import Changes, StateBefore
+from .trial import GivenUp, unnoticed
+
+Agree = Callable[[Any], list[Any]]
+
+
+@dataclass
+class _Loaded:
+    """What loading some samples comes to."""
+
+    samples: list[Any] = field(default_factory=list)
+    batch: Any = None
+    following: Frozen = None
+    changes: Changes = field(default_factory=dict)
+    said: str = ""
+    cached: list[int] = field(default_factory=list)
+    given_up: str = ""
+
+
+class FetchChecks:
+    """Checks what loaders load.
+
+    Parameters
+    ----------
+    mode : {"auto", "always", "first"}
+    agree : callable
+        Returns all ranks' values of what is given. A collective.
+    whole : iterable of str
+        Classes of data sets that are not to be loaded by parts.
+    say : callable
+        Tells the user.
+    step : callable
+        Returns how many steps have been made.
+    """
+
+    def __init__(
+        self, mode: Verify, *, agree: Agree, whole: Sequence[str] = (), say: Callable[[str], None], step: Callable[[], int]
+    ) -> None:
+        self._agree, self._whole, self._say, self._step = agree, frozenset(whole), say, step
+        self.schedule = Schedule(mode)
+        self._turns: IdentityMap[Turn] = IdentityMap()
+        self._before: IdentityMap[StateBefore] = IdentityMap()
+
+    def needs_whole(self, loader: DataLoader[Any]) -> bool:
+        """Return whether it is known that a loader's batches are not to be loaded by parts."""
+        return bool(self._whole) and kind_of(type(loader.dataset)) in self._whole
+
+    def differs(self, loader: DataLoader[Any], indices: Sequence[Any], share: Share) -> bool:
+        """Look at a batch that is about to be loaded; return whether every rank has to load all of it. A collective where it is checked.
+
+        Raises
+        ------
+        GoBack
+            Earlier batches may have been wrong as well.
+        """
+        turn = self._turns.get(loader) or self._turns.set(loader, Turn())
+        if not self.schedule.note(turn):
+            return False
+        began = time.perf_counter()
+        before = StateBefore([(f"`{type(loader.dataset).__name__}`", loader.dataset), ("", loader.collate_fn)])
+        whole = self._try(loader, indices, share.loaded, before)
+        part = self._try(loader, indices[share.loaded], slice(None), before)
+        given_up = whole.given_up or part.given_up
+        found = "" if given_up else self._different(loader, whole, part, share, is_first=turn.calls == 1)
+        of_ranks = self._agree((given_up, found, time.perf_counter() - began, self.schedule.now()))
+        self.schedule.follow(turn, [(seconds, now) for *_, seconds, now in of_ranks])
+        found = next((found for _, found, *_ in of_ranks if found), "")
+        if not found or any(given_up for given_up, *_ in of_ranks):
+            turn.checked, turn.last = self._step(), turn.calls
+            return False
+        if turn.calls > turn.last + 1:
+            raise GoBack((Finding(kind_of(type(loader.dataset)), found),), turn.checked)
+        self._before.set(loader, before)
+        name = shown(kind_of(type(loader.dataset)))
+        self._say(f"`{name}` came to something else for a part of a batch ({found}) than for all of it: every engine loads whole batches.")
+        return True
+
+    def undo(self, loader: DataLoader[Any]) -> None:
+        """Let all that loading can reach be as it was before the batch of which :meth:`differs` said so."""
+        before = self._before.get(loader)
+        if before is not None:
+            self._before.remove(loader)
+            before.restore()
+
+    def _try(self, loader: DataLoader[Any], indices: Sequence[Any], own: slice, before: StateBefore) -> _Loaded:
+        """Load samples, of which the rank's are `own`; all is as before then."""
+        loaded = _Loaded(given_up=before.reachable.obstacle)
+        if loaded.given_up:
+            return loaded
+        cached = [(content, name, content[name]) for content, name in before.reachable.caches if name in content]
+        try:
+            with unnoticed() as said:
+                before.forbid_writing()
+                for content, name, function in cached:
+                    content[name] = functools.lru_cache(**function.cache_parameters())(function.__wrapped__)
+                with before.writes:
+                    samples = _fetch(loader.dataset, indices)
+                    loaded.batch = None if is_default(loader) else loader.collate_fn(list(samples))
+                loaded.cached = [content[name].cache_info().currsize for content, name, _ in cached]
+                for content, name, function in cached:
+                    content[name] = function
+                if before.has_drawn():
+                    loaded.given_up = "it draws random numbers"
+                    return loaded
+                loaded.samples = [Freezer({}).frozen(sample) for sample in samples[own]]
+                loaded.changes = before.changes()
+                if loader.num_workers and loaded.changes:
+                    with before.writes:
+                        loaded.following = Freezer({}).frozen(_fetch(loader.dataset, indices[own]))
+            loaded.said = said.getvalue()
+        except GivenUp as error:
+            loaded.given_up = str(error)
+        except Exception as error:  # if it is one, it shows again
+            loaded.given_up = f"it fails ({type(error).__name__})"
+        finally:
+            before.restore()
+        return loaded
+
+    @staticmethod
+    def _different(loader: DataLoader[Any], whole: _Loaded, part: _Loaded, share: Share, *, is_first: bool) -> str:
+        """Return what differs on this rank."""
+        if apart(whole.samples, part.samples):
+            return "its samples"
+        if not is_default(loader) and not is_first:  # of the first batch, and of sizes, the loader's `Collation` finds it out itself
+            found = compared(whole.batch, part.batch, share.total, share.loaded) or {}
+            if any(dims and not exact for dims, exact in found.values()):
+                return "what is made of them"
+        if loader.num_workers:
+            return "samples that come later" if apart(whole.following, part.following) else ""
+        for key in dict.fromkeys((*whole.changes, *part.changes)):
+            if key not in whole.changes or key not in part.changes or apart(whole.changes[key][1], part.changes[key][1]):
+                where = (whole.changes.get(key) or part.changes[key])[0]
+                return f"`{where.replace('`', '')}`"
+        if whole.cached != part.cached:
+            return "what a cache of its results holds"
+        return "" if whole.said == part.said else "what it prints"
+
+
+def _fetch(dataset: Any, indices: Sequence[Any]) -> list[Any]:
+    fetch = getattr(dataset, "__getitems__", None)
+    return list(fetch(list(indices))) if fetch else [dataset[index] for index in indices]

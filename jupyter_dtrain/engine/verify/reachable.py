@@ -1,0 +1,233 @@
+"""The objects that code can reach and change: from a model or a data set, through attributes, containers, functions and their globals.
+
+Not those inside of libraries that have nothing of a sample (loggers, frames of pandas), and none that cannot be put back (an iterator, a
+file that is written): such a one makes what reaches it unverifiable, and :attr:`Reachable.obstacle` names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from ...analysis.code_objects import names_in
+from ...serialization.python_reducers import attribute_holders
+from ..rng.streams import state_of
+from ..user_frames import is_users, is_users_module
+from .contents import Cell, ClassValues, Globals
+
+MOST = 300_000
+"""Objects that are looked at."""
+WIDEST = 20_000
+"""Entries of a container that are looked into; of a larger one it is noted which they are."""
+
+_IMMUTABLE: tuple[type, ...] = (
+    *(int, float, complex, str, bytes, type(None), type(...), range, slice, Enum, PurePath, CodeType, BuiltinFunctionType),
+    *(MethodDescriptorType, WrapperDescriptorType, torch.dtype, torch.device, torch.Size, torch.layout, np.generic, np.dtype),
+    *(logging.Logger, DataLoader, weakref.ref, type(threading.Lock()), type(threading.RLock()), torch.cuda.Stream),
+)
+_SKIPPED = frozenset(("pandas", "polars", "pyarrow", "matplotlib", "IPython", "jupyter_dtrain", "asyncio", "concurrent", "typing", "abc"))
+_TELLING = frozenset(("wandb", "mlflow", "tensorboard", "tensorboardX", "sqlite3", "socket", "_csv", "subprocess", "ipywidgets"))
+"""Libraries whose objects tell others of each call."""
+_SHOWING = frozenset(("display", "input"))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that holds others by key or in a row. `where` names it to the user: `` `Net` ``; `of` is an entry's place in it."""
+
+    content: Any
+    where: str
+    by_name: bool = False
+
+    def place(self, key: object) -> str:
+        """Return what an entry is to the user."""
+        return f"{self.where}.{key}" if self.by_name and self.where else str(key) if self.by_name else self.where
+
+
+class Reachable:
+    """What code can reach and change.
+
+    Parameters
+    ----------
+    roots : iterable of (str, object)
+        Where it begins, each with its name for the user.
+
+    Attributes
+    ----------
+    holders : list of Holder
+        Attributes, containers, globals, variables around functions: each with what can be put back into it.
+    tensors, arrays : list of (str, object)
+        With their places.
+    generators : list
+        Of random numbers.
+    caches : list of (MutableMapping, str)
+        Names under which a function stands whose results ``functools.lru_cache`` keeps.
+    files : list
+        That are read.
+    obstacle : str
+        What can be changed and not be put back; empty where there is no such thing.
+    """
+
+    def __init__(self, roots: Iterable[tuple[str, object]]) -> None:
+        self.holders: list[Holder] = []
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
+        self.generators: list[Any] = []
+        self.caches: list[tuple[MutableMapping[str, Any], str]] = []
+        self.files: list[Any] = []
+        self.obstacle = ""
+        self.numbers: dict[int, int] = {}  # of objects, in the order in which they are come to
+        self._kept: list[object] = []
+        self._names: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}  # globals of modules that functions use
+        self._pending: list[tuple[str, object]] = list(roots)[::-1]
+        while self._pending and not self.obstacle:
+            where, value = self._pending.pop()
+            if len(self._kept) > MOST:
+                self.obstacle = "too many objects"
+            elif not isinstance(value, _IMMUTABLE) and id(value) not in self.numbers:
+                self.numbers[id(value)] = len(self._kept)
+                self._kept.append(value)
+                self._look(where, value)
+        self._hold_globals()
+
+    def _look(self, where: str, value: Any) -> None:
+        match value:
+            case torch.Tensor():
+                self.tensors.append((where, value))
+            case np.ndarray():
+                self.arrays.append((where, value))
+            case dict() | list() | deque() | set() | bytearray():
+                self._hold(Holder(value, where))
+            case tuple() | frozenset():
+                self._push((where, item) for item in value) if len(value) <= WIDEST else None
+            case FunctionType():
+                self._look_at_function(where, value)
+            case MethodType():
+                self._push(((where, value.__func__), (where, value.__self__)))
+            case functools.partial():
+                self._push((where, part) for part in (value.func, value.args, value.keywords))
+            case classmethod() | staticmethod():
+                self._push(((where, value.__func__),))
+            case property():
+                self._push((where, part) for part in (value.fget, value.fset) if part is not None)
+            case type():
+                self._look_at_class(value)
+            case ModuleType():
+                if value.__name__.partition(".")[0] in _TELLING:
+                    self.obstacle = f"`{value.__name__}`"
+            case torch.jit.ScriptModule():  # its attributes are not Python's
+                self._push((where, tensor) for tensor in (*value.parameters(), *value.buffers()))
+            case torch.jit.ScriptFunction():
+                pass
+            case io.IOBase():
+                self._look_at_file(where, value)
+            case _:
+                self._look_at_object(where, value)
+
+    def _push(self, parts: Iterable[tuple[str, object]]) -> None:
+        self._pending.extend(list(parts)[::-1])
+
+    def _hold(self, holder: Holder) -> None:
+        self.holders.append(holder)
+        content = holder.content
+        if len(content) > WIDEST or isinstance(content, bytearray):
+            return
+        if isinstance(content, Mapping):
+            for key, value in content.items():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    self.caches.append((content, key))  # type: ignore[arg-type]  # one that can be written to
+            self._push((holder.place(key), value) for key, value in list(content.items()))
+        else:
+            self._push((holder.where, value) for value in list(content))
+
+    def _look_at_object(self, where: str, value: Any) -> None:
+        kind = type(value)
+        library = kind.__module__.partition(".")[0]
+        if state_of(value) is not None:
+            self.generators.append(value)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._push(((where, value.__wrapped__),))
+        elif library in _TELLING or (
+            (isinstance(value, GeneratorType) or hasattr(kind, "__next__")) and library in ("builtins", "itertools", "_csv")
+        ):
+            self.obstacle = f"{where} (a `{kind.__name__}`)"
+        elif library not in _SKIPPED:
+            name = f"`{kind.__name__}`"
+            for attributes in attribute_holders(value):
+                self._hold(Holder(attributes, name, by_name=True))
+            self._push(((name, kind),))
+
+    def _look_at_class(self, kind: type) -> None:
+        if is_users_module(str(kind.__module__)) and kind.__module__ != "builtins":
+            self._hold(Holder(ClassValues(kind), f"`{kind.__name__}`", by_name=True))
+            special = [value for name, value in vars(kind).items() if name.startswith("__") and isinstance(value, FunctionType)]
+            self._push((f"`{kind.__name__}`", part) for part in (*kind.__bases__, *special))
+
+    def _look_at_function(self, where: str, function: FunctionType) -> None:
+        code = function.__code__
+        if not is_users(code.co_filename):
+            return
+        names = names_in(code)
+        if shown := _SHOWING.intersection(names):
+            self.obstacle = f"`{min(shown)}` in `{function.__name__}`"
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            if id(cell) not in self.numbers:
+                self.numbers[id(cell)] = len(self._kept)
+                self._kept.append(cell)
+                self._hold(Holder(Cell(cell, name), "", by_name=True))
+        if vars(function):
+            self._hold(Holder(vars(function), f"`{function.__name__}`", by_name=True))
+        self._push((where, part) for part in (function.__defaults__, function.__kwdefaults__) if part)
+        self._use(function.__globals__, names)
+
+    def _use(self, module: dict[str, Any], names: set[str]) -> None:
+        used = self._names.setdefault(id(module), (module, {}))[1]
+        for name in sorted(names):
+            if name in module and name not in used:
+                used[name] = None
+                value = module[name]
+                if isinstance(value, ModuleType) and is_users_module(value.__name__) and value.__name__ != "__main__":
+                    self._use(vars(value), names)
+                else:
+                    self._pending.append((name, value))
+
+    def _hold_globals(self) -> None:
+        """Hold the globals that functions use, once all are known; what they stand for has been looked at."""
+        for module, names in self._names.values():
+            content = Globals(module, names)
+            self.holders.append(Holder(content, "", by_name=True))
+            self.caches += [(content, name) for name in names if isinstance(module.get(name), functools._lru_cache_wrapper)]
+
+    def _look_at_file(self, where: str, file: Any) -> None:
+        try:
+            if file.closed:
+                return
+            if file.writable() or not file.seekable():
+                self.obstacle = f"{where} (an open file)"
+            else:
+                self.files.append(file)
+        except Exception:
+            self.obstacle = f"{where} (an open file)"

@@ -1,0 +1,103 @@
+"""A computation that nobody is to notice: what it would show is kept back, and where it would leave something outside it is given up."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+from unittest import mock
+
+import torch
+
+from ... import api
+from ...system.interpreter import unwarned
+
+_EFFECTS = (
+    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.system", "os.exec", "os.fork"),
+    *("os.posix_spawn", "os.putenv", "os.kill", "shutil.", "subprocess.", "socket.", "sqlite3.connect", "urllib.Request", "tempfile."),
+)
+_MODES_OF_WRITING = frozenset("wax+")
+
+
+class GivenUp(BaseException):
+    """A trial would have left something: a file, a process, a line to others."""
+
+
+class _Guard:
+    """Watches what Python does, once it has been asked to: a hook of the interpreter's stays as long as that."""
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self._is_there = False
+
+    def begin(self) -> None:
+        if not self._is_there:
+            self._is_there = True
+            sys.addaudithook(self._see)
+        self.thread = threading.get_ident()
+
+    def _see(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.thread is None or self.thread != threading.get_ident():
+            return
+        if event == "open":
+            mode = args[1]
+            if isinstance(mode, str) and not _MODES_OF_WRITING.isdisjoint(mode):
+                raise GivenUp(f"it writes a file ({args[0]})")
+        elif event.startswith(_EFFECTS):
+            raise GivenUp(f"it does something outside of the cell ({event})")
+
+
+_guard = _Guard()
+
+
+@contextmanager
+def unnoticed() -> Iterator[io.StringIO]:
+    """Keep back what is printed, logged or warned of, and raise `GivenUp` where something would be left, until the end of the block.
+
+    Yields
+    ------
+    io.StringIO
+        What would have been printed.
+    """
+    said = io.StringIO()
+    was = logging.root.manager.disable
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(said))
+        stack.enter_context(redirect_stderr(io.StringIO()))
+        stack.enter_context(unwarned())
+        for module in (builtins, io):
+            stack.enter_context(mock.patch.object(module, "open", _reading_only(module.open)))
+        stack.enter_context(mock.patch.object(torch, "save", _never))
+        stack.enter_context(mock.patch.object(api, "current", _Nobody()))
+        logging.disable(sys.maxsize)
+        _guard.begin()
+        try:
+            yield said
+        finally:
+            _guard.thread = None
+            logging.disable(was)
+
+
+def _reading_only(original: Callable[..., Any]) -> Callable[..., Any]:
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if not _MODES_OF_WRITING.isdisjoint(mode) and _guard.thread == threading.get_ident():
+            raise GivenUp(f"it writes a file ({file})")
+        return original(file, mode, *args, **kwargs)
+
+    return opened
+
+
+def _never(*_: Any, **__: Any) -> None:
+    raise GivenUp("it saves a file")
+
+
+class _Nobody:
+    """In the place of the run that a cell asks by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise GivenUp(f"it asks for `{name}` of the run")

@@ -1,0 +1,131 @@
+"""`--verify`: what a model, or loading, comes to on parts of a batch is compared with all of it, and mended before it is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.notebook.corpus_cells import apart
+
+SETUP = """
+import functools
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+torch.manual_seed(1)
+X = torch.randn(26, 4)
+Y = X.sin().sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
+class Meter:
+    def __init__(self): self.total = 0.0; self.n = 0
+    def update(self, v, n): self.total += v * n; self.n += n
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g): return g * (1 + g.shape[0] / 100)
+seen = []
+"""
+MODEL = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(4, 1)
+        {made}
+    def forward(self, x):
+        out = self.l(x)
+        {done}
+        return out
+model = Net()
+"""
+DATA = """
+{made}
+class Data(Dataset):
+    def __init__(self): self.n, self.before, self.cache = 0, None, dict()
+    def __len__(self): return 26
+    def __getitem__(self, i):
+        {done}
+loader = DataLoader(Data(), batch_size=6, shuffle=True)
+model = nn.Linear(4, 1)
+"""
+MADE = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+LOOP = """
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+"""
+COMPARE = "[seen, [p.detach() for p in model.parameters()], {kept}]"
+
+FOUND = {
+    "a tensor": (MODEL, "self.n = torch.zeros(())", "self.n += len(x)", "model.n", "`Net` ", "`Net.n`"),
+    "an array": (MODEL, "self.s = np.zeros(2)", "self.s += [len(x), out.mean().item()]", "model.s.tolist()", "`Net` ", "`Net.s`"),
+    "an object": (MODEL, "self.m = Meter()", "self.m.update(out.mean().item(), len(x))", "model.m.n", "`Net` ", "`Meter.total`"),
+    "a mean that results depend on": (
+        *(MODEL, "self.e = torch.zeros(4)", "self.e.lerp_(x.mean(0), 0.1); out = out + (x - self.e).sum(1, keepdim=True)"),
+        *("model.e.tolist()", "`Net` ", "what it returns"),
+    ),
+    "gradients alone": (MODEL, "self.k = 0", "out = Scaled.apply(out)", "0", "`Net` ", "its gradients"),
+    "a counter of samples": (DATA, "", "self.n += 1; return X[i], Y[i]", "loader.dataset.n", "`Data` ", "`Data.n`"),
+    "samples that depend on the one before": (
+        *(DATA, "", "x = X[i] if self.before is None else X[i] + 0.3 * self.before; self.before = X[i]; return x, Y[i]"),
+        *("0", "`Data` ", "`Data.before`"),
+    ),
+    "a global": (DATA, "total = 0", "global total; total += 1; return X[i], Y[i]", "total", "`Data` ", "`total`"),
+    "a cache of a function": (
+        *(DATA, "load = functools.lru_cache(None)(lambda i: (X[i], Y[i]))", "return load(i)"),
+        *("load.cache_info().currsize", "`Data` ", "a cache"),
+    ),
+}
+RIGHT = {
+    "BatchNorm and dropout": "model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))",
+    "a number of calls": MODEL.format(made="self.k = 0", done="self.k += 1"),
+    "numbers of its own streams": DATA.format(made="", done="return X[i] + torch.randn(4), Y[i]"),
+    "a list of samples": DATA.format(made="kept = [(x, y) for x, y in zip(X, Y)]", done="return kept[i]"),
+}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(most=3) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", FOUND)
+def test_a_difference_is_found_named_and_mended_before_it_is_used(ranks, name, world_size):
+    kind, made, done, kept, who, what = FOUND[name]
+    setup = SETUP + kind.format(made=made, done=done) + MADE
+    (plain,) = ranks.call(1, run_plain, setup, LOOP, COMPARE.format(kept=kept))
+    options = {"global_draws": True, "global_batchnorm": True, "verify": "first"}
+    first, *_ = ranks.call(world_size, run_notebook, setup, LOOP, COMPARE.format(kept=kept), options)
+    assert apart(plain["compared"], first["compared"]) is None
+    (note,) = [note for note in first["notes"] if "something else" in note]
+    assert note.startswith(who)
+    assert what in note
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_left_alone_to_the_last_bit(ranks, name):
+    setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept="0")
+    options = {"global_draws": True, "global_batchnorm": True}
+    without, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, options)
+    checked, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, options | {"verify": "always"})
+    assert checked["notes"] == without["notes"]
+    assert checked["compared"][0] == without["compared"][0]
+    assert all((left == right).all() for left, right in zip(checked["compared"][1], without["compared"][1], strict=True))
+    assert checked["random"][1:] == without["random"][1:]
+
+
+def test_a_later_difference_is_found_where_every_call_is_checked(ranks):
+    made = MODEL.format(made="self.k = 0; self.n = torch.zeros(())", done="self.k += 1; self.n += len(x) if self.k > 3 else 0")
+    setup, compare = SETUP + made + MADE, COMPARE.format(kept="model.n")
+    (plain,) = ranks.call(1, run_plain, setup, LOOP, compare)
+    first, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, {"verify": "always"})
+    assert apart(plain["compared"], first["compared"]) is None
+    assert sum("`Net.n`" in note for note in first["notes"]) == 1
