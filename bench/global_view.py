@@ -8,10 +8,12 @@ they share the machine's moods; ratios are medians of the rounds' ratios with th
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from jupyter_dtrain.engine.comm.collectives import reducer_group
-from jupyter_dtrain.engine.comm.process_group import LOOPBACK, ProcessGroup, Rendezvous
+from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.comm.store import Talk
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.strategies.data_parallel import Training
@@ -42,9 +44,8 @@ TIMEOUT = timedelta(seconds=60)
 
 def main() -> None:
     """Print both tables."""
-    host = ProcessGroup()
-    meeting = host.host_store("bench", address=LOOPBACK, timeout=TIMEOUT)
-    spawn(_rank, args=(2, meeting), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_rank, args=(2, Rendezvous(Path(folder) / "bench", key=b"")), nprocs=2)
 
 
 def _rank(rank: int, world_size: int, meeting: Rendezvous) -> None:

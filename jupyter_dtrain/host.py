@@ -79,7 +79,7 @@ class Host:
     def _begin(self, run: ViewedRun) -> None:
         if self._file is None:
             self._run_folder = self._session.runs_folder / run.run_update().run_id
-            self._file = HostFile(self._run_folder, self._folders.private / SOCKET)
+            self._file = HostFile(self._run_folder, self._folders.sockets / SOCKET)
 
     def _deliver(self, ending: Ending) -> None:
         """Give the results to the kernel that follows the run, or leave them in the run's folder."""

@@ -37,10 +37,10 @@ def main() -> None:
     from .detached.server import Server
     from .host import Host
 
-    server = Server(folders.private)
+    server = Server(folders)
     try:
         threading.Thread(target=_watch, args=(server,), name="dtrain-begin", daemon=True).start()
-        sys.stdout.write(f"{folders.private / SOCKET}\n")
+        sys.stdout.write(f"{folders.sockets / SOCKET}\n")
         sys.stdout.flush()
         log = os.open(folders.log_of(LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)

@@ -14,11 +14,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import pickle
 import platform
-import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +25,10 @@ from ..errors import CheckpointError
 from ..runs.persister import environment
 from ..system.atomic_files import write_whole
 from ..system.confined import read_below
+from ..system.user_secret import user_secret
 from .manifest_shape import has_shape
 
 FORMAT = 2
-SECRET_BYTES = 32
 LARGEST = 1 << 26
 """Bytes of a manifest: one that names a million buffers has them."""
 Kind = Literal["task", "checkpoint", "ending"]
@@ -136,29 +133,5 @@ def checksum_of(data: bytes | memoryview) -> str:
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
-def key_for(purpose: str) -> bytes:
-    """Return a key that this user's processes have in common, another one for each purpose."""
-    return hmac.new(_secret(), purpose.encode(), "sha256").digest()
-
-
 def _signature(manifest: dict[str, Any]) -> str:
-    return hmac.new(_secret(), json.dumps(manifest, sort_keys=True).encode(), "sha256").hexdigest()
-
-
-def _secret() -> bytes:
-    """Return the user's secret; make it if there is none."""
-    from jupyter_core.paths import jupyter_data_dir
-
-    path = Path(jupyter_data_dir()) / "jupyter_dtrain" / "secret"
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(SECRET_BYTES))
-            os.link(name, path)  # as a whole, and never over another that has just been made
-        except FileExistsError:
-            pass
-        finally:
-            Path(name).unlink()
-    return path.read_bytes()
+    return hmac.new(user_secret(), json.dumps(manifest, sort_keys=True).encode(), "sha256").hexdigest()

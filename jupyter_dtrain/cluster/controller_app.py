@@ -1,4 +1,7 @@
-"""The controller's process: ipyparallel's own, whose helper processes die with it."""
+"""The controller's process: ipyparallel's own, on Unix sockets, whose helper processes die with it.
+
+Over TCP any user of the machine could subscribe to what cells print, which ipyparallel signs and does not encrypt.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import multiprocessing.process
 import os
 import signal
 import sys
+from typing import Any
 
 import psutil
 
@@ -15,8 +19,6 @@ from .guard import PR_SET_PDEATHSIG, prctl
 
 def main() -> None:
     """Run the controller. Should even the guard be killed, no helper of the controller stays behind."""
-    from ipyparallel.controller.app import IPController
-
     if sys.platform == "linux":
         # Since Python 3.14 a process of its own would fork them, which nobody ends.
         multiprocessing.set_start_method("fork")
@@ -34,7 +36,28 @@ def main() -> None:
             os._exit(1)
 
     os.register_at_fork(after_in_child=lambda: set_option(PR_SET_PDEATHSIG, signal.SIGKILL), after_in_parent=forked)
-    IPController.launch_instance(sys.argv[1:])
+    _controller_class().launch_instance(sys.argv[1:])
+
+
+def _controller_class() -> Any:
+    from ipyparallel.controller.app import IPController
+
+    class Controller(IPController):  # type: ignore[misc]
+        """A controller whose "ports" are numbers of sockets."""
+
+        _num_sockets = 0
+
+        def next_port(self, _pool: str = "common") -> int:
+            self._num_sockets += 1
+            return self._num_sockets
+
+        def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
+            # ipyparallel 9.2 puts a hyphen between the two parts of such a path here, and a colon in engines and clients.
+            info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
+            number = info[channel] if index is None else info[channel][index]
+            return f"{info['interface']}:{number}"
+
+    return Controller
 
 
 def _is_at_work(helper: multiprocessing.process.BaseProcess) -> bool:

@@ -1,8 +1,12 @@
-"""The two folders of a cluster: a private one for connection files and logs, and one for large buffers.
+"""The folders of a cluster: a private one for connection files, sockets and logs, and one for large buffers.
 
-Both are the cluster's own, so clusters of several kernels never meet and nothing is written into the user's IPython
+They are the cluster's own, so clusters of several kernels never meet and nothing is written into the user's IPython
 profile. The guard removes them; what a guard and a kernel leave that were killed at the same moment, the next
 cluster of the same user removes.
+
+Their mode, 0700, is what keeps other users out of the Unix sockets and the rendezvous files that lie in them. A socket's path may
+have 107 bytes on Linux and 103 on macOS, and TMPDIR is longer than that on some machines: then the sockets have a folder of their own, in
+a place with a short name.
 """
 
 from __future__ import annotations
@@ -15,12 +19,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..errors import ClusterError
 from ..system.resources import OVERFLOW
 from .crash_log import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer
 SETTLED = 600.0  # seconds; a younger folder may be waiting for its guard to lock it
+MAX_SOCKET_PATH = 100  # bytes, a little less than any system's `sun_path` has room for
+MAX_SOCKET_NAME = 12  # bytes
+_SHORT = [Path(base) for base in (str(SHARED_MEMORY), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp") if base]
+"""Where the sockets' folder may be instead."""
 
 
 class Folders:
@@ -33,6 +42,10 @@ class Folders:
     blobs : Path
         Large buffers that the engines of this host share; in shared memory where there is enough of it, from which a link leads to
         a folder on a disk for those that find no room there.
+    sockets : Path
+        Unix sockets, whose names have `MAX_SOCKET_NAME` bytes at most.
+    rendezvous : Path
+        Where ranks meet, by file.
     """
 
     def __init__(self) -> None:
@@ -49,13 +62,23 @@ class Folders:
             (self.blobs / OVERFLOW).symlink_to(overflow)
         self.profile = self.private / "profile"
         self.logs = self.private / "log"
-        for folder in (self.profile, self.logs):
+        self.rendezvous = self.private / "rendezvous"
+        self.sockets = self.private / "s"
+        for folder in (self.profile, self.logs, self.rendezvous, self.sockets):
             folder.mkdir(mode=0o700)
+        if not _is_short(self.sockets):
+            self.sockets = _short_folder(prefix)
+
+    @property
+    def all(self) -> list[Path]:
+        """Those that lie in no other, to be held and removed; the private one comes first."""
+        found = [self.private, self.blobs, self.sockets]
+        return [folder for folder in found if folder == self.private or not folder.is_relative_to(self.private)]
 
     @property
     def are_there(self) -> bool:
         """Whether nobody has removed them."""
-        return self.profile.is_dir() and self.logs.is_dir() and self.blobs.is_dir()
+        return all(folder.is_dir() for folder in (self.profile, self.logs, self.blobs, self.rendezvous, self.sockets))
 
     def log_of(self, name: str) -> Path:
         """Return the log file of the process `name`."""
@@ -71,20 +94,20 @@ class Folders:
 
     def hold(self) -> list[int]:
         """Say that this process uses the folders, as a guard does, until the files that are returned are closed."""
-        handles = [os.open(folder, os.O_RDONLY) for folder in (self.private, self.blobs)]
+        handles = [os.open(folder, os.O_RDONLY) for folder in self.all]
         for handle in handles:
             fcntl.flock(handle, fcntl.LOCK_EX)
         return handles
 
     def remove(self) -> None:
-        """Remove both folders, if they are still there."""
-        for folder in (self.blobs, self.private):
+        """Remove them, if they are still there."""
+        for folder in reversed(self.all):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep() -> None:
     """Remove the folders of this user's clusters whose guard is gone."""
-    for base in {Path(tempfile.gettempdir()), SHARED_MEMORY}:
+    for base in {Path(tempfile.gettempdir()), SHARED_MEMORY, *_SHORT}:
         for folder in base.glob(f"{_prefix()}*"):
             try:
                 if folder.stat().st_uid == os.getuid() and folder.stat().st_mtime < time.time() - SETTLED and not _guarded(folder):
@@ -103,6 +126,23 @@ def _guarded(folder: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def _is_short(folder: Path) -> bool:
+    return len(os.fsencode(folder)) + 1 + MAX_SOCKET_NAME <= MAX_SOCKET_PATH
+
+
+def _short_folder(prefix: str) -> Path:
+    """Make a folder whose path leaves room for a socket's name."""
+    for base in _SHORT:
+        try:
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        except OSError:
+            continue
+    raise ClusterError(
+        f"The folder for temporary files has too long a name for sockets, and none of {', '.join(map(str, _SHORT))} can be written: "
+        "set TMPDIR to a folder of fewer than 50 characters."
+    )
 
 
 def _prefix() -> str:

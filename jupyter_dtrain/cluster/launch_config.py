@@ -95,7 +95,6 @@ def loopback_interface() -> str | None:
 CONTROLLER = "controller"
 TEMPLATE = "template"
 CONTROLLER_ARGUMENTS = (
-    "--IPController.ip=127.0.0.1",
     "--IPController.location=127.0.0.1",  # or every client would ask DNS for this host's name
     "--IPController.use_threads=True",  # one process and not seven; the relays are C threads either way
     "--IPController.db_class=NoDB",  # or the controller would keep every task and result in memory
@@ -109,9 +108,11 @@ ENGINE_ARGUMENTS = (
 )
 
 
-def controller_command() -> list[str]:
-    """Return the command line of the controller."""
-    return [sys.executable, "-m", f"{__package__}.controller_app", *CONTROLLER_ARGUMENTS]
+def controller_command(sockets: Path) -> list[str]:
+    """Return the command line of the controller, whose sockets lie in the folder `sockets`."""
+    # What is an address and a port with TCP is the beginning and the end of a socket's path.
+    where = ("--IPController.transport=ipc", f"--IPController.ip={sockets}/zmq")
+    return [sys.executable, "-m", f"{__package__}.controller_app", *where, *CONTROLLER_ARGUMENTS]
 
 
 def template_command(modules: Sequence[str]) -> list[str]:

@@ -89,7 +89,7 @@ class Launcher:
             )
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         folder, log = self._folders.private, self._folders.log_of(CONTROLLER)
-        self._processes.start(CONTROLLER, controller_command(), env=self._environment, cwd=folder, log=log)
+        self._processes.start(CONTROLLER, controller_command(self._folders.sockets), env=self._environment, cwd=folder, log=log)
         return [self.start_engine(plan) for plan in plans]
 
     def start_engine(self, plan: DevicePlan) -> Member:

@@ -40,15 +40,15 @@ WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle",
 
 
 class EngineCluster:
-    """A controller and its engines on this machine, all on loopback. Made by `start`.
+    """A controller and its engines on this machine, connected by Unix sockets. Made by `start`.
 
     Attributes
     ----------
     client : ipyparallel.Client
         The connection to the engines.
-    private_dir, blob_dir : Path
+    private_dir, blob_dir, rendezvous_dir : Path
         The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared
-        memory where there is enough of it. A rendezvous by file belongs into `private_dir`.
+        memory where there is enough of it. In `rendezvous_dir` ranks meet.
     """
 
     client: Any
@@ -61,9 +61,8 @@ class EngineCluster:
         self._stop_lock = threading.Lock()
         self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
         self._folders = folder_files.Folders()
-        folders = [self.private_dir, self.blob_dir]
         try:
-            self._processes = GuardedProcesses(folders, on_exit=self._on_exit)
+            self._processes = GuardedProcesses(self._folders.all, on_exit=self._on_exit)
         except BaseException:
             self._folders.remove()
             raise
@@ -105,7 +104,7 @@ class EngineCluster:
                 cluster._start(plans, cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
                 return cluster
             except Disturbed:
-                # The controller picks free ports and binds them a moment later: once in a while someone is quicker, or kills a process.
+                # Somebody has killed a process, or the system has.
                 cluster.stop()
                 if attempt == 2:
                     raise
@@ -125,6 +124,11 @@ class EngineCluster:
     def blob_dir(self) -> Path:
         """Folder for large buffers that the engines of this host share."""
         return self._folders.blobs
+
+    @property
+    def rendezvous_dir(self) -> Path:
+        """Folder in which ranks meet by file."""
+        return self._folders.rendezvous
 
     @property
     def device_plans(self) -> list[DevicePlan]:

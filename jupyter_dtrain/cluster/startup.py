@@ -107,8 +107,6 @@ class Arrival:
             if status is None:
                 continue
             tail = self._log_tail(name)
-            if name == CONTROLLER and "Address already in use" in tail:
-                raise Disturbed("The controller's port was taken by another process.")
             kind = Disturbed if status < 0 else ClusterError
             raise kind(f"The {name} {_ended(status)} while the cluster was starting.{_logged(tail)}{NEXT_STEP}")
         if not self._processes.guard_alive:

@@ -1,32 +1,44 @@
 """The line between a kernel and the process that runs its cell detached: pickled messages over a Unix socket.
 
-The socket lies in a folder of the user's own, and both ends prove that they know the user's secret before either reads a message:
-reading a pickle can run any code.
+Reading a pickle can run any code, so neither end reads a message before it knows whose the other is. Which socket a run listens at is
+found in the run's folder, which somebody else may have written. So the socket has to lie in a folder that is this user's alone, the system
+has to say that this user's process is at its other end, and each end has to show that it has read the key that lies there, in its own
+role: what one end has shown is of no use at the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
 import pickle
+import secrets
 import socket
+import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.manifest import key_for
 from ..cluster.launch_config import own_environment
 from ..errors import ClusterError
 from ..options import ClusterOptions
 from ..protocol import Message
+from ..system.peer_credentials import is_own
+from ..system.user_secret import user_secret
 
 SOCKET = "line"
+KEY = "line-key"
+SIZE = 32  # bytes of a key, a challenge, and what answers it
+LIMIT = timedelta(seconds=30)
+"""Time in which both ends have shown who they are."""
+_KERNEL, _HOST = b"kernel", b"host"  # roles
 
 
 @dataclass(frozen=True)
@@ -91,25 +103,48 @@ class Line:
 
     @classmethod
     def to(cls, address: Path) -> Line:
-        """Connect to the process that listens at `address`; an `OSError` or `EOFError`: it is not there (any more)."""
-        return cls(Client(str(address), "AF_UNIX", authkey=secret()))
-
-    @classmethod
-    def answering(cls, connection: Connection[Any, Any], key: bytes) -> Line:
-        """Take what a listener has accepted, once the other side has shown that it has the same `key`: it may be silent instead.
+        """Connect to the process that listens at `address`.
 
         Raises
         ------
-        OSError, EOFError, AuthenticationError
-            It is gone, or it has not.
+        OSError, EOFError
+            It is not there (any more), or does not answer.
+        ClusterError
+            It is no process of this user's.
         """
+        _check_own(address.parent, stat.S_ISDIR)
+        _check_own(address, stat.S_ISSOCK)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            deliver_challenge(connection, key)
-            answer_challenge(connection, key)
+            connection.settimeout(LIMIT.total_seconds())
+            connection.connect(str(address))
+            if not is_own(connection):
+                raise _stranger(address)
+            if not _is_known(connection, (address.parent / KEY).read_bytes(), _KERNEL, _HOST):
+                raise _stranger(address)
         except BaseException:
             connection.close()
             raise
-        return cls(connection)
+        return cls(_open(connection))
+
+    @classmethod
+    def answering(cls, connection: socket.socket, key: bytes) -> Line | None:
+        """Return the end of what a listener has accepted, ``None`` where the other side is another user's, or has not the same `key`.
+
+        Raises
+        ------
+        OSError, EOFError
+            It is gone, or silent.
+        """
+        try:
+            connection.settimeout(LIMIT.total_seconds())
+            if is_own(connection) and _is_known(connection, key, _HOST, _KERNEL):
+                return cls(_open(connection))
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
 
     def send(self, message: object) -> None:
         """Send a message; nothing happens if the other side is gone."""
@@ -131,14 +166,61 @@ class Line:
             end.shutdown(socket.SHUT_RDWR)
 
 
-def listen(folder: Path) -> Listener:
-    """Return what accepts connections for :meth:`Line.answering`, with its socket in `folder`."""
-    return Listener(str(folder / SOCKET), "AF_UNIX")  # with a key, it would wait for each in turn to show that it has it
+def listen(folder: Path) -> tuple[socket.socket, bytes]:
+    """Return what accepts connections for :meth:`Line.answering`, with its socket in `folder`, and their key, which is put beside it."""
+    key = secrets.token_bytes(SIZE)
+    with open(folder / KEY, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(key)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(folder / SOCKET))
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    return listener, key
 
 
-def secret() -> bytes:
-    """Return what both ends of a line show each other that they have."""
-    return key_for("the line to a detached run")
+def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
+    """Raise a `ClusterError` where what is at `path` is not of the kind, or not this user's alone."""
+    about = path.lstat()
+    open_to_others = is_kind is stat.S_ISDIR and about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if not is_kind(about.st_mode) or about.st_uid != os.getuid() or open_to_others:
+        raise _stranger(path)
+
+
+def _stranger(path: Path) -> ClusterError:
+    return ClusterError(
+        f"What this run's folder names as the process that runs it ({path}) is not yours: nothing was read from there. "
+        "Has somebody else written the folder?"
+    )
+
+
+def _is_known(connection: socket.socket, key: bytes, role: bytes, other: bytes) -> bool:
+    """Show the other end that this one has the `key`, and return whether it has it too. Each end says its `role` with its challenge."""
+    if len(key) != SIZE:
+        return False
+    challenge = secrets.token_bytes(SIZE)
+    connection.sendall(challenge)
+    its_challenge = _exactly(connection)
+    connection.sendall(_answer(key, role, its_challenge, challenge))
+    return hmac.compare_digest(_exactly(connection), _answer(key, other, challenge, its_challenge))
+
+
+def _answer(key: bytes, role: bytes, to: bytes, beside: bytes) -> bytes:
+    return hmac.digest(key, role + to + beside, "sha256")
+
+
+def _exactly(connection: socket.socket) -> bytes:
+    found = connection.recv(SIZE, socket.MSG_WAITALL)
+    if len(found) < SIZE:
+        raise EOFError
+    return found
+
+
+def _open(connection: socket.socket) -> Connection[Any, Any]:
+    connection.settimeout(None)
+    return Connection(connection.detach())
 
 
 # The start of a host, by the kernel.
@@ -160,7 +242,10 @@ def start_host(options: ClusterOptions, runs: Path) -> Line:
     ------
     ClusterError
         It did not come up.
+    CheckpointError
+        It could sign no results.
     """
+    user_secret()
     said = json.dumps({"num_engines": options.num_engines, "device": options.device, "force": options.force, "runs": str(runs)})
     # A session of its own: Jupyter interrupts and kills a kernel's whole process group. -P: a file beside the notebook that is named
     # like a module is not imported.

@@ -6,16 +6,15 @@ import contextlib
 import os
 import queue
 import signal
+import socket
 import threading
 from datetime import timedelta
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Protocol
 
+from ..cluster.folders import Folders
 from ..errors import DtrainError
 from ..protocol import Command, Message, Reply, Snapshot
-from .connection import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen, secret
+from .connection import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen
 from .journal import Journal, read_calls
 
 INTERVAL = timedelta(seconds=0.1)
@@ -54,7 +53,7 @@ class Server:
 
     Parameters
     ----------
-    folder : Path
+    folders : Folders
         Where the socket and the journal are to lie.
 
     Attributes
@@ -65,8 +64,8 @@ class Server:
         The one that follows the run now.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._listener, self._secret = listen(folder), secret()
+    def __init__(self, folders: Folders) -> None:
+        self._listener, self._key = listen(folders.sockets)
         self._condition = threading.Condition()
         self._has_news = False
         self._closed = False
@@ -74,7 +73,7 @@ class Server:
         self._telling = threading.Lock()
         self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.kernel: Kernel | None = None
-        self.journal = Journal(folder / "shown", on_call=self._notify)
+        self.journal = Journal(folders.private / "shown", on_call=self._notify)
         for target in (self._accept, self._tell_news):
             threading.Thread(target=target, name="dtrain-host", daemon=True).start()
 
@@ -133,6 +132,8 @@ class Server:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         if self.kernel is not None:
             self.kernel.line.close()
@@ -147,16 +148,18 @@ class Server:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                connection = self._listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:  # closed
                 continue
             # Beside: a kernel that is stopped before its first word holds up no other.
             threading.Thread(target=self._greet, args=(connection,), name="dtrain-kernel", daemon=True).start()
 
-    def _greet(self, connection: Connection[Any, Any]) -> None:
+    def _greet(self, connection: socket.socket) -> None:
         try:
-            line = Line.answering(connection, self._secret)
-        except (OSError, EOFError, AuthenticationError):  # somebody who has changed their mind, or may not
+            line = Line.answering(connection, self._key)
+        except (OSError, EOFError):  # somebody who has changed their mind
+            return
+        if line is None:
             return
         hello = line.receive()
         if not isinstance(hello, Hello):

@@ -174,7 +174,7 @@ class Supervisor:
         self._succession.elastic = task.elastic
         self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
         try:
-            following = self._met(task)
+            following: Task | None = self._met(task)
             while following is not None:
                 task = following
                 self._execution = execution = self._begun(task)
@@ -190,7 +190,7 @@ class Supervisor:
                     stop_there(ends, self._keeper, task)
                     execution.show_held()
                     return ends
-            return ends or [RankEnd(rank, None, "it has met no others") for rank in range(task.world_size)]
+            return ends
         finally:
             self._execution = None
             with Interrupts(wake=lambda: None) as late:  # a checkpoint may take its time, and the results come after it
@@ -330,10 +330,8 @@ class Supervisor:
     def _computed(self) -> list[float | None]:
         return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]
 
-    def _task_of_next(self, task: Task, execution: Execution) -> Task | None:
+    def _task_of_next(self, task: Task, execution: Execution) -> Task:
         met = self._met(task)
-        if met is None:
-            return None
         snapshot = self._keeper.newest
         number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
         if task.file_log is not None:
@@ -341,11 +339,9 @@ class Supervisor:
         resume = Resume(number=number, world_size=world_size, seen=execution.seen)
         return replace(met, resume=resume, pause=self._pauses.again(met.world_size), generation=task.generation + 1)
 
-    def _met(self, task: Task) -> Task | None:
-        """Return `task` for ranks that meet, on the engines that there are then; ``None`` where they cannot."""
-        met = self._succession.meet(task, self._keeper.newest)
-        if met is None:
-            return None
+    def _met(self, task: Task) -> Task:
+        """Return `task` for ranks that meet on the engines that there are."""
+        met = self._group.meet(task)
         folder = self.cluster.blob_dir
         self._keeper.folder = folder / task.snapshot_folder.name
         return replace(met, world_size=self._group.num_ranks, blob_folder=folder, snapshot_folder=self._keeper.folder)

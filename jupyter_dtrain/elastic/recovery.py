@@ -152,15 +152,6 @@ class Succession:
         """Whether there are fewer engines than there may be."""
         return self.elastic is not None and self.group.num_ranks < self.elastic[1]
 
-    def meet(self, task: Task, snapshot: Whole | None) -> Task | None:
-        """Return `task` with the place where its ranks meet; ``None`` where an engine is in the way that cannot be replaced."""
-        while True:
-            try:
-                return self.group.meet(task)
-            except ClusterError as error:
-                if not self.mend([RankEnd(0, None, str(error))], snapshot):
-                    return None
-
     def mend(self, lost: Sequence[RankEnd], snapshot: Whole | None) -> bool:
         """Put other engines in the place of those of the ranks `lost`, to go on from `snapshot`; return whether that can be."""
         cluster = self.cluster

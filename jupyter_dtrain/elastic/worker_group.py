@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import pickle
-import signal
-import threading
+import secrets
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from ..cluster.client import EngineChannel
 from ..cluster.client import Task as Call
 from ..cluster.local import EngineCluster
-from ..engine import worker
+from ..engine.comm.process_group import Rendezvous
 from ..engine.snapshot.rescue import rescue_file
 from ..engine.strategies.external import free_port
 from ..engine.task import Outcome, Task
-from ..errors import ClusterError
 
-RENDEZVOUS_TIMEOUT = timedelta(seconds=60)
-TICK = timedelta(milliseconds=100)  # between looks at whether rank 0 can answer at all
+KEY_SIZE = 32  # bytes
 
 
 class Group:
@@ -33,7 +28,7 @@ class Group:
         self.cluster = cluster
         self.channel = EngineChannel(cluster.client)
         self.num_ranks = num_ranks
-        self._rendezvous: Any = None
+        self._rendezvous: Rendezvous | None = None
 
     @property
     def engine_ids(self) -> list[int]:
@@ -46,31 +41,19 @@ class Group:
         return self._rendezvous is not None or self.num_ranks == 1
 
     def meet(self, task: Task) -> Task:
-        """Return `task` with the place where its ranks meet, opened if there is none yet; a `ClusterError` says why rank 0 opens none."""
+        """Return `task` with the place where its ranks meet, a new one if there is none yet."""
         if task.program_port is not None:
             self.disband()
-            return replace(task, program_port=self._ask(free_port))
+            return replace(task, program_port=free_port(), rendezvous=self._new_rendezvous())
         if self._rendezvous is None and self.num_ranks > 1:
-            self._rendezvous = self._ask(worker.host_store, uuid.uuid4().hex, "127.0.0.1", RENDEZVOUS_TIMEOUT)
+            self._rendezvous = self._new_rendezvous()
         return replace(task, rendezvous=self._rendezvous)
 
-    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what `function` returns on rank 0."""
-        task = self.channel.call(self.engine_ids[0], function, *args)
-        answered = threading.Event()
-        task.on_done(answered.set)
-        while not answered.wait(TICK.total_seconds()):
-            if not self.cluster.controller_alive:
-                raise ClusterError(self.cluster.unreachable)
-            if self.cluster.is_stopped(0):
-                self.cluster.send_signal(signal.SIGKILL, [0])
-        try:
-            return task.result()
-        except Exception as error:
-            gone = 0 in self.cluster.dead_ranks()
-            raise ClusterError(
-                "its process has ended" if gone else f"the others cannot meet there, {type(error).__name__}: {error}"
-            ) from error
+    def _new_rendezvous(self) -> Rendezvous:
+        folder = self.cluster.rendezvous_dir
+        for left in folder.glob("*"):  # by ranks that were killed; others have removed theirs
+            left.unlink(missing_ok=True)
+        return Rendezvous(folder / uuid.uuid4().hex, secrets.token_bytes(KEY_SIZE))
 
     def disband(self) -> None:
         """Meet anew the next time: somebody has left."""

@@ -153,7 +153,9 @@ class CellRun:
         )
 
     def _new_program(self, port: int) -> Program:
-        return Program(rank=self._task.rank, world_size=self._task.world_size, address="127.0.0.1", port=port)
+        task = self._task
+        assert task.rendezvous is not None
+        return Program(rank=task.rank, world_size=task.world_size, port=port, rendezvous=task.rendezvous)
 
     def _new_snapshots(self, training: Training) -> Snapshots:
         """Return what takes snapshots, after the cell goes on from the one that the task names, if it does."""

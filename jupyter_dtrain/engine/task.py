@@ -75,8 +75,8 @@ class Resume:
 class Task:
     """What every rank is given: the run, the cell and the notebook's values.
 
-    `rendezvous` is ``None`` where there is one rank, or where the cell distributes itself: then `program_port` is the port
-    where its own process group meets, 0 as long as none was looked for.
+    `rendezvous` is ``None`` where there is one rank, unless the cell distributes itself: then `program_port` is a port that is free, 0 as
+    long as none was looked for.
     `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
     `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.

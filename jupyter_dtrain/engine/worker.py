@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,8 +18,9 @@ from ..serialization.registries import left_afterwards
 from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
 from .cell_run import CellRun
-from .comm.process_group import ProcessGroup, Rendezvous
+from .comm.process_group import ProcessGroup
 from .comm.store import Talk
+from .comm.strangers import guarded_groups
 from .control import Control
 from .memory import Idle
 from .snapshot.rescue import Rescue, leave_outcome, rescue_file
@@ -31,11 +31,6 @@ from .telemetry.reporter import Reports
 
 _group = ProcessGroup()
 _idle = Idle()
-
-
-def host_store(generation: str, address: str, timeout: timedelta) -> Rendezvous:
-    """Open the rendezvous of a new group of ranks on this engine."""
-    return _group.host_store(generation, address=address, timeout=timeout)
 
 
 def run(encoded: bytes, rank: int) -> bytes:
@@ -67,15 +62,17 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         torch.cuda.set_device(device)
     if task.program_port is not None:
         _group.leave()  # the cell's own group takes its place
-    if task.rendezvous is not None:
-        joined = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
+    key = b""
+    if task.program_port is None and task.rendezvous is not None:
+        with interrupts.allowed():  # another may never come
+            joined = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
         store: Store = PrefixStore(task.run_id, joined)
-        rank, world_size = task.rank, task.world_size
+        rank, world_size, key = task.rank, task.world_size, task.rendezvous.key
     else:
         store, rank, world_size = HashStore(), 0, 1
     reports = Reports(task, device)
     reports.started(world_size=world_size)
-    talk = Talk(store, rank=rank, world_size=world_size, timeout=task.timeout)
+    talk = Talk(store, rank=rank, world_size=world_size, timeout=task.timeout, key=key)
     control = Control(talk, pausing=reports.pausing)
     if task.pause:
         control.command("pause", number=task.pause)
@@ -97,7 +94,8 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
 
     commands_to(command)
     try:
-        with contextlib.closing(reports.emitter), left_afterwards(), left_as_it_was(apart=task.program_port is not None) as clean_up:
+        apart = task.program_port is not None
+        with contextlib.closing(reports.emitter), left_afterwards(), left_as_it_was(apart=apart) as clean_up, guarded_groups():
             reports.emitter.start()
             cell_run = CellRun(task, device, talk=talk, control=control, reports=reports, rescue=rescue)
             try:

@@ -14,11 +14,13 @@ import os
 import pickle
 import random
 import signal
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,11 +64,13 @@ class Ranks:
         self._meeting: tuple[int, Rendezvous] | None = None
 
     def __enter__(self) -> Ranks:
+        self._folder = tempfile.TemporaryDirectory()
         self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
+        self._folder.cleanup()
 
     def _start(self) -> None:
         self._meeting = None
@@ -98,8 +102,7 @@ class Ranks:
         """
         if self._meeting is None or self._meeting[0] != world_size:
             self._generation += 1
-            self._pipes[0].send((_host, (str(self._generation),)))
-            self._meeting = (world_size, self._answers([0])[0])
+            self._meeting = (world_size, Rendezvous(Path(self._folder.name) / str(self._generation), key=b"of these ranks"))
         for rank in range(world_size):
             self._pipes[rank].send((_run, (rank, world_size, self._meeting[1], pickle.dumps((function, args)))))
         return self._answers(range(world_size))
@@ -150,10 +153,6 @@ def _serve(pipe: Connection) -> None:
         except BaseException as error:
             answer = pickle.dumps((False, "".join(traceback.format_exception(error))))
         pipe.send_bytes(answer)
-
-
-def _host(generation: str) -> Rendezvous:
-    return _group.host_store(generation, address="127.0.0.1", timeout=_TIMEOUT)
 
 
 def _run(rank: int, world_size: int, meeting: Rendezvous, request: bytes) -> Any:

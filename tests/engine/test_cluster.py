@@ -122,13 +122,14 @@ def test_what_finds_no_room_in_shared_memory_has_a_place_on_a_disk(tmp_path, mon
     assert not overflow.exists()
 
 
-def test_everything_listens_on_loopback_only(cluster):
-    listening = set()
-    for process in psutil.Process().children(recursive=True):
-        connections = process.net_connections(kind="inet")
-        listening |= {(connection.laddr.ip, connection.laddr.port) for connection in connections if connection.status == psutil.CONN_LISTEN}
-    assert len(listening) > 5  # the controller's own
-    assert {ip for ip, _ in listening} == {"127.0.0.1"}
+def test_nothing_listens_but_sockets_in_a_private_folder(cluster):
+    processes = [psutil.Process(pid) for pid in cluster.pids().values()]
+    ports = [connection for process in processes for connection in process.net_connections(kind="inet")]
+    assert ports == []
+    names = {str(connection.laddr) for process in processes for connection in process.net_connections(kind="unix")} - {""}
+    assert len(names) > 5  # the controller's own
+    assert {Path(name).parent for name in names} == {cluster._folders.sockets}
+    assert cluster._folders.sockets.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_signal_reaches_a_busy_engine_and_no_other(cluster, tmp_path):
@@ -346,15 +347,14 @@ def test_a_start_that_takes_too_long_is_an_error(mark):
     assert processes_with(mark) == []
 
 
-def test_a_taken_port_is_tried_again(mark, monkeypatch):
-    """The controller picks free ports and binds them later: the first attempt finds one taken, the second is left alone."""
+def test_a_start_that_is_disturbed_is_tried_again(mark, monkeypatch):
     attempts = []
     real_start = EngineCluster._start
 
     def start(self, plans, arrival):
         attempts.append(self)
         if len(attempts) == 1:
-            raise Disturbed("taken")
+            raise Disturbed("disturbed")
         real_start(self, plans, arrival)
 
     monkeypatch.setattr(EngineCluster, "_start", start)

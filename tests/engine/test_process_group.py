@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -37,9 +39,9 @@ class Meeting:
         self.group = ProcessGroup()
 
     def place(self, generation: str) -> Rendezvous:
-        """Return where the ranks meet; rank 0 opens it."""
+        """Return where the ranks meet; rank 0 chooses it."""
         if self.rank == 0:
-            self.line.send(("place", self.group.host_store(generation, address="127.0.0.1", timeout=TIMEOUT)))
+            self.line.send(("place", Rendezvous(Path(tempfile.mkdtemp()) / generation, key=b"of these ranks")))
         rendezvous: Rendezvous = self.line.recv()
         return rendezvous
 

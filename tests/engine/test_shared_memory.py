@@ -49,6 +49,20 @@ def test_a_sum_is_added_up_in_rank_order_whatever_its_size(ranks, world_size, dt
         assert [equal for equal, _ in found] == [True] * len(SIZES)
 
 
+def scattered(run: Run) -> list[Any]:
+    found = []
+    for source in range(run.world_size):
+        values = [{"of": source, "for": rank, "rows": part(rank, SIZES[-1], torch.float64)} for rank in range(run.world_size)]
+        found.append(collectives.scatter_object(values if run.rank == source else None, source))
+    return [(each["of"], each["for"], torch.equal(each["rows"], part(run.rank, SIZES[-1], torch.float64))) for each in found]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_rank_gets_its_own_of_the_objects_that_one_hands_out(ranks, world_size):
+    for rank, found in enumerate(ranks.call(world_size, scattered)):
+        assert found == [(source, rank, True) for source in range(world_size)]
+
+
 def gathered(run: Run) -> list[bool]:
     found = []
     for size in SIZES:

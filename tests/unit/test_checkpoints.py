@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -269,6 +270,41 @@ def test_the_secret_is_the_users_own(run, tmp_path, monkeypatch):
     run.write(20)
     assert [run.checkpoints.intact(step).checkpoint.step for step in (10, 20)] == [10, 20]
     assert list(secret.parent.iterdir()) == [secret]
+
+
+def test_a_secret_that_was_cut_off_is_made_anew(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    secret = tmp_path / "data" / "jupyter_dtrain" / "secret"
+    secret.parent.mkdir(parents=True)
+    for left in (b"", b"short", b"x" * 33):
+        secret.write_bytes(left)
+        secret.chmod(0o600)
+        run.write(10)
+        assert (len(secret.read_bytes()), secret.stat().st_mode & 0o777) == (32, 0o600)
+        assert not secret.read_bytes().startswith(b"xxx")
+        assert run.checkpoints.intact(10).step == 10
+    assert list(secret.parent.iterdir()) == [secret]
+
+
+def test_a_secret_that_is_not_the_users_alone_signs_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    secret = tmp_path / "data" / "jupyter_dtrain" / "secret"
+    secret.parent.mkdir(parents=True)
+    other = tmp_path / "other"
+    other.write_bytes(b"o" * 32)
+    other.chmod(0o600)
+    kinds = {
+        "Others can read": lambda: (secret.write_bytes(b"k" * 32), secret.chmod(0o640)),
+        "is no file of yours": lambda: os.mkfifo(secret),
+        "cannot be made or read": lambda: secret.symlink_to(other),
+    }
+    for says, make in kinds.items():
+        make()
+        with pytest.raises(CheckpointError, match=says):
+            run.write(10)
+        secret.unlink()
+    run.write(10)
+    assert run.checkpoints.intact(10).step == 10
 
 
 def test_pinned_ones_stay_and_deleted_ones_go_with_what_they_alone_need(run):

@@ -9,14 +9,13 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from multiprocessing import AuthenticationError
 
 import pytest
 
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
-from jupyter_dtrain.detached.connection import Ended, Hello, Line, Refused, Taken
+from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, Line, Refused, Taken
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
 from jupyter_dtrain.detached.mirror import RunMirror
 from jupyter_dtrain.detached.results import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
@@ -36,6 +35,13 @@ def wait_for_kernel(host):
     while host._server.kernel is None:
         assert time.monotonic() < deadline, "no kernel has come"
         time.sleep(0.001)
+
+
+@pytest.fixture
+def folders():
+    made = Folders()
+    yield made
+    made.remove()
 
 
 def steps(*numbers, loss=0.5):
@@ -197,7 +203,7 @@ def host(tmp_path):
     """A host whose run has ended, with the folder of the run."""
     folders = Folders()
     held = folders.hold()  # as its guard does
-    server = Server(folders.private)
+    server = Server(folders)
     host = Host(server, tmp_path, Engines(), ClusterOptions(), folders)
     host._run_folder = tmp_path / "r"
     host._run_folder.mkdir()
@@ -229,7 +235,7 @@ def test_results_wait_in_memory_until_the_disk_has_room(host, tmp_path, monkeypa
 
 def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, monkeypatch):
     monkeypatch.setattr("jupyter_dtrain.detached.results._check_room", full_but_in_memory(host))
-    line = Line.to(host._folders.private / "line")
+    line = Line.to(host._folders.sockets / "line")
     line.send(Hello(11))
     delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
     wait_for_kernel(host)
@@ -245,7 +251,7 @@ def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, mon
 
 def test_a_kernel_gets_results_whose_run_has_lost_its_folder(host, tmp_path):
     host._run_folder.rmdir()
-    line = Line.to(host._folders.private / "line")
+    line = Line.to(host._folders.sockets / "line")
     line.send(Hello(11))
     wait_for_kernel(host)
     delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
@@ -305,13 +311,13 @@ def test_a_host_that_was_killed_is_not_there(tmp_path):
     assert address_of(tmp_path / "a") is None
 
 
-def test_one_kernel_at_a_time(tmp_path):
-    server = Server(tmp_path)
+def test_one_kernel_at_a_time(folders):
+    server = Server(folders)
     try:
-        first = Line.to(tmp_path / "line")
+        first = Line.to(folders.sockets / "line")
         first.send(Hello(11, begins=True))
         assert server.receive() == Hello(11, begins=True)
-        second = Line.to(tmp_path / "line")
+        second = Line.to(folders.sockets / "line")
         second.send(Hello(22))
         assert second.receive() == Refused(11)
         first.close()
@@ -320,13 +326,13 @@ def test_one_kernel_at_a_time(tmp_path):
         server.close()
 
 
-def test_a_kernel_that_is_stopped_before_its_first_word_holds_up_no_other(tmp_path):
-    server = Server(tmp_path)
+def test_a_kernel_that_is_stopped_before_its_first_word_holds_up_no_other(folders):
+    server = Server(folders)
     try:
         with socket.socket(socket.AF_UNIX) as silent:
-            silent.connect(str(tmp_path / "line"))
-            wordless = Line.to(tmp_path / "line")
-            line = Line.to(tmp_path / "line")
+            silent.connect(str(folders.sockets / "line"))
+            wordless = Line.to(folders.sockets / "line")
+            line = Line.to(folders.sockets / "line")
             line.send(Hello(11, begins=True))
             assert server.receive() == Hello(11, begins=True)
             wordless.close()
@@ -334,10 +340,10 @@ def test_a_kernel_that_is_stopped_before_its_first_word_holds_up_no_other(tmp_pa
         server.close()
 
 
-def test_who_waits_for_a_message_hears_that_the_line_is_closed(tmp_path):
-    server = Server(tmp_path)
+def test_who_waits_for_a_message_hears_that_the_line_is_closed(folders):
+    server = Server(folders)
     try:
-        line = Line.to(tmp_path / "line")
+        line = Line.to(folders.sockets / "line")
         heard = []
         waits = threading.Thread(target=lambda: heard.append(line.receive()))
         waits.start()
@@ -349,17 +355,101 @@ def test_who_waits_for_a_message_hears_that_the_line_is_closed(tmp_path):
         server.close()
 
 
-def test_who_does_not_know_the_secret_is_not_heard(tmp_path, monkeypatch):
-    server = Server(tmp_path)
+def test_who_does_not_know_the_key_is_not_heard(folders):
+    server = Server(folders)
+    address = folders.sockets / "line"
     try:
-        with monkeypatch.context() as patch:
-            patch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "of-somebody-else"))
-            with pytest.raises(AuthenticationError):
-                Line.to(tmp_path / "line")
-        with socket.socket(socket.AF_UNIX) as unheard:
-            unheard.connect(str(tmp_path / "line"))
-        line = Line.to(tmp_path / "line")  # and those who do still are
+        for says in (b"", b"short", bytes(SIZE), bytes(2 * SIZE)):
+            with socket.socket(socket.AF_UNIX) as unheard:
+                unheard.connect(str(address))
+                unheard.sendall(says)
+        key = folders.sockets / KEY
+        before = key.read_bytes()
+        for wrong in (b"", b"\0" * SIZE, before[:-1], before + b"x"):
+            key.write_bytes(wrong)
+            with pytest.raises((ClusterError, EOFError, OSError)):
+                Line.to(address)
+        key.write_bytes(before)
+        line = Line.to(address)  # and those who do still are
         line.send(Hello(11, begins=True))
         assert server.receive() == Hello(11, begins=True)
     finally:
         server.close()
+
+
+def test_what_one_end_has_shown_opens_no_other(folders):
+    """Somebody in the middle sends a kernel its own challenge back, and what another kernel answers to that."""
+    folder = folders.sockets
+    (folder / KEY).write_bytes(b"k" * SIZE)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "line"))
+        listener.listen()
+        errors = []
+
+        def attach():
+            try:
+                Line.to(folder / "line")
+            except Exception as error:
+                errors.append(type(error))
+
+        kernels = [threading.Thread(target=attach) for _ in range(2)]
+        for kernel in kernels:
+            kernel.start()
+        ends = [listener.accept()[0] for _ in kernels]
+        challenges = [end.recv(SIZE, socket.MSG_WAITALL) for end in ends]
+        for end, challenge in zip(ends, reversed(challenges), strict=True):
+            end.sendall(challenge)
+        answers = [end.recv(SIZE, socket.MSG_WAITALL) for end in ends]
+        for end, answer in zip(ends, reversed(answers), strict=True):
+            end.sendall(answer)
+        for kernel in kernels:
+            kernel.join(20)
+        for end in ends:
+            end.close()
+    assert errors == [ClusterError] * 2
+
+
+def test_who_is_silent_is_not_waited_for(folders, monkeypatch):
+    monkeypatch.setattr("jupyter_dtrain.detached.connection.LIMIT", timedelta(milliseconds=100))
+    (folders.sockets / KEY).write_bytes(b"k" * SIZE)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folders.sockets / "line"))
+        listener.listen()
+        with pytest.raises(TimeoutError):
+            Line.to(folders.sockets / "line")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o710])
+def test_a_socket_in_a_folder_that_others_can_enter_is_not_asked(folders, mode):
+    server = Server(folders)
+    try:
+        folders.sockets.chmod(mode)
+        with pytest.raises(ClusterError, match="is not yours"):
+            Line.to(folders.sockets / "line")
+    finally:
+        server.close()
+
+
+def test_what_is_no_socket_is_not_asked(folders):
+    os.mkfifo(folders.sockets / "line")
+    with pytest.raises(ClusterError, match="is not yours"):
+        Line.to(folders.sockets / "line")
+    (folders.sockets / "link").symlink_to(folders.sockets)
+    with pytest.raises(ClusterError, match="is not yours"):
+        Line.to(folders.sockets / "link" / "line")
+
+
+def test_a_line_has_a_short_name_wherever_temporary_files_are(tmp_path, monkeypatch):
+    long = tmp_path / ("long" * 30) / ("and-longer" * 10)
+    long.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    folders = Folders()
+    try:
+        assert folders.private.is_relative_to(long)
+        assert folders.sockets.stat().st_mode & 0o777 == 0o700
+        server = Server(folders)
+        Line.to(folders.sockets / "line").close()
+        server.close()
+    finally:
+        folders.remove()
+    assert not folders.sockets.exists()

@@ -34,6 +34,24 @@ def test_who_is_not_answered_gives_up():
     assert first.words("place") == ["a", "b"]
 
 
+def test_an_object_is_read_if_a_rank_has_said_it():
+    store = HashStore()
+    ranks = [Talk(store, rank=rank, world_size=2, timeout=LIMIT, key=b"of this run") for rank in range(2)]
+    stranger = Talk(store, rank=0, world_size=2, timeout=LIMIT, key=b"of another")
+    ranks[0].tell_object("answer", {"id": 3})
+    assert ranks[1].hear_object("answer") == {"id": 3}
+    stranger.tell_object("answer", {"id": 4})
+    with pytest.raises(RuntimeError, match="Rank 0 has not said"):
+        ranks[1].hear_object("answer")
+    ranks[0].tell_object("answer", {"id": 5})
+    store.set("other/0", store.get("answer/0"))  # type: ignore[arg-type]  # bytes, signed by a rank, but on another topic
+    with pytest.raises(RuntimeError, match="Rank 0 has not said"):
+        ranks[1].hear_object("other")
+    store.set("empty/0", "")
+    with pytest.raises(RuntimeError, match="Rank 0 has not said"):
+        ranks[1].hear_object("empty")
+
+
 def test_all_get_the_same_answer_whoever_is_late():
     early, late = two()
     assert not early.all_here("first", timedelta(milliseconds=1))

@@ -94,6 +94,29 @@ def all_gather_object(value: Any) -> list[Any]:
     return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
 
 
+def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
+    """Return this rank's of the `values` that rank `source` has, one for each rank: what can be pickled. Collective."""
+    shared, rank, world_size = near(), dist.get_rank(), dist.get_world_size()
+    if shared is None:
+        found: list[Any] = [None]
+        dist.scatter_object_list(found, None if values is None else list(values), src=source)
+        return found[0]
+    pickled = [pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) for value in values or [None] * world_size]
+    sizes = [torch.empty(world_size, dtype=torch.long, device="cpu") for _ in range(world_size)]
+    all_gather(sizes, torch.tensor([len(text) for text in pickled], device="cpu"))
+    for target, size in enumerate(sizes[source].tolist()):
+        if target == source:
+            continue
+        if rank == source:
+            text = torch.frombuffer(bytearray(pickled[target]), dtype=torch.uint8)
+        else:
+            text = torch.empty(size, dtype=torch.uint8, device="cpu" if rank == target else "meta")
+        shared.exchange([[text] if shows == source else [] for shows in range(world_size)])
+        if rank == target:
+            own = pickle.loads(text.numpy().data)
+    return values[rank] if rank == source and values is not None else own
+
+
 def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:
     return near() if tensor.device.type == "cpu" else None
 

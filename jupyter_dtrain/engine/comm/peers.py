@@ -3,6 +3,9 @@
 Neither has a name in a file system, so nothing is left of them, whoever is killed: the sockets are found in Linux's abstract namespace,
 under names that only the ranks know, and the memory is sent along. A rank that leaves, or is killed, ends its sockets, which its peers see
 at once.
+
+An abstract name has no owner and no mode, and any user may bind or find it. So both sides ask the system whose the other end is before they
+send or read a byte.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from ...system.peer_credentials import is_own
+from .store import wait_for
+
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 _HELLO = struct.Struct("<I")  # a rank
-_CREDENTIALS = struct.Struct("3i")  # process, user and group, as Linux tells them of the other side
 _SECONDS = struct.Struct("ll")
 _NONE = "-"  # in the place of a name: this rank cannot
 
@@ -57,15 +62,21 @@ class Peers:
 
     @classmethod
     def meet(cls, store: Store, *, rank: int, world_size: int, size: int, timeout: timedelta) -> Peers | None:
-        """Connect all ranks, each with `size` bytes to write to; ``None`` on all of them where one cannot: not on Linux, for example."""
+        """Connect all ranks, each with `size` bytes to write to; ``None`` on all of them where one cannot: not on Linux, for example.
+
+        Raises
+        ------
+        ConnectionError
+            A socket that is to be a rank's is another user's.
+        """
         own = _Own.make(size)
         try:
             store.set(f"near/{rank}", _NONE if own is None else own.name)
-            names = [store.get(f"near/{other}").decode() for other in range(world_size)]
+            names = _all_of(store, "near/{}", world_size, timeout)
             peers = None if own is None or _NONE in names else own.connect(rank, names, timeout)
             # Whoever could not connect tells the others, who may have.
             store.set(f"near/{rank}/connected", _NONE if peers is None else "+")
-            if all(store.get(f"near/{other}/connected").decode() != _NONE for other in range(world_size)):
+            if _NONE not in _all_of(store, "near/{}/connected", world_size, timeout):
                 return peers
             if peers is not None:
                 peers.close()
@@ -166,24 +177,33 @@ class _Own:
                 sockets[other] = connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 connection.settimeout(timeout.total_seconds())
                 connection.connect(f"\0{names[other]}")
+                if not is_own(connection):
+                    connection.close()
+                    raise _Stranger(f"The socket of rank {other} is another user's: nothing was sent to it, and nothing read of it.")
                 socket.send_fds(connection, [_HELLO.pack(rank)], [self._memory])
             self._listener.settimeout(timeout.total_seconds())
             memory = {rank: mmap.mmap(self._memory, self._size)}
             while len(sockets) < len(names) - 1:
                 connection, _ = self._listener.accept()
-                if not _is_own(connection):
+                if not is_own(connection):
                     connection.close()
                     continue
                 connection.settimeout(timeout.total_seconds())
                 other = self._take_memory(connection, memory)
+                if other in sockets or not rank < other < len(names):
+                    connection.close()
+                    raise OSError(f"a rank {other} is not expected here")
                 sockets[other] = connection
                 socket.send_fds(connection, [_HELLO.pack(rank)], [self._memory])
             for other in range(rank):
-                self._take_memory(sockets[other], memory)
-        except OSError:
+                if self._take_memory(sockets[other], memory) != other:
+                    raise OSError(f"what answers for rank {other} is another")
+        except BaseException as error:
             for connection in sockets.values():
                 connection.close()
-            return None
+            if isinstance(error, OSError) and not isinstance(error, _Stranger):
+                return None
+            raise
         limit = _SECONDS.pack(int(timeout.total_seconds()), 0)
         for connection in sockets.values():
             connection.settimeout(None)
@@ -205,10 +225,15 @@ class _Own:
         os.close(self._memory)  # what is mapped stays
 
 
-def _is_own(connection: socket.socket) -> bool:
-    """Return whether a process of the same user is on the other side."""
-    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return bool(user == os.getuid())
+class _Stranger(ConnectionError):
+    """Somebody who is no rank has put himself in the place of one."""
+
+
+def _all_of(store: Store, key: str, world_size: int, timeout: timedelta) -> list[str]:
+    """Return what `store` has under `key` of each rank; waits for it."""
+    keys = [key.format(rank) for rank in range(world_size)]
+    wait_for(store, keys, limit=timeout)
+    return [store.get(key).decode() for key in keys]
 
 
 _of_this_process: WeakSet[Peers] = WeakSet()

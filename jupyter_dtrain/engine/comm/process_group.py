@@ -2,35 +2,46 @@
 
 Ranks of one host that compute on CPUs are connected a second time, over shared memory (``shared_memory.py``).
 
-Rank 0 hosts the rendezvous store. For engines of one host it listens on loopback only, through a socket that is bound
-here and handed over, because a store that binds for itself listens on every interface.
+They meet by a file in a folder that only their user can enter, and not by a ``TCPStore``: that asks nobody who they are, so every user
+of the machine could read and write what the ranks tell each other, the addresses of gloo's connections among it. The file is there as
+soon as a rank opens it, so none has to be asked to open a meeting first.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not in torch's own list of exports
+from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from .peers import Peers
 from .shared_memory import SharedMemory
+from .store import wait_for
+from .strangers import guarded_groups
 
-LOOPBACK = "127.0.0.1"
+LIMIT = timedelta(seconds=60)
+"""Time that a rank waits for the others to come to a meeting."""
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks of one generation meet. `generation` tells one group of ranks from the next."""
+    """Where the ranks of one generation meet.
 
-    host: str
-    port: int
-    generation: str
+    Attributes
+    ----------
+    path : Path
+        A file, in a folder of mode 0700, that no other generation has met by. It need not be there.
+    key : bytes
+        What the ranks of this generation alone know: objects that one has from another are signed with it.
+    """
+
+    path: Path
+    key: bytes = field(repr=False)
 
 
 class ProcessGroup:
@@ -38,40 +49,32 @@ class ProcessGroup:
 
     def __init__(self) -> None:
         self._joined: tuple[Rendezvous, int, int] | None = None
-        self._hosted: dict[str, TCPStore] = {}
 
-    def host_store(self, generation: str, *, address: str, timeout: timedelta) -> Rendezvous:
-        """Open the rendezvous store of a new generation on this process (rank 0) and say where it is."""
-        self._hosted.clear()
-        listener = socket.create_server((address, 0))
-        port = listener.getsockname()[1]
-        self._hosted[generation] = TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timeout,
-            master_listen_fd=listener.detach(),
-        )
-        return Rendezvous(address, port, generation)
+    def join(self, rendezvous: Rendezvous, *, rank: int, world_size: int, device: torch.device, timeout: timedelta) -> Store:
+        """Be `rank` of the group that meets at `rendezvous`; does nothing where that is so already.
 
-    def join(self, rendezvous: Rendezvous, *, rank: int, world_size: int, device: torch.device, timeout: timedelta) -> TCPStore:
-        """Be `rank` of the group that meets at `rendezvous`; does nothing where that is so already."""
+        Raises
+        ------
+        DistStoreError
+            The others have not come within `LIMIT`, or `timeout` where that is shorter.
+        """
         wanted = (rendezvous, rank, world_size)
         if self._joined != wanted or not dist.is_initialized():
             self.leave()
-            store = self._hosted.get(rendezvous.generation)
-            if store is None:
-                store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=timeout)
-            if rendezvous.host == LOOPBACK:
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-                os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+            limit = min(timeout, LIMIT)
+            store = FileStore(str(rendezvous.path), world_size)
+            store.set_timeout(limit)
+            # Waited for here, and not in gloo, which no interrupt reaches.
+            all_come(store, rank=rank, world_size=world_size, limit=limit)
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size, timeout=timeout)
+            with guarded_groups():
+                dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size, timeout=timeout)
             self._joined = wanted
             self._store = store
-            if device.type == "cpu" and rendezvous.host == LOOPBACK and world_size > 1:
-                self._share_memory(rank, world_size, timeout)
+            if device.type == "cpu" and world_size > 1:
+                self._share_memory(rank, world_size, limit)
         return self._store
 
     def _share_memory(self, rank: int, world_size: int, timeout: timedelta) -> None:
@@ -102,3 +105,9 @@ _near: SharedMemory | None = None
 def near() -> SharedMemory | None:
     """Return what connects the ranks of this process's group over memory, if they are all on one host."""
     return _near
+
+
+def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta) -> None:
+    """Wait until all ranks have come to `store`; a ``DistStoreError`` where they have not within `limit`. An interrupt ends it."""
+    store.set(f"here/{rank}", "")
+    wait_for(store, [f"here/{other}" for other in range(world_size)], limit=limit)

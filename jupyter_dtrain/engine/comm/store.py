@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import hmac
+import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from torch.distributed import DistStoreError, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-_SLICE = timedelta(milliseconds=100)  # of a wait, after which an interrupt gets its turn
+_LOOK, _SELDOM = 0.0003, 0.005  # seconds between looks, at first and after a while
+_DIGEST = "sha256"
+_DIGEST_SIZE = 32  # bytes
+
+
+def wait_for(store: Store, keys: Sequence[str], *, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
+    """Wait until `store` has all `keys`, or `unless` is true; return whether it has.
+
+    A store's own way looks every 10 ms where it is a file, and lets no interrupt through.
+
+    Raises
+    ------
+    DistStoreError
+        It has not within `limit`.
+    """
+    end, pause = time.monotonic() + limit.total_seconds(), _LOOK
+    while not unless():
+        if store.check(list(keys)):
+            return True
+        if time.monotonic() > end:
+            raise DistStoreError(f"Waited {limit.total_seconds():g} s in vain for {', '.join(keys)}.")
+        time.sleep(pause)
+        pause = min(pause * 1.1, _SELDOM)
+    return False
 
 
 class Talk:
@@ -21,10 +47,12 @@ class Talk:
     rank, world_size : int
     timeout : timedelta
         How long a rank waits for the others' words.
+    key : bytes
+        What the ranks alone know, and sign objects with.
     """
 
-    def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta) -> None:
-        self._store, self._rank, self._world_size, self._timeout = store, rank, world_size, timeout
+    def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta, key: bytes = b"") -> None:
+        self._store, self._rank, self._world_size, self._timeout, self._key = store, rank, world_size, timeout, key
 
     def tell(self, topic: str, text: str | bytes) -> None:
         """Say something on `topic`, without waiting for the others."""
@@ -34,6 +62,28 @@ class Talk:
         """Return what rank 0 says on `topic`; waits for it."""
         self._wait([f"{topic}/0"])
         return self._store.get(f"{topic}/0")
+
+    def tell_object(self, topic: str, value: Any) -> None:
+        """Say what can be pickled on `topic`, without waiting for the others."""
+        pickled = pickle.dumps(value)
+        self.tell(topic, self._signature(topic, pickled) + pickled)
+
+    def hear_object(self, topic: str) -> Any:
+        """Return what rank 0 says on `topic`; waits for it.
+
+        Raises
+        ------
+        RuntimeError
+            It was not a rank of this run that said it. It was not unpickled.
+        """
+        heard = self.hear(topic)
+        signature, pickled = heard[:_DIGEST_SIZE], heard[_DIGEST_SIZE:]
+        if not hmac.compare_digest(signature, self._signature(topic, pickled)):
+            raise RuntimeError(f"Rank 0 has not said what is found on {topic}: somebody else can write to where the ranks meet.")
+        return pickle.loads(pickled)
+
+    def _signature(self, topic: str, data: bytes) -> bytes:
+        return hmac.digest(self._key, topic.encode() + b"\0" + data, _DIGEST)
 
     def words(self, topic: str, *, unless: Callable[[], bool] = lambda: False) -> list[str] | None:
         """Return what each rank says on `topic`; waits for all of them, or until `unless` is true, which is answered by ``None``."""
@@ -49,13 +99,4 @@ class Talk:
         return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
 
     def _wait(self, keys: list[str], unless: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until all `keys` are there, or `unless` is true; return whether they are."""
-        end = time.monotonic() + self._timeout.total_seconds()
-        while not unless():
-            try:
-                self._store.wait(keys, _SLICE)
-                return True
-            except DistStoreError:
-                if time.monotonic() > end:
-                    raise
-        return False
+        return wait_for(self._store, keys, limit=self._timeout, unless=unless)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import pickle
 import sys
 import threading
 from collections import Counter
@@ -128,14 +127,14 @@ class TrackingStore:
         self._asked[name] += 1
         topic = f"mlflow/{name}/{self._asked[name]}"
         if self._rank:
-            answer, error = pickle.loads(self._talk.hear(topic))
+            answer, error = self._talk.hear_object(topic)
         else:
             answer = error = None
             try:
                 answer = self._ask(ask)
             except Exception as found:
                 error = found
-            self._talk.tell(topic, pickle.dumps((answer, error)))
+            self._talk.tell_object(topic, (answer, error))
         if error is not None:
             raise error
         return answer

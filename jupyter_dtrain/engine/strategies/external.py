@@ -15,10 +15,15 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..comm.env_rendezvous import env_rendezvous
+from ..comm.process_group import Rendezvous
+
+ADDRESS = "127.0.0.1"
+
 
 def free_port() -> int:
     """Return a port that is free on this host now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((ADDRESS, 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
@@ -29,20 +34,21 @@ class Program:
     Parameters
     ----------
     rank, world_size : int
-    address : str
-        Host of rank 0.
     port : int
-        Free on that host.
+        Free on this host. ``init_process_group`` does not listen there; what the cell does by itself may.
+    rendezvous : Rendezvous
+        Where ``init_process_group`` meets.
     """
 
-    def __init__(self, *, rank: int, world_size: int, address: str, port: int) -> None:
+    def __init__(self, *, rank: int, world_size: int, port: int, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
         self._environment = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "GROUP_RANK": "0",
             "WORLD_SIZE": str(world_size),
             "LOCAL_WORLD_SIZE": str(world_size),
-            "MASTER_ADDR": address,
+            "MASTER_ADDR": ADDRESS,
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": f"dtrain-{port}",
             "TORCHELASTIC_RESTART_COUNT": "0",
@@ -55,7 +61,8 @@ class Program:
         before = {name: os.environ.get(name) for name in self._environment}
         os.environ.update(self._environment)
         try:
-            yield
+            with env_rendezvous(self._rendezvous, {name: self._environment[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")}):
+                yield
         finally:
             for name, value in before.items():
                 if value is None:

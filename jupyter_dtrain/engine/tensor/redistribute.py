@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast
+from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast, scatter_object
 from ..timing import COMMUNICATION, Counted
 from .deferred import Later, later_of
 from .placement_types import GlobalTensor, Partial, Shard, part_of
@@ -161,9 +161,7 @@ class Exchange:
     @staticmethod
     def scattered(values: list[Any] | None, source: int) -> Any:
         """Return this rank's of the `values` that rank `source` has, one for each rank."""
-        found: list[Any] = [None]
-        dist.scatter_object_list(found, values, src=source)
-        return found[0]
+        return scatter_object(values, source)
 
     @staticmethod
     def from_first(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:

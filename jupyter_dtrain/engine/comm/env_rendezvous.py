@@ -1,0 +1,51 @@
+"""``env://`` for a cell that distributes itself: PyTorch's rendezvous by environment variables, but by file.
+
+PyTorch's own makes rank 0 listen on every interface of the host, and asks nobody who they are; Lightning, accelerate and Hugging Face's
+Trainer unpickle what comes of it. As ``torchrun`` does, the cell is given a meeting place that is there already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from unittest import mock
+from urllib.parse import parse_qs, urlparse
+
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
+
+from .process_group import Rendezvous, all_come
+
+Meeting = tuple[Store, int, int]
+
+
+@contextlib.contextmanager
+def env_rendezvous(rendezvous: Rendezvous, environment: Mapping[str, str]) -> Iterator[None]:
+    """Let ``env://`` meet at `rendezvous`, until the end of the ``with`` block.
+
+    Where the cell has changed `environment`, or has forked, it means to meet others, and PyTorch's own way is taken.
+    """
+    handlers: dict[str, Any] = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    by_store = handlers["env"]
+    process, numbers = os.getpid(), count()
+
+    def by_file(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Meeting]:
+        if os.getpid() != process or any(os.environ.get(name) != value for name, value in environment.items()):
+            yield from by_store(url, timeout=timeout, **options)
+            return
+        query = parse_qs(urlparse(url).query)
+        rank = int(query.get("rank", [os.environ["RANK"]])[0])
+        world_size = int(query.get("world_size", [os.environ["WORLD_SIZE"]])[0])
+        # One for each group that the cell makes, one after the other: a file keeps what was said.
+        store = FileStore(f"{rendezvous.path}.{next(numbers)}", world_size)
+        store.set_timeout(timeout)
+        all_come(store, rank=rank, world_size=world_size, limit=timeout)
+        yield store, rank, world_size
+        raise RuntimeError("Unable to perform rerendezvous using env:// method")  # in PyTorch's words
+
+    with mock.patch.dict(handlers, {"env": by_file}):
+        yield

@@ -1,0 +1,136 @@
+"""Gloo's TCP connections between ranks of one host, which ask nobody who they are: a group that another user has got into is not formed.
+
+Gloo listens on a port of the loopback interface for each group and takes for a rank whoever sends that rank's number first. Linux tells the
+user of every socket of the machine, so what has come is looked at before anything is received: sums would be another user's, and
+collectives of objects unpickle what they get. Afterwards nobody new is let in, as all ranks are connected once a group is made.
+
+The system is asked by ``sock_diag(7)``, which looks up one socket in some microseconds: its tables in ``/proc/net`` take milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from torch.distributed import distributed_c10d
+
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, number, port
+_REQUEST = struct.Struct("=BBBBI 2s2s 16s16s I 8s")  # family, protocol, ext, pad, states; ports, addresses, interface, cookie
+_ANSWER = struct.Struct("=BBBB 48x 3I II")  # family, state, timer, retransmits; expires, queues; user, inode
+_ESTABLISHED = 1
+_TOO_MUCH = 1 << 16
+_MAPPED = "0000000000000000FFFF0000"  # before an IPv4 address among IPv6 ones, in a table
+_Address = tuple[str, int]
+
+
+@contextlib.contextmanager
+def guarded_groups() -> Iterator[None]:
+    """Let every process group that is made here raise a ``ConnectionError`` where another user has connected to this rank's."""
+    make = distributed_c10d._new_process_group_helper
+
+    @wraps(make)
+    def make_guarded(*args: Any, **options: Any) -> Any:
+        before = _listening()
+        found = make(*args, **options)
+        shut_out(_listening() - before)
+        return found
+
+    with mock.patch.object(distributed_c10d, "_new_process_group_helper", make_guarded):
+        yield
+
+
+def shut_out(ports: set[int]) -> None:
+    """End connections that have come to the `ports` of this process and are no process's of this user; raise if there are any.
+
+    Raises
+    ------
+    ConnectionError
+        There was one, which may have been taken for a rank.
+    """
+    users: set[int | None] = set()
+    for own in _own_sockets() if ports else ():
+        with contextlib.suppress(OSError):  # it is not connected (any more)
+            if _is_listening(own) or own.getsockname()[1] not in ports:
+                continue
+            user = user_of(own.getpeername()[:2], own.getsockname()[:2])
+            if user != os.getuid():
+                users.add(user)
+                own.shutdown(socket.SHUT_RDWR)
+    if users:
+        known = sorted(str(user) for user in users if user is not None)
+        who = f"of the user with the number {', '.join(known)}" if known else "that is gone"
+        raise ConnectionError(
+            f"A process {who} has connected to a port at which the ranks of this run meet. Nothing was read of it. "
+            "Run the cell again; if that happens again, somebody on this machine tries to get into your runs."
+        )
+
+
+def user_of(local: _Address, remote: _Address) -> int | None:
+    """Return the number of the user whose TCP socket on this host has these addresses, ``None`` where there is none that is connected."""
+    addresses = [ipaddress.ip_address(address) for address, _ in (local, remote)]
+    plain = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    family = socket.AF_INET if plain[0].version == 4 else socket.AF_INET6
+    ports = [port.to_bytes(2, "big") for _, port in (local, remote)]
+    packed = [address.packed for address in plain]
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF, *ports, *packed, 0, b"\xff" * 8)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as system:
+            system.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + request)
+            answer = system.recv(_TOO_MUCH)
+    except OSError:  # a sandbox may have none
+        return _user_in_table([f"{_in_table(address)}:{port:04X}" for address, (_, port) in zip(plain, (local, remote), strict=True)])
+    if _HEADER.unpack_from(answer)[1] == _NLMSG_ERROR:
+        return None
+    found = _ANSWER.unpack_from(answer, _HEADER.size)
+    state, user, inode = found[1], found[-2], found[-1]
+    return user if state == _ESTABLISHED and inode else None  # one that was closed is nobody's, and said to be root's
+
+
+def _in_table(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """Return `address` as Linux writes it there: each four bytes as a number of this machine's."""
+    return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address.packed) // 4}I", address.packed))
+
+
+def _user_in_table(ends: list[str]) -> int | None:
+    for table in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            words = line.split()
+            if [word.removeprefix(_MAPPED) for word in words[1:3]] == ends and int(words[3], 16) == _ESTABLISHED and words[9] != "0":
+                return int(words[7])
+    return None
+
+
+def _listening() -> set[int]:
+    return {own.getsockname()[1] for own in _own_sockets() if _is_listening(own)}
+
+
+def _is_listening(own: socket.socket) -> bool:
+    return bool(own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _own_sockets() -> Iterator[socket.socket]:
+    """Yield this process's TCP sockets, each open until the next one."""
+    if not hasattr(socket, "AF_NETLINK"):  # not Linux
+        return
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - each of them is only opened once
+        try:
+            file = os.dup(int(name))
+        except OSError:  # closed meanwhile
+            continue
+        try:
+            own = socket.socket(fileno=file)
+        except OSError:  # no socket
+            os.close(file)
+            continue
+        with own:
+            if own.family in (socket.AF_INET, socket.AF_INET6) and own.type == socket.SOCK_STREAM:
+                yield own

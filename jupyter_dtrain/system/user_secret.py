@@ -1,0 +1,84 @@
+"""The user's secret, which tells what this user has written from what others have: in Jupyter's data folder, as that of notebooks."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+
+from ..errors import CheckpointError
+
+SIZE = 32  # bytes
+
+
+def user_secret() -> bytes:
+    """Return the user's secret; make it if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be made or read, or others can read or have written it.
+    """
+    from jupyter_core.paths import jupyter_data_dir
+
+    path = Path(jupyter_data_dir()) / "jupyter_dtrain" / "secret"
+    try:
+        found = _read(path)
+        if len(found) != SIZE:  # of none, or of one that a loss of power has cut off
+            _write(path, found)
+            found = _read(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"The secret that signs what you write, {path}, cannot be made or read: {error.strerror or error}. "
+            "Set JUPYTER_DATA_DIR to a folder that you can write to."
+        ) from None
+    if len(found) != SIZE:
+        raise CheckpointError(f"The secret that signs what you write, {path}, is damaged: remove it, and another is made.")
+    return found
+
+
+def _read(path: Path) -> bytes:
+    """Return what the file at `path` holds, nothing where there is none; a `CheckpointError` where it is not this user's alone."""
+    try:
+        # Neither a link, nor a pipe that would be waited for.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+            raise CheckpointError(f"{path} is no file of yours, and is to be the secret that signs what you write: remove it.")
+        if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise CheckpointError(
+                f"Others can read {path}, the secret that signs what you write. If nobody has, `chmod 600` mends that; "
+                "else remove it: another is made, and what the old one has signed is read with --trust only."
+            )
+        return file.read(SIZE + 1)
+
+
+def _write(path: Path, damaged: bytes) -> None:
+    """Make a secret at `path`, as a whole, and never over another that has just been made. `damaged` is what is there and is none."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(SIZE))
+            file.flush()
+            os.fsync(handle)  # or a loss of power leaves the name without the bytes
+        if damaged or path.exists():
+            if hmac.compare_digest(_read(path), damaged):
+                Path(name).replace(path)
+        else:
+            os.link(name, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except FileExistsError:
+        pass
+    finally:
+        Path(name).unlink(missing_ok=True)
