@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 CONNECTION_FILE = "JUPYTER_DTRAIN_CONNECTION_FILE"
+SOCKETS = "JUPYTER_DTRAIN_SOCKETS"
 WAIT = 300.0  # seconds for the connection file; the kernel gives up (and ends this process) earlier
 
 
@@ -26,6 +28,8 @@ def main() -> None:
     """Run an engine that registers with the controller of its cluster as soon as that is up."""
     # Into the log, whatever becomes of this process's output: a crash of compiled code says where in the cell it was.
     faulthandler.enable(os.dup(sys.stderr.fileno()))
+    # Where loaders and their workers pass on files: a folder of multiprocessing's own would stay when this process is killed.
+    multiprocessing.current_process()._config["tempdir"] = os.environ[SOCKETS]  # type: ignore[attr-defined]
     app = _engine_class()
     app.launch_instance(sys.argv[1:], connection_info_env=_connection_info(Path(os.environ[CONNECTION_FILE])))
 

@@ -2,7 +2,7 @@
 
 They are the cluster's own, so clusters of several kernels never meet and nothing is written into the user's IPython
 profile. The guard removes them; what a guard and a kernel leave that were killed at the same moment, the next
-cluster of the same user removes.
+kernel of the same user that loads the extension removes, or starts a cluster.
 
 Their mode, 0700, is what keeps other users out of the Unix sockets and the rendezvous files that lie in them. A socket's path may
 have 107 bytes on Linux and 103 on macOS, and TMPDIR is longer than that on some machines: then the sockets have a folder of their own, in
@@ -20,14 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import ClusterError
+from ..system.processes import is_running
 from ..system.resources import OVERFLOW
 from .crash_log import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer
-SETTLED = 600.0  # seconds; a younger folder may be waiting for its guard to lock it
+SETTLED = 600.0  # seconds; a younger folder of nobody knows whom may be waiting for its guard to lock it
+OWNER = "owner"  # name of a file: the pid of the process that has made the folders
 MAX_SOCKET_PATH = 100  # bytes, a little less than any system's `sun_path` has room for
-MAX_SOCKET_NAME = 12  # bytes
+MAX_SOCKET_NAME = 20  # bytes; multiprocessing's take 17
 _SHORT = [Path(base) for base in (str(SHARED_MEMORY), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp") if base]
 """Where the sockets' folder may be instead."""
 
@@ -51,6 +53,7 @@ class Folders:
     def __init__(self) -> None:
         prefix = _prefix()
         self.private = Path(tempfile.mkdtemp(prefix=prefix))
+        self._owned(self.private)
         base = _roomy_shared_memory()
         self.blobs = self.private / "blobs"
         if base is None:
@@ -68,6 +71,11 @@ class Folders:
             folder.mkdir(mode=0o700)
         if not _is_short(self.sockets):
             self.sockets = _short_folder(prefix)
+            self._owned(self.sockets)
+
+    @staticmethod
+    def _owned(folder: Path) -> None:
+        (folder / OWNER).write_text(str(os.getpid()))
 
     @property
     def all(self) -> list[Path]:
@@ -106,14 +114,28 @@ class Folders:
 
 
 def sweep() -> None:
-    """Remove the folders of this user's clusters whose guard is gone."""
+    """Remove the folders of this user's clusters whose guard is gone, and with it the kernel, which may need what is there."""
     for base in {Path(tempfile.gettempdir()), SHARED_MEMORY, *_SHORT}:
         for folder in base.glob(f"{_prefix()}*"):
             try:
-                if folder.stat().st_uid == os.getuid() and folder.stat().st_mtime < time.time() - SETTLED and not _guarded(folder):
+                if folder.lstat().st_uid == os.getuid() and _is_left(folder) and not _guarded(folder):
                     shutil.rmtree(folder, ignore_errors=True)
             except OSError:
                 continue  # someone else was quicker
+
+
+def _is_left(folder: Path) -> bool:
+    """Return whether the process that has made `folder` has ended, or, where nobody knows which that was, long enough ago it was made."""
+    # What lies in shared memory leads to the private folder, whose disk takes what finds no room there.
+    overflow = folder / OVERFLOW
+    private = overflow.readlink().parent if overflow.is_symlink() else folder
+    if not private.exists():
+        return True
+    try:
+        owner = int((private / OWNER).read_text())
+    except (OSError, ValueError):
+        return folder.stat().st_mtime < time.time() - SETTLED
+    return not is_running(owner)
 
 
 def _guarded(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ..protocol import CLUSTER_VARIABLE
-from .engine_app import CONNECTION_FILE
+from .engine_app import CONNECTION_FILE, SOCKETS
 
 if TYPE_CHECKING:
     from .folders import Folders
@@ -50,6 +50,7 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
             CLUSTER_VARIABLE: marker,
             BLOBS: str(folders.blobs),
             CONNECTION_FILE: str(connection_file),
+            SOCKETS: str(folders.sockets),
             "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),
             "IPYTHONDIR": str(folders.profile),
             "IPP_PROFILE_DIR": str(folders.profile),

@@ -312,6 +312,7 @@ class Execution:
             self._ends.killed.update(busy)
             self._group.cluster.send_signal(signal.SIGKILL, busy)
             return
+        self._ends.interrupted.update(busy)
         self._group.cluster.send_signal(signal.SIGINT, busy)
         if means is Means.RESCUE and 0 in busy:
             self._tell([self._group.engine_ids[rank] for rank in busy], {"name": "rescue"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import secrets
+import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from ..cluster.client import EngineChannel
@@ -67,8 +69,8 @@ class Group:
 class RankEnd:
     """How one rank's task ended: with an outcome, or with the engine gone, for a `reason`.
 
-    Then the outcome is what could be saved, if anything. `killed`: by us, because it did not leave when another rank had failed or the
-    user had asked.
+    Then the outcome is what could be saved, if anything. An engine that somebody else than we has interrupted counts as gone. `killed`: by
+    us, because it did not leave when another rank had failed or the user had asked.
     """
 
     rank: int
@@ -84,7 +86,14 @@ class RankEnd:
 
 _GONE = "its process has ended"
 _SILENT = "it does not answer any more"
-_OF_SEVERAL = {_GONE: "their processes have ended", _SILENT: "they do not answer any more"}
+_INTERRUPTED = "its process was interrupted by a signal, SIGINT"
+_OF_SEVERAL = {
+    _GONE: "their processes have ended",
+    _SILENT: "they do not answer any more",
+    _INTERRUPTED: "their processes were interrupted by a signal, SIGINT",
+}
+ON_ITS_WAY = timedelta(seconds=1)
+"""Time that an answer may take which a process has sent before its end."""
 
 
 def reasons_of(lost: Sequence[RankEnd]) -> str:
@@ -106,25 +115,36 @@ class RankEnds:
 
     Attributes
     ----------
-    killed : set of int
-        Ranks whose engines we have ended.
+    killed, interrupted : set of int
+        Ranks whose engines we have ended, or interrupted.
     """
 
     def __init__(self, task: Task, cluster: EngineCluster, calls: Sequence[Call]) -> None:
         self._task, self._cluster, self._calls = task, cluster, calls
         self._ends: dict[int, RankEnd] = {}
         self.killed: set[int] = set()
+        self.interrupted: set[int] = set()
+        self._ended: dict[int, float] = {}  # when the process of a rank was seen to have ended
 
     def is_over(self, rank: int) -> bool:
         """Return whether `rank` has ended, or cannot come to an end that anybody hears of.
 
         A cell that distributes itself goes on without a controller: its ranks leave what they come to in a file.
         """
-        if self._calls[rank].done:
+        if self._calls[rank].done or self._has_ended_unanswered(rank):
             return True
         if self._cluster.controller_alive:
             return False
         return self._task.program_port is None or self._cluster.has_ended(rank) or self.file(rank).exists()
+
+    def _has_ended_unanswered(self, rank: int) -> bool:
+        """Return whether the engine of `rank` has ended, long enough ago for its last answer to have come.
+
+        The controller fails the call of an engine as it hears of its death, but not one that was on its way there at that moment.
+        """
+        if not self._cluster.has_ended(rank):
+            return False
+        return time.monotonic() - self._ended.setdefault(rank, time.monotonic()) > ON_ITS_WAY.total_seconds()
 
     def file(self, rank: int) -> Path:
         """Return where the outcome of `rank` lies if it does not come home by itself."""
@@ -141,9 +161,12 @@ class RankEnds:
         if not call.done:
             outcome = self._left(rank)
             comes_home = outcome is not None and self._task.program_port is not None
-            return RankEnd(rank, outcome, "" if comes_home else self._cluster.unreachable, killed=rank in self.killed)
+            return RankEnd(rank, outcome, "" if comes_home else self._cluster.unreachable or _GONE, killed=rank in self.killed)
         try:
-            return RankEnd(rank, pickle.loads(call.result()))
+            answered: Outcome = pickle.loads(call.result())
+            # A cell that distributes itself goes on from nowhere.
+            is_ended = answered.failure is not None and answered.interrupted and self._task.program_port is None
+            return RankEnd(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
         except Exception as error:
             if self._cluster.has_ended(rank):
                 reason = _GONE

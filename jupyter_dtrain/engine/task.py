@@ -154,6 +154,8 @@ class Outcome:
         Of optimizers, rank 0 has what it kept itself alone; of the rest, what the notebook had sent.
     from_snapshot : bool
         It is what a snapshot has of a rank that is gone: later steps are lost.
+    interrupted : bool
+        A signal has interrupted the cell.
     """
 
     rank: int
@@ -171,3 +173,4 @@ class Outcome:
     held: list[Held] = field(default_factory=list)
     states_missing: bool = False
     from_snapshot: bool = False
+    interrupted: bool = False

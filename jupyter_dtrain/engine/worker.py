@@ -43,6 +43,7 @@ def run(encoded: bytes, rank: int) -> bytes:
     except BaseException as error:  # anything else would be shown as an error of ipyparallel's
         outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0)
         forget_frames(error)
+    outcome = replace(outcome, interrupted=interrupts.raised)
     if task.program_port is not None:
         Program.leave()
     if outcome.failure is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,6 +13,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, out
 from traitlets import Enum
 
 from ..analysis.code_objects import keep_text, sources_of
+from ..cluster.folders import sweep
 from ..errors import CellInterrupted, UsageError
 from ..options import View
 from ..system.interpreter import Interrupts, interrupted_before_the_cell
@@ -287,6 +289,8 @@ def load(shell: InteractiveShell) -> None:
     shell.input_transformers_cleanup.append(_body_for_help)
     magics.session.telemetry.start()
     _tell_of_detached_runs()
+    # Beside: it may be gigabytes of shared memory that a kernel has left which was killed together with its guard.
+    threading.Thread(target=sweep, name="dtrain-sweep", daemon=True).start()
 
 
 def _tell_of_detached_runs(folder: Path | None = None) -> None:

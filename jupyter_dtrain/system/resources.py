@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from ..errors import CheckpointError
 
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -48,6 +46,8 @@ def cores_of_groups(root: Path, membership: Path) -> float:
 
 def memory(root: Path = GROUPS, membership: Path = MEMBERSHIP) -> Memory:
     """Return the memory that this process can still get: the host's, or that of the control group that leaves it least."""
+    import psutil  # here, so that loading the extension does without it
+
     host = psutil.virtual_memory()
     limits = [Memory(host.available, host.total)]
     for folder, version_1 in _groups("memory", root, membership):

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,10 @@ def test_nothing_listens_but_sockets_in_a_private_folder(cluster):
     assert len(names) > 5  # the controller's own
     assert {Path(name).parent for name in names} == {cluster._folders.sockets}
     assert cluster._folders.sockets.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_sockets_that_multiprocessing_makes_go_with_the_cluster(cluster):
+    assert set(cluster.view.apply_sync(get_temp_dir)) == {str(cluster._folders.sockets)}
 
 
 def test_a_signal_reaches_a_busy_engine_and_no_other(cluster, tmp_path):
@@ -466,6 +471,8 @@ def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
     (tmp_path / "shm").mkdir()
     left, recent = folders.Folders(), folders.Folders()
     (left.blobs / "weights").write_bytes(b"1234")
+    for owned in (left, recent):
+        (owned.private / folders.OWNER).unlink()  # as of a version that noted none
     long_ago = time.time() - 2 * folders.SETTLED
     for folder in (left.private, left.blobs):
         os.utime(folder, (long_ago, long_ago))
@@ -480,6 +487,27 @@ def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
     assert not left.blobs.exists()
     assert recent.private.exists()
     assert recent.blobs.exists()
+
+
+def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "shm").mkdir()
+    left = folders.Folders()
+    (left.blobs / "weights").write_bytes(b"1234")
+    folders.sweep()
+    assert (left.blobs / "weights").exists(), "whoever has made it lives, and may need it"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (left.private / folders.OWNER).write_text(str(ended.pid))
+    guard = left.hold()
+    folders.sweep()
+    assert (left.blobs / "weights").exists(), "its guard lives"
+    for handle in guard:
+        os.close(handle)
+    folders.sweep()
+    assert list((tmp_path / "tmp").iterdir()) + list((tmp_path / "shm").iterdir()) == []
 
 
 def test_a_running_cluster_is_not_swept_away(cluster, monkeypatch):

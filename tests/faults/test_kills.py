@@ -38,6 +38,24 @@ def test_one_after_the_other(two):
     assert said.count("Lost rank") == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_that_somebody_interrupts_is_replaced(two, rank):
+    cell = two.start()
+    two.wait_for_snapshot(cell)
+    os.kill(two.pids[rank], signal.SIGINT)
+    assert f"Lost rank {rank} (its process was interrupted by a signal, SIGINT): going on from step " in two.finish(cell)
+
+
+def test_an_engine_that_is_told_to_end(two):
+    """It does between two tasks, so after the cell, or before its last answer has been sent: then the run goes on at once."""
+    cell = two.start()
+    two.wait_for_step(60, cell)
+    began = time.monotonic()
+    os.kill(two.pids[1], signal.SIGTERM)
+    two.finish(cell)
+    assert time.monotonic() - began < 30
+
+
 LATE = """
 from jupyter_dtrain.cluster.startup import Arrival
 of_engines = Arrival.of_engines

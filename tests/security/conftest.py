@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.notebook.conftest import module_notebook
 from tests.security.folders import Victim
+
+__all__ = ["module_notebook", "victim"]
 
 
 @pytest.fixture

@@ -282,7 +282,7 @@ def test_a_secret_that_was_cut_off_is_made_anew(run, tmp_path, monkeypatch):
         run.write(10)
         assert (len(secret.read_bytes()), secret.stat().st_mode & 0o777) == (32, 0o600)
         assert not secret.read_bytes().startswith(b"xxx")
-        assert run.checkpoints.intact(10).step == 10
+        assert run.checkpoints.intact(10).checkpoint.step == 10
     assert list(secret.parent.iterdir()) == [secret]
 
 
@@ -304,7 +304,7 @@ def test_a_secret_that_is_not_the_users_alone_signs_nothing(run, tmp_path, monke
             run.write(10)
         secret.unlink()
     run.write(10)
-    assert run.checkpoints.intact(10).step == 10
+    assert run.checkpoints.intact(10).checkpoint.step == 10
 
 
 def test_pinned_ones_stay_and_deleted_ones_go_with_what_they_alone_need(run):

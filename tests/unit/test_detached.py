@@ -15,7 +15,7 @@ import pytest
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
-from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, Line, Refused, Taken
+from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, Line, Refused, Taken, start_host
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
 from jupyter_dtrain.detached.mirror import RunMirror
 from jupyter_dtrain.detached.results import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
@@ -437,6 +437,13 @@ def test_what_is_no_socket_is_not_asked(folders):
     (folders.sockets / "link").symlink_to(folders.sockets)
     with pytest.raises(ClusterError, match="is not yours"):
         Line.to(folders.sockets / "link" / "line")
+
+
+def test_a_run_that_could_sign_no_results_is_not_begun(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "file" / "data"))
+    with pytest.raises(CheckpointError, match="cannot be made or read: Not a directory"):
+        start_host(ClusterOptions(num_engines=1), tmp_path)
 
 
 def test_a_line_has_a_short_name_wherever_temporary_files_are(tmp_path, monkeypatch):

@@ -111,11 +111,14 @@ class Interrupts:
     ----------
     on_interrupt : callable
         Called just before an interrupt is raised.
+    raised : bool
+        One was.
     """
 
     def __init__(self, not_here: Callable[[FrameType | None], bool]) -> None:
         self._open, self._not_here = False, not_here
         self.on_interrupt: Callable[[], None] = lambda: None
+        self.raised = False
         self._later: threading.Timer | None = None
         self._since: float | None = None  # that an interrupt is put off
         if threading.current_thread() is threading.main_thread():  # no other gets them
@@ -145,6 +148,7 @@ class Interrupts:
                 return
         self._since = None
         self.on_interrupt()
+        self.raised = True
         raise KeyboardInterrupt
 
 
