@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import copyreg
 import pickle
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -25,16 +25,17 @@ from .weak_references import PROXIES
 
 _SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same
 _PLAIN = (dict, list, tuple, set, frozenset, deque)
-_as_they_say: WeakSet[type] = WeakSet()  # classes whose objects' attributes cannot be written
-_last: WeakKeyDictionary[type, weakref.ref[Any]] = WeakKeyDictionary()  # one of each class that was written so
+_as_they_say: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects whose attributes cannot be written, by their ids
+_met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written so
 
 
 def reduced_archive(obj: Any) -> Any:
     """Return how an object reduces by its attributes whose own way would give up what it shares, ``NotImplemented`` for all others."""
     kind = type(obj)
-    if not has_a_way_of_its_own(kind) or kind in _as_they_say or not gives_up_what_it_shares(obj):
+    if not has_a_way_of_its_own(kind) or _as_they_say.get(id(obj)) is obj or not gives_up_what_it_shares(obj):
         return NotImplemented
-    _last[kind] = weakref.ref(obj)
+    with suppress(TypeError):  # no weak reference to it is possible
+        _met[id(obj)] = obj
     make = bare if is_of_python(kind) else copyreg.__newobj__  # type: ignore[attr-defined]
     return make, (kind,), dict(vars(obj)), None, None, _become
 
@@ -70,13 +71,12 @@ def gives_up_what_it_shares(obj: Any) -> bool:
 
 
 def go_back_to_archives(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Let objects be written as they say themselves of whose class one was met that cannot be written by its attributes.
+    """Let objects be written as they say themselves that cannot be written by their attributes.
 
-    Returns whether there is such a class that was not known before.
+    Returns whether there is one that was not known before.
     """
-    met = [(kind, obj) for kind, reference in list(_last.items()) if kind not in _as_they_say and (obj := reference()) is not None]
-    found = [kind for kind, obj in met if cannot_be_written(obj)]
-    _as_they_say.update(found)
+    found = [obj for obj in list(_met.values()) if _as_they_say.get(id(obj)) is not obj and cannot_be_written(obj)]
+    _as_they_say.update((id(obj), obj) for obj in found)
     return bool(found)
 
 
