@@ -140,7 +140,9 @@ class Disturbed:
         )
         self.notebook.wait(lambda: not cell.running or whole(), "a snapshot", cell)
         # The kernel hears of it from the engines, a moment later.
-        self.wait_for_step(1 + (self.notebook.folder / "steps").stat().st_size + 10, cell)
+        steps = self.notebook.folder / "steps"
+        done = steps.stat().st_size if steps.exists() else 0  # one may be taken before the first
+        self.wait_for_step(1 + done + 10, cell)
 
     def finish(self, cell: Cell) -> str:
         """Wait for the end, compare, and return what this project said meanwhile."""

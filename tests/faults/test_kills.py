@@ -159,28 +159,22 @@ def test_an_engine_in_reserve_that_is_stopped(two):
 
 AT_THE_MEETING = """
 from jupyter_dtrain.elastic.worker_group import Group
-ask = Group._ask
-def ask_a_dead_one(group, *what):
-    Group._ask = ask
+meet = Group.meet
+def one_dies_and_meet(group, task):
+    Group.meet = meet
     os.kill(group.cluster.pids()[{name!r}], 9)
-    return ask(group, *what)
-Group._ask = ask_a_dead_one
+    return meet(group, task)
+Group.meet = one_dies_and_meet
 """
 
 
-@pytest.mark.parametrize(("name", "reason"), [("engine-0", "its process"), ("controller", "the controller of the engines")])
-def test_just_when_a_place_to_meet_is_opened(two, name, reason):
+@pytest.mark.parametrize(
+    ("name", "reason"), [("engine-0", "rank 0 (its process"), ("controller", "ranks 0, 1 (the controller of the engines")]
+)
+def test_just_when_the_ranks_are_to_meet(two, name, reason):
     two.notebook.run("%distribute stop")
     two.notebook.run(AT_THE_MEETING.format(name=name))
-    assert f"Lost rank 0 ({reason} has ended): going on from the cell's beginning" in two.finish(two.start())
-
-
-def test_just_when_a_place_for_a_program_is_looked_for(two):
-    two.notebook.run("%distribute stop")
-    two.notebook.run("%distribute start -n 2 --device cpu")
-    two.notebook.run(AT_THE_MEETING.format(name="engine-0"))
-    program = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())"
-    assert two.notebook.run(f"%%distribute --engines 2 --strategy none\n{program}").stdout == "2\n"
+    assert f"Lost {reason} has ended): going on from the cell's beginning" in two.finish(two.start())
 
 
 def test_the_controller(two):
