@@ -221,8 +221,10 @@ class Supervisor:
         lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
         back = self._roll_back.take() if lost or stopped else None
         more, self._growing = self._growing and stopped, False
+        full_batch = sorted({outcome.full_batch for outcome in outcomes} - {""})
         found = next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None)
-        return Cause(lost, back, more=more, count_targets=any(outcome.count_targets for outcome in outcomes), found=found)
+        count_targets = any(outcome.count_targets for outcome in outcomes)
+        return Cause(lost, back, more=more, count_targets=count_targets, found=found, full_batch=full_batch)
 
     def _following(self, cause: Cause, task: Task, execution: Execution) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
@@ -246,6 +248,13 @@ class Supervisor:
             task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
             self._on_back(newest.step if newest is not None else 0)
             self._tell(f"{cause.found.told()} Going on from {place_of(newest)} with it on the whole batch.")
+        if cause.full_batch:
+            task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
+            self._on_back(newest.step if newest is not None else 0)
+            names = ", ".join(name.rpartition(".")[2] for name in cause.full_batch)
+            self._tell(
+                f"{names} keeps state of its samples, from a later call on: going on from {place_of(newest)}, giving it whole batches."
+            )
         if cause.lost and not self._succession.mend(cause.lost, newest):
             return None
         if cause.more and not cause.lost:

@@ -85,6 +85,8 @@ class Cause:
         Targets have to be counted from here on.
     found : GoBack, optional
         What is not to be given a part of a batch, and up to where all is right.
+    full_batch : list of str
+        Classes of models that have to be given whole batches from here on.
     """
 
     lost: list[RankEnd]
@@ -92,9 +94,11 @@ class Cause:
     more: bool
     count_targets: bool
     found: GoBack | None = None
+    full_batch: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.lost or self.back is not None or self.more or self.count_targets or self.found is not None)
+        back = self.back is not None or self.count_targets or self.found is not None or bool(self.full_batch)
+        return bool(self.lost or self.more or back)
 
 
 class Succession:

@@ -26,6 +26,7 @@ from .cell import Failure, describe, forget_frames, run_cell
 from .comm.process_group import near
 from .comm.store import Talk
 from .control import Control, StopRun, all_failed_alike
+from .forward.watch import KeepsState
 from .results import Home
 from .resume.loops import Loops
 from .side_effects.event_writers import event_writers
@@ -141,6 +142,7 @@ class CellRun:
             conventions=task.conventions,
             count_targets=task.count_targets,
             whole=task.whole,
+            full_batch=task.full_batch,
             control=self._control,
             observer=reports.observer,
             timing=reports.timing,
@@ -222,6 +224,7 @@ class CellRun:
         failure: Failure | None = None
         stopped = count_targets = False
         go_back: GoBack | None = None
+        full_batch = ""
         value: Any = None
         with self._surrounded():
             try:
@@ -232,8 +235,9 @@ class CellRun:
                 failure = describe(error)
                 count_targets = isinstance(error, CountTargets)
                 go_back = error if isinstance(error, GoBack) else None
+                full_batch = error.kind if isinstance(error, KeepsState) else ""
                 forget_frames(error)
-                if not count_targets and go_back is None and self._failed_alike(failure):
+                if not (count_targets or full_batch) and go_back is None and self._failed_alike(failure):
                     with suppress(Exception):  # what is not whole stays behind, as after any other error
                         self._settled(None)
             self._rescue.stand_down()
@@ -250,9 +254,10 @@ class CellRun:
             steps=observer.step,
             count_targets=count_targets,
             go_back=go_back,
+            full_batch=full_batch,
             held=held,
         )
-        if self._left_parts is not None and not count_targets and go_back is None:
+        if self._left_parts is not None and not (count_targets or full_batch) and go_back is None:
             outcome = replace(outcome, states_missing=not self._left_parts.come_home(observer.step))
         return self._with_results(outcome, value) if rank == 0 else outcome
 

@@ -125,6 +125,11 @@ def registrations_counted() -> Iterator[None]:
             handle.remove()
 
 
+def num_registered() -> int | None:
+    """Return how many modules and parameters have been registered, ``None`` where they are not counted."""
+    return _num_registered
+
+
 def _registered(*_: object) -> None:
     global _num_registered
     if _num_registered is not None:
@@ -136,12 +141,15 @@ def layers_taking_statistics(module: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in modules_in(module) if isinstance(layer, _BatchNorm) and layer.training]
 
 
+OF_ALL_MODULES = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
+"""The forward hooks that are registered for all modules."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether somebody looks at what goes through `module`. PyTorch's own hooks (those of ``prune``) make its parameters."""
-    hooks = (hook for part in modules_in(module) for name in _HOOKS for hook in part.__dict__.get(name, {}).values())
+    own = (hook for part in modules_in(module) for name in _HOOKS for hook in part.__dict__.get(name, {}).values())
+    hooks = (*own, *(hook for registered in OF_ALL_MODULES for hook in registered.values()))
     return not hasattr(module, "_orig_mod") and any(not _module_of(hook).startswith("torch.") for hook in hooks)
 
 

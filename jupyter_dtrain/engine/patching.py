@@ -187,12 +187,12 @@ def _of_backward_passes(
             run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             return
         on_backward(roots[0])
-        models.begin_pass()
         before = timing.switch(BACKWARD)
         try:
             statistics = models.new_statistics() if gradients is not None else []
             end = Exchange.from_first(statistics) if statistics else None
-            with torch.enable_grad():  # a pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`
+            # A pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`.
+            with torch.enable_grad(), models.in_pass():
                 models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             if end is not None:
                 end()

@@ -82,7 +82,8 @@ class Task:
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
     `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
     `count_targets`: a loss has been given one that it ignores, so they are counted in every batch. `whole` are classes of what is not to be
-    given a part of a batch: it has come to something else on one.
+    given a part of a batch: it has come to something else on one. Models of the classes in `full_batch` keep state of their samples, which
+    their first calls do not show.
     `keep_secrets`: environment variables that look like secrets go to disk with checkpoints too.
     `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files.
     """
@@ -115,6 +116,7 @@ class Task:
     count_targets: bool = False
     keep_secrets: bool = False
     whole: tuple[str, ...] = ()
+    full_batch: frozenset[str] = frozenset()
     loggers: Loggers = field(default_factory=Loggers)
     file_log: Path | None = None
     emit_interval: timedelta = timedelta(milliseconds=200)
@@ -136,6 +138,8 @@ class Outcome:
         The cell is to go on from its last snapshot with the task's `count_targets`.
     go_back : GoBack, optional
         It is to go on from the last step that was checked, with what was found in the task's `whole`.
+    full_batch : str
+        It is to do so with this class in the task's `full_batch`; empty for none.
     parcel : Parcel, optional
         From rank 0: packed :class:`~.results.Changes` and :class:`~.results.Bound`.
     not_returned : dict of str to str
@@ -164,6 +168,7 @@ class Outcome:
     steps: int
     count_targets: bool = False
     go_back: GoBack | None = None
+    full_batch: str = ""
     parcel: Parcel | None = None
     not_returned: dict[str, str] = field(default_factory=dict)
     random_state: RandomState | None = None

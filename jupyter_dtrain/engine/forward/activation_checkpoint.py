@@ -63,7 +63,7 @@ class CheckpointedBlocks:
         generators = generators_in(module)
         recompute = _AsItWas(module, OtherStreams.of(generators))
         result = _checkpointed(original, module, args, kwargs, recompute)
-        remembers = before.written() or bool(before.filled()) or before.has_set()
+        remembers = before.written() or bool(before.changes()) or before.has_set()
         if remembers:
             # It goes by what its calls before have left: so this call is computed again from there, and no other.
             recompute.before = before

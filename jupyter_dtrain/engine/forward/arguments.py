@@ -20,7 +20,7 @@ from ...serialization.python_reducers import SlotValues
 from ..tensor.batch_shard import Share
 from ..tensor.materialize import attributes_worth_a_look
 from ..tensor.placement_types import GlobalTensor, Shard, place
-from .module_state import MAPPINGS, copy_of, is_same, refill
+from .containers import MAPPINGS, copy_of, is_same, refill
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
 _SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
@@ -63,6 +63,11 @@ class Handed:
                 self._look(attributes, in_object=True)
         for item in items:
             self._look(item, in_object=in_object)
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of the objects, and of the dicts of their attributes."""
+        return frozenset((*self._seen, *(id(holder) for holder, _, _ in self._copies)))
 
     # -- during the call --------------------------------------------------------------------------------------------
 

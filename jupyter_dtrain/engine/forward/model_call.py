@@ -4,7 +4,7 @@ Calls of modules that have parameters are noticed where they enter the outermost
 begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
 
 What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
-of the batch), keeps tensors in its attributes or buffers, prints, or looks at gradients on their way, is *open*: its ``forward`` is
+of the batch), keeps state of its samples, prints, or looks at gradients on their way, is *open*: its ``forward`` is
 run like the cell's own code, on the global batch, and the modules that it calls are the models. This is found at its first call, which
 is then made again. Open is a model with hooks as well.
 """
@@ -12,8 +12,8 @@ is then made again. Open is a model with hooks as well.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from ..module_tree import Found, IdentityMap, has_hooks, layers_taking_statistics, modules_in
+from ..module_tree import OF_ALL_MODULES, Found, IdentityMap, has_hooks, layers_taking_statistics, modules_in
 from ..rng.global_rng import DrawsNow, ModelDraws
 from ..rng.streams import ModelStream
 from ..tensor.batch_norm import GlobalNormalization
@@ -39,6 +39,7 @@ from .arguments import InputShares
 from .cross_sample import SEQUENCE_LAYERS
 from .module_state import Called
 from .sharded_call import FEWEST, MarkedNow, PartCall, mark
+from .watch import name_of_class
 
 
 class Checks(Protocol):
@@ -74,6 +75,8 @@ class ModelCalls:
         Calls repeated blocks of models so that they keep little for the backward pass.
     on_sequence : callable, optional
         Told the class of a layer that takes the batch for a sequence.
+    full_batch : iterable of str
+        Classes of models that are known to be open, as `KeepsState` names them.
     """
 
     def __init__(
@@ -87,11 +90,13 @@ class ModelCalls:
         inputs: InputShares | None = None,
         blocks: CheckpointedBlocks | None = None,
         on_sequence: Callable[[str], None] = lambda _: None,
+        full_batch: Iterable[str] = (),
     ) -> None:
         self._on_first_call, self._on_sequence, self._blocks = on_first_call, on_sequence, blocks
         self._view, self._inputs = view, inputs
         self._stream, self._draws, self._normalization = stream, draws, normalization
         self._called: IdentityMap[Called] = IdentityMap()
+        self._full_batch = frozenset(full_batch)
         self._made: IdentityMap[None] = IdentityMap()
         self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
         self.passes = BackwardPasses(normalization)
@@ -142,8 +147,9 @@ class ModelCalls:
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
             return self._enclosed(original, module, (args, kwargs), self._stream)
-        if called.num_hooks != self._num_hooks:
-            called.num_hooks = self._num_hooks
+        num_hooks = self._num_hooks + sum(map(len, OF_ALL_MODULES))
+        if called.num_hooks != num_hooks:
+            called.num_hooks = num_hooks
             called.is_open |= has_hooks(module)
         if self._inputs is not None and not self._num_opened and module.training and torch.is_grad_enabled():
             args, kwargs = self._inputs.placed(args, kwargs)
@@ -258,10 +264,9 @@ class ModelCalls:
             return original(*args, **kwargs)
         return self._view.grad(original, args, kwargs)
 
-    def begin_pass(self) -> None:
-        """Be ready for a backward pass of the cell's."""
-        if self._view is not None:
-            self._view.begin_pass()
+    def in_pass(self) -> AbstractContextManager[None]:
+        """Return what a backward pass of the cell's runs within."""
+        return nullcontext() if self._view is None else self._view.in_pass()
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
@@ -336,4 +341,4 @@ class ModelCalls:
             self._draws.set_state(state["draws"])
 
     def _of(self, module: nn.Module) -> Called:
-        return self._called.get(module) or self._called.set(module, Called())
+        return self._called.get(module) or self._called.set(module, Called(is_open=name_of_class(module) in self._full_batch))

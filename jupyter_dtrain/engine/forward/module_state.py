@@ -3,93 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
-from torch.utils import _pytree as pytree
 
-from ...serialization.python_reducers import SlotValues
 from ..code_inspection import model_uses
 from ..rng.streams import ModelStream, OtherStreams, TorchState, generators_in, set_state, state_of
 from ..tensor.placement_types import GlobalTensor
-
-# Lists, dicts and sets that a model's attributes hold: a call fills them in place, which no attribute tells of.
-
-_KINDS = (list, dict, set, deque)
-MAPPINGS = (dict, SlotValues)
-_OWN = frozenset(vars(nn.Module()))  # what PyTorch keeps of each module
-_DEPTH, _MOST = 3, 100_000
-
-
-class Containers:
-    """Those of a model as they are now, but for very large ones."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._copies: list[tuple[Any, Any]] = []
-        seen: set[int] = set()
-        for module in model.modules():
-            if not isinstance(module, torch.jit.ScriptModule):
-                self._look((value for name, value in vars(module).items() if name not in _OWN), seen, _DEPTH)
-
-    def _look(self, values: Iterable[Any], seen: set[int], depth: int) -> None:
-        for value in values:
-            if isinstance(value, _KINDS) and id(value) not in seen and len(value) <= _MOST:
-                seen.add(id(value))
-                self._copies.append((value, copy_of(value)))
-                if depth > 1:
-                    self._look(list(value.values()) if isinstance(value, dict) else list(value), seen, depth - 1)
-
-    def filled(self) -> list[Any]:
-        """Return those that hold something else now."""
-        return [value for value, copy in self._copies if not is_same(value, copy)]
-
-    def restore(self) -> None:
-        """Let all hold what they held."""
-        for value, copy in self._copies:
-            refill(value, copy)
-
-
-def contents(containers: Iterable[Any]) -> list[Any]:
-    """Return what is in containers, to be compared with what is in them at another time."""
-    return [list(value.items()) if isinstance(value, dict) else value.copy() for value in containers]
-
-
-def hold_tensors(containers: Iterable[Any]) -> bool:
-    """Return whether there is a tensor in one of `containers`."""
-    return any(
-        isinstance(leaf, torch.Tensor)
-        for value in containers
-        for leaf in pytree.tree_leaves(list(value.values()) if isinstance(value, dict) else list(value))
-    )
-
-
-def copy_of(holder: Any) -> Any:
-    """Return a copy of what is in a list, a dict, a set or what holds attributes, to be given to the functions below."""
-    return dict(holder) if isinstance(holder, MAPPINGS) else set(holder) if isinstance(holder, set) else list(holder)
-
-
-def is_same(holder: Any, copy: Any) -> bool:
-    """Return whether `holder` holds the very things that are in `copy`."""
-    if len(holder) != len(copy):
-        return False
-    if isinstance(holder, MAPPINGS):
-        return all(key in copy and copy[key] is value for key, value in holder.items())
-    return bool(holder == copy) if isinstance(holder, set) else all(left is right for left, right in zip(holder, copy, strict=True))
-
-
-def refill(holder: Any, copy: Any) -> None:
-    """Let `holder` hold what is in `copy`, if it does not."""
-    if not is_same(holder, copy):
-        holder.clear()
-        (holder.extend if isinstance(holder, list | deque) else holder.update)(copy)
-
+from .reached import Reached, reached_from
+from .state import LARGE, CannotRestore, Change, State, is_value, same
+from .watch import Watch
 
 _MEMBERS = (
     "_parameters",
@@ -117,6 +47,13 @@ class Attributes:
         now = vars(self.module)
         return len(now) != len(self._attributes) or any(now.get(name, self) is not value for name, value in self._attributes.items())
 
+    def others(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield the names of attributes that have other values now, these, and those from before."""
+        for name, now in vars(self.module).items():
+            before = self._attributes.get(name, self)
+            if now is not before:
+                yield name, now, before
+
     def restore(self) -> None:
         """Let the module have these again, and no others."""
         self.module.__dict__.clear()
@@ -127,24 +64,55 @@ class Attributes:
 
 
 class Before:
-    """A model before its first call, to make that call again."""
+    """A model before its first call, to make that call again.
 
-    def __init__(self, module: nn.Module, stream: ModelStream | None) -> None:
+    Parameters
+    ----------
+    module : nn.Module
+    stream : ModelStream, optional
+    reached : Reached, optional
+        What a call of it can change beside its parameters and buffers.
+    leave_out : set of int
+        Ids of objects among that of which others keep account.
+    per_rank : bool
+        Normalization layers take their statistics of each rank's part.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        stream: ModelStream | None,
+        *,
+        reached: Reached | None = None,
+        leave_out: frozenset[int] = frozenset(),
+        per_rank: bool = False,
+    ) -> None:
+        self.reached = reached or reached_from(module)
         self._attributes = [
             Attributes(child)
             for child in module.modules()
             if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
         ]
-        self._containers = Containers(module)
+        self._state = State(self.reached, leave_out)
         # What is written past PyTorch's count (`weight.data.copy_()`) is seen by comparing, where the code has a word of it.
         writes = may_write(module)
-        self._parameters = [(p, p._version, p.detach().clone() if writes else None) for p in module.parameters()]
+        room = _ROOM
+        self._parameters: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+        for p in module.parameters():
+            frozen = not p.requires_grad and p.nbytes <= min(room, LARGE)  # autograd lets nobody write into others by the way
+            room -= p.nbytes if frozen else 0
+            self._parameters.append((p, p._version, p.detach().clone() if writes or frozen else None))
         self._buffers = [
-            (buffer, buffer._version, buffer.clone(), not isinstance(child, _NormBase))
+            (buffer, buffer._version, buffer.clone(), name not in own)
             for child in module.modules()
-            for buffer in child.buffers(recurse=False)
+            for own in [statistics_of(child, per_rank=per_rank)]
+            for name, buffer in child.named_buffers(recurse=False)
             if not isinstance(buffer, GlobalTensor)
         ]
+        # Theirs are written without counting: a version that is another one is somebody else's.
+        layers = [child for child in module.modules() if isinstance(child, _NormBase) and statistics_of(child, per_rank=per_rank)]
+        running = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var) if tensor is not None]
+        self._running = [(tensor, tensor._version) for tensor in running]
         self._parametrized = dict(parametrize._cache)  # of `with parametrize.cached():`
         self._stream = stream
         self._random = None if stream is None else stream.other
@@ -160,31 +128,38 @@ class Before:
         """Return whether the call has written to a parameter or to a buffer; those of normalization layers are theirs."""
         buffers = ((buffer, version, value) for buffer, version, value, counts in self._buffers if counts)
         return any(
-            tensor._version != version or (value is not None and not _same(tensor, value))
+            tensor._version != version or (value is not None and not same(tensor, value))
             for tensor, version, value in (*buffers, *self._parameters)
-        )
+        ) or any(tensor._version != version for tensor, version in self._running)
 
     def has_set(self) -> bool:
         """Return whether the call has set an attribute."""
         return any(attributes.are_others() for attributes in self._attributes)
 
-    def filled(self) -> list[Any]:
-        """Return the lists, dicts and sets in its attributes that hold something else now."""
-        return self._containers.filled()
+    def changes(self) -> list[Change]:
+        """Return what else has changed that the model keeps or uses."""
+        return self._state.changes()
 
     def has_drawn_elsewhere(self) -> bool:
         """Return whether the call has drawn from Python's stream, from NumPy's or the model's own, where nobody sees for what."""
         return not OtherStreams.now(self._module).are(self._other_random)
 
     def restore(self) -> None:
-        """Undo what the call has done to the model and to random streams."""
+        """Undo what the call has done to the model, to what it uses, and to random streams.
+
+        Raises
+        ------
+        CannotRestore
+        """
         for attributes in self._attributes:
             attributes.restore()
-        self._containers.restore()
+        self._state.restore()
         with torch.no_grad():
-            for parameter, _, value in self._parameters:
-                if value is not None and not _same(parameter, value):
+            for parameter, version, value in self._parameters:
+                if value is not None and not same(parameter, value):
                     parameter.data.copy_(value)
+                elif value is None and parameter._version != version:
+                    raise CannotRestore
             for buffer, version, value, counts in self._buffers:
                 if buffer.shape != value.shape:
                     buffer.resize_(value.shape)  # an observer's are empty until its first call
@@ -209,14 +184,19 @@ def may_write(model: nn.Module) -> bool:
     return model_uses(model, lambda _, names: any(name in _WRITING or (name.endswith("_") and not name.startswith("_")) for name in names))
 
 
-_WRITING = frozenset(("data", "no_grad"))
+def statistics_of(module: nn.Module, *, per_rank: bool = False) -> tuple[str, ...]:
+    """Return the names of buffers in which a layer of PyTorch's keeps statistics: of the batch anyway, or by wish of each part.
+
+    A subclass with a ``forward`` of its own keeps what it likes there.
+    """
+    kept = _NormBase if per_rank else _BatchNorm
+    if isinstance(module, kept) and str(getattr(type(module).forward, "__module__", "")).startswith("torch."):
+        return "running_mean", "running_var", "num_batches_tracked"
+    return ()
 
 
-def _same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    left = left.detach()
-    if left.shape != right.shape:
-        return False
-    return torch.equal(left, right) or (left.is_floating_point() and torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))
+_WRITING = frozenset(("data", "detach", "inference_mode", "no_grad", "numpy", "set_grad_enabled"))
+_ROOM = 1 << 28  # bytes of copies of parameters that nobody trains
 
 
 # A model as it was before a call that is not its first, and is made again where it turns out to be open, or to draw.
@@ -255,6 +235,15 @@ class BeforeLater:
         ]
         self._attributes: dict[int, Attributes] = {}
 
+    def has_set(self, accepted: set[tuple[int, Any]]) -> bool:
+        """Return whether an attribute has another value now that is no tensor, and is not in `accepted`."""
+        return any(
+            (id(vars(attributes.module)), name) not in accepted
+            for attributes in self._attributes.values()
+            for name, now, before in attributes.others()
+            if not isinstance(now, torch.Tensor | nn.Module) and not is_value(now, before)
+        )
+
     def setting(self, module: nn.Module) -> None:
         """Note that an attribute of `module` is about to be set."""
         if id(module) not in self._attributes and not isinstance(module, torch.jit.ScriptModule):
@@ -288,7 +277,7 @@ def drawn_with(model: nn.Module) -> list[Any]:
     return found
 
 
-# What is known of a module that a cell calls: one record, which is looked up at each call.
+# Lists, dicts and sets, and what holds attributes or variables: copied, compared and refilled in place.
 
 
 @dataclass(slots=True)
@@ -312,6 +301,10 @@ class Called:
         The dims of the batch in what it returns.
     drawn_with : list, optional
         What it may draw with beside PyTorch's own generators; ``None``: nobody has asked.
+    watch : Watch, optional
+        Looks at what calls after the first change; ``None``: there was none yet.
+    accepted : set
+        What it changes without regard to its samples, as :meth:`Change.names` has it.
     marked : dict of bool to list of int
         Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
     """
@@ -324,4 +317,6 @@ class Called:
     normalizes: bool = False
     results: dict[Any, Any] = field(default_factory=dict)
     drawn_with: list[Any] | None = None
+    watch: Watch | None = None
+    accepted: set[tuple[int, Any]] = field(default_factory=set)
     marked: dict[bool, list[int]] = field(default_factory=dict)

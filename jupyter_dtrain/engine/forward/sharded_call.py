@@ -28,7 +28,9 @@ from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NotPerSample
 from .arguments import Handed
 from .cross_sample import left_alone, mixes_samples, normalizes_parts, shows_itself
-from .module_state import Before, BeforeLater, Called, contents, drawn_with, hold_tensors
+from .module_state import Before, BeforeLater, Called, drawn_with, statistics_of
+from .state import CannotRestore, Change, fingerprint, hold_tensors
+from .watch import KeepsState, Watch
 
 # Tensors of a batch that a model lets require gradients: ``x.requires_grad_()`` in its ``forward``, to differentiate by its input.
 #
@@ -121,15 +123,23 @@ class PartCall:
     def __post_init__(self) -> None:
         self._handed = Handed(*self.own)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
-        self._numbers: dict[tuple[int, str], tuple[nn.Module, str]] = {}  # attributes that the call has set to them
         self._first: Before | None = None
         if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
-            self._before: Before | BeforeLater = Before(self.module, self.stream)
+            self._before: Before | BeforeLater = self._as_it_is()
             self._first = self._before
             return
         if self.called.drawn_with is None:
             self.called.drawn_with = drawn_with(self.module)
+        if self.called.watch is None:
+            own = (getattr(layer, name) for layer in self.layers for name in statistics_of(layer, per_rank=self.normalization is None))
+            self.called.watch = Watch(self.module, map(id, own), self.called.accepted)
+        self.called.watch.begin()
         self._before = BeforeLater(self.stream, self.layers, self.called.drawn_with)
+
+    def _as_it_is(self) -> Before:
+        """Return what is needed to make a call again."""
+        reached = self._first.reached if self._first is not None else None
+        return Before(self.module, self.stream, reached=reached, leave_out=self._handed.ids, per_rank=self.normalization is None)
 
     def result(self) -> Any:
         """Return what the model returns, placed.
@@ -138,13 +148,15 @@ class PartCall:
         ------
         NotPerSample
             It is an open model. All is as it was before the call.
+        KeepsState
+            It is one, and what the call has done cannot be undone, or other ranks have not seen it.
         """
         first, handed = self._first, self._handed
         self.view.functions.enter(self.placement, is_first=first is not None)
         if self.normalization is not None:
             self.normalization.share = self.placement.share
         try:
-            result, drawing = self._call_on_own() if first is None else self._first_call(first)
+            result, drawing = self._later_call() if first is None else self._first_call(first)
             if isinstance(self.module, nn.RNNBase):
                 self.note_batch_dims(self.module, result)
             if self.keeps or handed.kept() is None or self.view.functions.met.refused:
@@ -157,8 +169,13 @@ class PartCall:
                 raise NotPerSample
             return handed.keep(placed)
         except NotPerSample:
+            if first is None and self.called.watch is not None and self.called.watch.changed(anything=True):
+                raise KeepsState(self.module) from None
             handed.restore()
-            self._before.restore()
+            try:
+                self._before.restore()
+            except CannotRestore:
+                raise KeepsState(self.module) from None
             raise
         finally:
             handed.widen()
@@ -170,8 +187,6 @@ class PartCall:
         """Note that attribute `name` of `module` is about to be set to `value`."""
         if isinstance(self._before, BeforeLater):
             self._before.setting(module)
-        elif isinstance(value, int | float) and vars(module).get(name) != value:
-            self._numbers[id(module), name] = module, name
         if isinstance(value, torch.Tensor | list | tuple | dict):
             leaves = pytree.tree_leaves(value)
             if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
@@ -191,6 +206,20 @@ class PartCall:
         self._handed.narrow(self.view.own(self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
             return self.own_call(self.own), drawing
+
+    def _later_call(self) -> tuple[Any, Drawing | None]:
+        """Return what the model returns and has drawn.
+
+        Raises
+        ------
+        KeepsState
+            It has changed what it has not changed in its first call.
+        """
+        assert self.called.watch is not None and isinstance(self._before, BeforeLater)
+        result, drawing = self._call_on_own()
+        if self.called.watch.changed() or self._before.has_set(self.called.accepted):
+            raise KeepsState(self.module)
+        return result, drawing
 
     def _first_call(self, before: Before) -> tuple[Any, Drawing | None]:
         """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
@@ -213,18 +242,18 @@ class PartCall:
             failed = True  # a module that refuses a part of a batch may take all of it
         shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
         # What a model prints is of the batch.
-        filled = before.filled()
-        keeps = self.keeps or hold_tensors(filled)
+        changes = before.changes()
+        keeps = self.keeps or hold_tensors(changes)
         refuses = failed or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
         elsewhere = drawing is not None and not failed and before.has_drawn_elsewhere()
         drawn_here = None if drawing is None else drawing.result
-        notes = bool(self._numbers or filled)
+        notes = bool(changes)
         of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
         if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
             self.refused = self._draws_for_samples_elsewhere()
         if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
-            self.refused = self._notes_go_by_samples(filled)
+            self.refused = self._notes_go_by_samples(changes)
         if self.refused:
             raise NotPerSample
         if drawing is not None and self.draws is not None:
@@ -248,30 +277,26 @@ class PartCall:
         differ = not (ends and ends[0].are(then))
         return any(Exchange.objects(differ))
 
-    def _notes_go_by_samples(self, filled: Sequence[Any]) -> bool:
-        """Return whether what the model notes in its attributes goes by its samples: how many it has seen, their mean. A collective.
+    def _notes_go_by_samples(self, changes: Sequence[Change]) -> bool:
+        """Return whether what the model notes goes by its samples: how many it has seen, their mean. A collective.
 
-        `filled` are lists, dicts and sets in them that its first call has changed.
+        `changes` are what its first call has changed. What one rank's samples, one more of them, all of the batch and the samples of any
+        other rank leave alike goes by none: a count of calls.
         """
-        attributes = tuple(self._numbers.values())
-
-        def noted() -> list[Any]:
-            return [*(getattr(module, name, None) for module, name in attributes), *contents(filled)]
-
-        ends: list[list[Any]] = []
-        for call in (self._call_with_own, self._call_with_one_more):
-            call(_at_the_end(lambda: ends.append(noted())))
-        differ = bool(attributes or filled) and (len(ends) < 2 or not _are_equal(*ends))
-        return any(Exchange.objects(differ))
-
-    def _call_with_own(self, mode: AbstractContextManager[Any]) -> None:
-        """Run the model on the rank's samples once more."""
-        with suppress(Exception):
-            self._call_to_learn(self.view.own(self.placement), mode)
+        ends: list[str] = []
+        for convert in (self.view.own(self.placement), self.view.one_more(self.placement), self.view.whole):
+            with suppress(Exception):
+                self._call_to_learn(convert, _at_the_end(lambda: ends.append(fingerprint(changes))))
+        differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
+        of_ranks = Exchange.objects((differ, ends[:1]))
+        if any(differ for differ, _ in of_ranks) or any(of_rank != of_ranks[0] for of_rank in of_ranks):
+            return True
+        self.called.accepted.update(name for change in changes for name in change.names())
+        return False
 
     def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
         """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
-        again = Before(self.module, self.stream)
+        again = self._as_it_is()
         again.drop_hooks()
         self._before.rewind()
         try:
@@ -328,9 +353,3 @@ class PartCall:
 def _at_the_end(tell: Callable[[], None]) -> Iterator[None]:
     yield
     tell()
-
-
-def _are_equal(left: object, right: object) -> bool:
-    with suppress(Exception):  # arrays say so of each of their numbers
-        return bool(left == right)
-    return False

@@ -63,6 +63,8 @@ class Training:
         The targets of every batch are counted from the start: a loss has been given one that it ignores.
     whole : tuple of str
         Classes of what is not to be given a part of a batch: it has come to something else on one.
+    full_batch : iterable of str
+        Classes of models that keep state of their samples, which their first calls do not show.
     control : Control
     observer : Observer
     timing : Timing
@@ -87,6 +89,7 @@ class Training:
         conventions: Conventions,
         count_targets: bool = False,
         whole: tuple[str, ...] = (),
+        full_batch: Iterable[str] = (),
         control: Control,
         observer: Observer,
         timing: Timing,
@@ -142,6 +145,7 @@ class Training:
             inputs=InputShares(self.shares.own, self._on_input_shared) if conventions.split_inputs and shared else None,
             blocks=CheckpointedBlocks() if conventions.checkpoint_activations else None,
             on_sequence=self._say_sequence,
+            full_batch=full_batch,
         )
         self._models.checks, fetch_checks = new_checks(
             conventions.verify,

@@ -7,7 +7,7 @@ model is placed again. Between them `rules` keep account. At the end everything 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -23,7 +23,7 @@ from .compile import as_written
 from .constructors import watched_constructors
 from .grad_hooks import GradientHooks
 from .materialize import settled
-from .ops.autograd import as_passes_have_them
+from .ops.autograd import read_gradients_followed
 from .ops.dispatch import Rules, at
 from .ops.table import TABLE
 from .placement_types import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
@@ -309,10 +309,9 @@ class GlobalView:
             return self._rules.dispatch(original, args, kwargs)
         return original(*args, **kwargs)
 
-    def begin_pass(self) -> None:
-        """Be ready for a backward pass."""
-        if self._rules.read_gradients:
-            as_passes_have_them(self._rules)
+    def in_pass(self) -> AbstractContextManager[None]:
+        """Return what a backward pass runs within."""
+        return read_gradients_followed(self._rules) if self._rules.read_gradients else nullcontext()
 
     def register_hook(self, original: Callable[..., Any], tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
         """Run `original` (``Tensor.register_hook``) for a hook that is to see, and may change, the gradient of the global batch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +28,37 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
         return source.grad
 
 
-def as_passes_have_them(rules: Rules) -> None:
-    """Let gradients that the cell has read be what the rank has of them again: a pass that begins adds to that."""
+@contextmanager
+def read_gradients_followed(rules: Rules) -> Iterator[None]:
+    """Let a pass add to gradients that the cell has read, which are scaled while it runs; the cell's own object is what it adds to."""
     read, rules.read_gradients = rules.read_gradients, []
+    lent: list[tuple[torch.Tensor, Placement, GlobalTensor, torch.Tensor, int]] = []
     with torch._C.DisableTorchFunctionSubclass():
         for source, placement in read:
-            if isinstance(source.grad, GlobalTensor):
-                source.grad = part_of_gradient(rules, source.grad, placement)
+            gradient = source.grad
+            if isinstance(gradient, GlobalTensor):
+                raw = source.grad = part_of_gradient(rules, gradient, placement)
+                lent.append((source, placement, gradient, raw, raw._version))
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunctionSubclass():
+            for source, placement, gradient, raw, version in lent:
+                if source.grad is raw:  # else it is another tensor, as it is after a pass that makes a graph
+                    _give_back(rules, source, placement, gradient, changed=raw._version != version)
+
+
+def _give_back(rules: Rules, source: torch.Tensor, placement: Placement, gradient: GlobalTensor, *, changed: bool) -> None:
+    """Let a gradient that the cell has read be that of `source` again, with what a pass has added to it."""
+    if changed:
+        assert source.grad is not None
+        now = gradient_of(rules, source.grad, placement)
+        if gradient.placement != now.placement or gradient.shape != now.shape:  # the cell has made something else of it
+            return
+        with torch.no_grad():
+            gradient.copy_(now)
+    source.grad = gradient
+    rules.read_gradients.append((source, placement))
 
 
 def in_graph(_rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
@@ -88,13 +114,12 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
     starts = given.pop("grad_outputs", None)
     batched = bool(given.get("is_grads_batched"))
-    as_passes_have_them(rules)
     starts = [None] * len(outputs) if starts is None else _sequence(starts)
     starts = [
         None if start is None else start_at(output, start, rules.whole, batched=batched)
         for output, start in zip(outputs, starts, strict=True)
     ]
-    with torch._C.DisableTorchFunctionSubclass():
+    with read_gradients_followed(rules), torch._C.DisableTorchFunctionSubclass():
         # Scaled as in all passes: tensors on the way may retain their gradients.
         scale = rules.gradient_scale
         local_starts = [_part_of_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]

@@ -54,6 +54,26 @@ def _reaches_rows(func: Any, ndim: int, args: tuple[Any, ...], kwargs: dict[str,
     return False
 
 
+def instance_norm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``instance_norm``: rows stay rows; running statistics are a mean over rows, so the parts' together are those of the batch."""
+    given = {**dict(zip(_INSTANCE_NORM, args, strict=False)), **kwargs}
+    running = [given[name] for name in ("running_mean", "running_var") if given.get(name) is not None]
+    if not running or not given.get("use_input_stats", True):
+        return rowwise(rules, func, args, kwargs)
+    own = {name: given[name].clone() for name in ("running_mean", "running_var") if given.get(name) is not None}
+    rest = {name: value for name, value in given.items() if name != "input"}
+    result = rowwise(rules, func, (given["input"],), {**rest, **own})
+    placement = result.placement
+    assert isinstance(placement, Shard)
+    rows = placement.loaded.stop - placement.loaded.start if placement.counts else 0
+    together = rules.exchange.total(torch.cat([*own.values()]).detach() * (rows / placement.total))
+    with torch.no_grad():
+        for tensor, value in zip(running, together.split([tensor.numel() for tensor in running]), strict=True):
+            tensor.copy_(value)
+    return result
+
+
+_INSTANCE_NORM = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
 _NORMALIZE_LAST = frozenset((F.layer_norm, F.rms_norm, torch.rms_norm))
 
 

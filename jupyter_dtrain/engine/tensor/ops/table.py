@@ -14,7 +14,7 @@ from .dispatch import Rule, Rules, globals_in, read, read_number, read_text
 from .factories import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
 from .indexing import gather, index, look_up, select
 from .losses import ctc, loss
-from .matmul import addmm, einsum, lookup, matrices, product, rowwise
+from .matmul import addmm, einsum, instance_norm, lookup, matrices, product, rowwise
 from .pairwise import affine_grid, attention, distances, outer, paired, pairwise
 from .pointwise import elementwise, keeps, to_dtype
 from .reductions import FFT_NAMES, NAMES, all_or_any, along, extreme, inner, mean, quantile, scatter, total, unpack
@@ -60,7 +60,7 @@ logsigmoid sigmoid tanh threshold softshrink hardshrink"""
 _ROWS = """linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d
 max_pool3d avg_pool1d avg_pool2d
 avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d layer_norm group_norm
-instance_norm interpolate pad pixel_shuffle pixel_unshuffle unfold fold upsample local_response_norm prelu rms_norm batch_norm
+interpolate pad pixel_shuffle pixel_unshuffle unfold fold upsample local_response_norm prelu rms_norm batch_norm
 max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices lp_pool1d lp_pool2d channel_shuffle"""
 _LOSSES = """cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits
 kl_div poisson_nll_loss gaussian_nll_loss hinge_embedding_loss soft_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
@@ -130,6 +130,7 @@ def _table() -> dict[Any, Rule]:
     add(elementwise, _named(_SPECIAL, torch.special))
     add(elementwise, _properties("real imag"))
     add(_of_numbers(rowwise), [function for function in _named(_ROWS, F, torch) if function is not torch.batch_norm])
+    add(_of_numbers(instance_norm), [F.instance_norm])
     add(_of_numbers(lookup), [F.embedding, F.one_hot, F.embedding_bag])
     add(look_up, _named("bucketize isin take searchsorted", torch, torch.Tensor))
     add(select, _named("index_select", torch, torch.Tensor))

@@ -1,0 +1,318 @@
+"""What a call of a model may change in place beside what PyTorch registers: all that its attributes, and the globals of its code, lead to.
+
+A model keeps its state where it likes: a tensor or an array in an attribute, a meter, a dict of the notebook, a class. None of that is
+registered, so it is found by the ways in which code has things: attributes, items, what a function uses by name or from around it.
+"""
+
+from __future__ import annotations
+
+import array
+import dis
+import io
+import logging
+import random
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ...analysis.code_objects import everything, names_in
+from ...serialization.copy_restore import is_frame
+from ...serialization.python_reducers import SlotValues, attribute_holders
+from ..module_tree import modules_in
+from ..tensor.materialize import attributes_worth_a_look
+from ..tensor.placement_types import GlobalTensor
+from ..user_frames import is_users, is_users_module
+
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_NO_STATE = (*_GENERATORS, torch.optim.Optimizer, DataLoader, logging.Logger, weakref.ref, io.IOBase)
+"""Of these others keep account, or a model's call does not change them."""
+_SERVICES = frozenset(("_thread", "threading", "queue", "_queue", "socket", "_io", "asyncio.locks", "concurrent.futures.thread"))
+_CONTAINERS = (list, dict, set, deque)
+_BUFFERS = (bytearray, array.array, io.StringIO, io.BytesIO)
+MODULES_OWN = frozenset(vars(nn.Module()))
+"""What PyTorch keeps of each module."""
+_MOST_ITEMS, _MOST = 100_000, 20_000
+
+
+def is_torchs(module: nn.Module) -> bool:
+    """Return whether a module is a layer of PyTorch's own."""
+    return type(module).__module__.startswith("torch.")
+
+
+class ModuleAttributes(MutableMapping[str, Any]):
+    """The attributes of a module that PyTorch does not keep for itself."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.owner, self.is_torchs = module.__dict__, is_torchs(module)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in MODULES_OWN:
+            raise KeyError(name)
+        return self.owner[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.owner[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.owner[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self.owner if name not in MODULES_OWN])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Variables(MutableMapping[str, Any]):
+    """Some of the variables of a module, of a class or around a function, which code binds anew.
+
+    Parameters
+    ----------
+    owner : object
+        Whose they are.
+    names : iterable of str
+    get : callable
+        Returns the value of one of `names`, or raises ``KeyError``.
+    put, drop : callable
+        Bind one, and unbind it.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        names: Iterable[str],
+        *,
+        get: Callable[[str], Any],
+        put: Callable[[str, Any], None],
+        drop: Callable[[str], None],
+    ) -> None:
+        self.owner = owner
+        self.names = list(names)
+        self._get, self._put, self._drop = get, put, drop
+
+    def __getitem__(self, name: str) -> Any:
+        return self._get(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._put(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._drop(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self.names if self._has(name)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._get(name)
+        except KeyError:
+            return False
+        return True
+
+
+def _globals(namespace: dict[str, Any], names: Iterable[str]) -> Variables:
+    return Variables(namespace, names, get=namespace.__getitem__, put=namespace.__setitem__, drop=namespace.__delitem__)
+
+
+def _of_class(kind: type) -> Variables:
+    """Return the class attributes of a class of the user's that are data."""
+    names = [name for name, value in vars(kind).items() if not name.startswith("__") and not _is_code(value)]
+    return Variables(
+        kind, names, get=lambda name: vars(kind)[name], put=partial(type.__setattr__, kind), drop=partial(type.__delattr__, kind)
+    )
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, FunctionType | classmethod | staticmethod | property | type) or hasattr(type(value), "__set__")
+
+
+def _around(function: FunctionType, names: Iterable[str]) -> Variables:
+    """Return the variables around a function that it binds (``nonlocal``)."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+    def get(name: str) -> Any:
+        try:
+            return cells[name].cell_contents
+        except ValueError:
+            raise KeyError(name) from None
+
+    def put(name: str, value: Any) -> None:
+        cells[name].cell_contents = value
+
+    def drop(name: str) -> None:
+        del cells[name].cell_contents
+
+    return Variables(function.__closure__, [name for name in names if name in cells], get=get, put=put, drop=drop)
+
+
+Holder = list[Any] | dict[Any, Any] | set[Any] | deque[Any] | SlotValues | ModuleAttributes | Variables
+
+
+@dataclass
+class Reached:
+    """What a model's call can change.
+
+    Attributes
+    ----------
+    modules : list of nn.Module
+        The model's own, and others that it leads to.
+    holders : list
+        Containers, attributes of objects, and variables.
+    tensors : list of tensor
+        Those that no module of the model has registered.
+    arrays : list of ndarray
+    others : list of object
+        What holds bytes, texts or tables.
+    """
+
+    modules: list[nn.Module] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    others: list[Any] = field(default_factory=list)
+
+
+def reached_from(model: nn.Module) -> Reached:
+    """Return what a call of `model` can change beside its parameters and buffers."""
+    return _Walk(model).found
+
+
+class _Walk:
+    def __init__(self, model: nn.Module) -> None:
+        self.found = Reached()
+        self._seen: dict[int, object] = {}  # kept: another object must not get the id of one that was made for the walk
+        own = modules_in(model)
+        self._registered = {id(t) for part in own for t in (*part.__dict__["_parameters"].values(), *part.__dict__["_buffers"].values())}
+        level: list[Any] = list(own)
+        while level and len(self._seen) < _MOST:
+            following: list[Any] = []
+            for value in level:
+                if not isinstance(value, _PLAIN) and id(value) not in self._seen:
+                    self._seen[id(value)] = value
+                    following += self._look(value)
+            level = following
+
+    def _hold(self, holder: Holder) -> None:
+        if not isinstance(holder, Variables) or holder.names:
+            self.found.holders.append(holder)
+
+    def _look(self, value: Any) -> Iterable[Any]:
+        """Note `value` if a call can change it, and return what it leads to."""
+        match value:
+            case torch.Tensor():
+                if not isinstance(value, GlobalTensor) and id(value) not in self._registered:
+                    self.found.tensors.append(value)
+                return vars(value).values() if type(value) is nn.Parameter else ()
+            case np.ndarray():
+                self.found.arrays.append(value)
+                return ()
+            case nn.Module():
+                return self._of_module(value)
+            case list() | dict() | set() | deque():
+                if len(value) > _MOST_ITEMS:
+                    return ()
+                self._hold(value)
+                items = list(dict.values(value)) if isinstance(value, dict) else list(value)
+                return items if type(value) in _CONTAINERS else [*items, *self._of_object(value)]
+            case tuple() | frozenset():
+                return value if len(value) <= _MOST_ITEMS else ()
+            case FunctionType():
+                return self._of_function(value)
+            case MethodType():
+                return value.__self__, value.__func__
+            case classmethod() | staticmethod():
+                return (value.__func__,)
+            case property():
+                return value.fget, value.fset
+            case partial():
+                return value.func, value.args, value.keywords
+            case CellType():
+                return ()
+            case type():
+                return self._of_class(value)
+            case _ if isinstance(value, _BUFFERS) or is_frame(value):
+                self.found.others.append(value)
+                return ()
+            case _ if isinstance(value, (*_NO_STATE, ModuleType)):
+                return ()
+        return self._of_object(value)
+
+    def _of_module(self, module: nn.Module) -> Iterable[Any]:
+        if isinstance(module, torch.jit.ScriptModule):
+            return ()  # it keeps no attributes that Python could change
+        self.found.modules.append(module)
+        attributes = ModuleAttributes(module)
+        self._hold(attributes)
+        members = (module.__dict__.get(name, {}).values() for name in ("_parameters", "_buffers", "_modules"))
+        return [*attributes.values(), *(value for values in members for value in values), type(module)]
+
+    def _of_object(self, value: Any) -> Iterable[Any]:
+        kind = type(value)
+        holders: list[Any] = attribute_holders(value) if isinstance(value, _CONTAINERS) else list(attributes_worth_a_look(value))
+        if is_users_module(str(kind.__module__)):
+            holders = holders or attribute_holders(value)
+        elif any(type(item).__module__ in _SERVICES for holder in holders for item in holder.values()):
+            return ()  # threads of a library change it at any time
+        for holder in holders:
+            self._hold(holder)
+        return [*(item for holder in holders for item in holder.values()), kind]
+
+    def _of_class(self, kind: type) -> Iterable[Any]:
+        if not is_users_module(str(kind.__module__)):
+            # Of a library's class a notebook may have made its own.
+            return [base for base in kind.__mro__[1:] if is_users_module(str(base.__module__))]
+        self._hold(_of_class(kind))
+        return [*vars(kind).values(), *kind.__bases__]
+
+    def _of_function(self, function: FunctionType) -> Iterable[Any]:
+        if not is_users(function.__code__.co_filename):
+            return [wrapped for wrapped in (vars(function).get("__wrapped__"),) if isinstance(wrapped, FunctionType)]
+        namespace, names = function.__globals__, names_in(function.__code__)
+        stored, bound = _stores(function.__code__)
+        if stored:
+            self._hold(_globals(namespace, stored))
+        if bound:
+            self._hold(_around(function, bound))
+        if vars(function):
+            self._hold(vars(function))
+        found: list[Any] = [*vars(function).values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        for cell in function.__closure__ or ():
+            try:
+                found.append(cell.cell_contents)
+            except ValueError:  # it has no value yet
+                continue
+        for name in names:
+            value = namespace.get(name)
+            if not isinstance(value, ModuleType):
+                found.append(value)
+            elif is_users_module(value.__name__):
+                used = [other for other in names if other in vars(value)]
+                self._hold(_globals(vars(value), [other for other in used if not _is_code(vars(value)[other])]))
+                found += [vars(value)[other] for other in used]
+        return found
+
+
+def _stores(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the globals, and the variables from around it, that `code` binds."""
+    stored: set[str] = set()
+    bound: set[str] = set()
+    for part in everything(code):
+        for instruction in dis.get_instructions(part):
+            if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                stored.add(instruction.argval)
+            elif instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
+                bound.add(instruction.argval)
+    return stored, bound

@@ -1,0 +1,224 @@
+"""The state that a model keeps where PyTorch registers none, by value: to put it back, and to see what a call has changed of it.
+
+A call that is made again, or only to learn from it, is to leave no trace, whatever kind of object holds one; and a model whose notes go by
+its samples has to be given all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ...serialization.copy_restore import Contents, items_of, restore
+from ...serialization.python_reducers import attribute_holders
+from ..tensor.placement_types import GlobalTensor
+from .containers import MAPPINGS, copy_of, is_same, refill
+from .reached import Holder, Reached
+
+LARGE = 1 << 26
+"""Bytes of a tensor or array of which no copy is made for a call: it is only seen whether there has been written to it."""
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DEPTH, _MOST = 6, 10_000
+
+
+class Change(NamedTuple):
+    """Something that a call has changed.
+
+    Attributes
+    ----------
+    what : object
+        A holder, a tensor, an array or what holds bytes, texts or a table.
+    keys : list, optional
+        Which attributes, variables or keys of a mapping; ``None``: all of it.
+    """
+
+    what: Any
+    keys: list[Any] | None = None
+
+    def values(self) -> Iterator[Any]:
+        """Yield what is there now."""
+        if self.keys is not None:
+            yield from (self.what.get(key) for key in self.keys)
+        elif isinstance(self.what, list | set | tuple) or hasattr(self.what, "rotate"):
+            yield from list(self.what)
+        else:
+            yield self.what
+
+    def names(self) -> list[tuple[int, Any]]:
+        """Return what tells it from others: of whom, and which."""
+        owner = id(owner_of(self.what))
+        return [(owner, None)] if self.keys is None else [(owner, key) for key in self.keys]
+
+
+def owner_of(holder: Any) -> Any:
+    """Return the object whose values a holder has: others are made to look at it again."""
+    return (
+        getattr(holder, "owner", getattr(holder, "_obj", holder)) if isinstance(holder, MAPPINGS) and type(holder) is not dict else holder
+    )
+
+
+class CannotRestore(Exception):
+    """There was written to something too large for a copy of it."""
+
+
+class State:
+    """What a model reaches as it is now.
+
+    Parameters
+    ----------
+    reached : Reached
+    leave_out : set of int
+        Ids of objects of which others keep account.
+    """
+
+    def __init__(self, reached: Reached, leave_out: frozenset[int] = frozenset()) -> None:
+        self._holders: list[tuple[Holder, Any]] = [
+            (holder, copy_of(holder)) for holder in reached.holders if id(owner_of(holder)) not in leave_out
+        ]
+        self._tensors = [(tensor, _version(tensor), _copy(tensor)) for tensor in reached.tensors]
+        self._arrays = [(array, array.copy() if array.nbytes <= LARGE else None) for array in reached.arrays]
+        self._others = [(other, items_of(other)) for other in reached.others]
+
+    def changes(self) -> list[Change]:
+        """Return what is something else now."""
+        found: list[Change] = []
+        for holder, before in self._holders:
+            if is_same(holder, before):
+                continue
+            if isinstance(holder, MAPPINGS):
+                keys = [key for key in {**before, **holder} if not is_value(holder.get(key, before), before.get(key, holder))]
+                if keys:
+                    found.append(Change(holder, keys))
+            else:
+                found.append(Change(holder))
+        found += [Change(tensor) for tensor, version, copy in self._tensors if _was_written(tensor, version, copy)]
+        found += [Change(array) for array, copy in self._arrays if copy is not None and not _are_same_arrays(array, copy)]
+        found += [Change(other) for other, items in self._others if not _are_same_items(items_of(other), items)]
+        return found
+
+    def restore(self) -> None:
+        """Let all be as it was.
+
+        Raises
+        ------
+        CannotRestore
+        """
+        for holder, before in self._holders:
+            refill(holder, before)
+        for tensor, version, copy in self._tensors:
+            if _was_written(tensor, version, copy):
+                if copy is None:
+                    raise CannotRestore
+                with torch.no_grad():
+                    if tensor.shape == copy.shape:
+                        tensor.data.copy_(copy)  # without counting: graphs that hold it are none of the call's
+                    else:
+                        tensor.data = copy
+        for array, numbers in self._arrays:
+            if numbers is not None and not _are_same_arrays(array, numbers):
+                array[...] = numbers
+        for other, items in self._others:
+            if not _are_same_items(items_of(other), items):
+                restore(other, Contents(items))
+
+
+def fingerprint(changes: Iterable[Change]) -> str:
+    """Return what changed things have in common exactly if they hold the same values."""
+    text = repr([[_digest(value, _DEPTH) for value in change.values()] for change in changes])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def hold_tensors(changes: Sequence[Change]) -> bool:
+    """Return whether there is a tensor in what a call has put into a holder."""
+    holders = [change for change in changes if not isinstance(change.what, torch.Tensor | np.ndarray)]
+    return any(_holds_tensor(value, 3) for change in holders for value in change.values())
+
+
+def _holds_tensor(value: Any, depth: int) -> bool:
+    if isinstance(value, (*PLAIN, nn.Parameter, nn.Module)):
+        return False
+    if any(isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter) for leaf in pytree.tree_leaves(value)):
+        return True
+    return depth > 0 and any(_holds_tensor(item, depth - 1) for held in attribute_holders(value) for item in held.values())
+
+
+def _digest(value: Any, depth: int) -> Any:
+    if isinstance(value, PLAIN):
+        return type(value).__name__, repr(value)
+    if isinstance(value, torch.Tensor):
+        if isinstance(value, GlobalTensor) or value.layout != torch.strided:
+            return "tensor", tuple(value.shape)
+        plain = value.detach().cpu()
+        return "tensor", tuple(plain.shape), str(plain.dtype), hashlib.blake2b(_bytes(plain), digest_size=16).hexdigest()
+    if isinstance(value, np.ndarray):
+        if not value.dtype.hasobject:
+            return "array", value.shape, str(value.dtype), hashlib.blake2b(value.tobytes(), digest_size=16).hexdigest()
+        value = value.tolist()
+    kind = type(value).__name__
+    if depth == 0 or isinstance(value, nn.Module):
+        return kind
+    if isinstance(value, MAPPINGS):
+        return kind, [(_digest(key, depth - 1), _digest(item, depth - 1)) for key, item in list(value.items())[-_MOST:]]
+    if isinstance(value, set | frozenset):
+        return kind, sorted(repr(_digest(item, depth - 1)) for item in value)
+    if isinstance(value, list | tuple) or hasattr(value, "rotate"):
+        return kind, len(value), [_digest(item, depth - 1) for item in list(value)[-_MOST:]]
+    items = items_of(value)
+    if items is not None and not callable(value):
+        return kind, repr(items)
+    return kind, [(_digest(dict(held), depth - 1)) for held in attribute_holders(value)]
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.nbytes > LARGE:
+        return None
+    return tensor.detach().clone()
+
+
+def _was_written(tensor: torch.Tensor, version: int, copy: torch.Tensor | None) -> bool:
+    if copy is None:
+        return _version(tensor) != version
+    return not same(tensor, copy)
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two tensors have the same numbers, those that are none among them."""
+    left = left.detach()
+    if left.shape != right.shape:
+        return False
+    return torch.equal(left, right) or (left.is_floating_point() and torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))
+
+
+def _are_same_arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
+    if left.dtype.hasobject:
+        return all(a is b for a, b in zip(left.flat, right.flat, strict=True))
+    return left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
+def _are_same_items(left: Any, right: Any) -> bool:
+    return bool(left.equals(right)) if hasattr(left, "equals") else bool(left == right)
+
+
+def is_value(now: Any, before: Any) -> bool:
+    """Return whether a value is the one from before, by what it says where it is a number, a text or a tuple of these."""
+    if now is before:
+        return True
+    if type(now) is not type(before):
+        return False
+    if isinstance(now, PLAIN):
+        return bool(now == before)
+    return isinstance(now, tuple) and len(now) == len(before) and all(map(is_value, now, before))
