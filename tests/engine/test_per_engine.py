@@ -19,14 +19,6 @@ loader = DataLoader(TensorDataset(torch.randn(8, 3), torch.randn(8, 2)), batch_s
 model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 seen = []
 
-class Remembers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-    def forward(self, x):
-        seen.append(len(x))
-        return self.layer(x)
-
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
@@ -44,12 +36,6 @@ def found(ranks: Any, setup: str, cell: str, expression: str) -> tuple[Any, list
     """Return what an expression is on one process, and on each of two ranks with half of the batch."""
     plain = ranks.call(1, run_plain, SETUP + setup, cell, expression)[0]["compared"]
     return plain, [of_rank["compared"] for of_rank in ranks.call(2, run_notebook, SETUP + setup, cell, expression, {})]
-
-
-def test_what_a_model_appends_to_a_list_of_the_notebook_is_of_the_share(ranks):
-    plain, of_ranks = found(ranks, "model = Remembers()", STEP, "seen")
-    assert plain == [8]
-    assert all(lengths[-1] == 4 for lengths in of_ranks)
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
