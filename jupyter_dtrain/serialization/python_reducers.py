@@ -38,21 +38,21 @@ class SlotValues(MutableMapping[str, Any]):
     """What an object holds in its slots, as a dict of attributes: a slot that has no value is not in it."""
 
     def __init__(self, obj: object) -> None:
-        self._obj = obj
+        self.obj = obj
         self._names = slots_of(type(obj))
 
     def __getitem__(self, name: str) -> Any:
         try:
             # Past the object's own ways to look attributes up.
-            return object.__getattribute__(self._obj, name) if name in self._names else _no(name)
+            return object.__getattribute__(self.obj, name) if name in self._names else _no(name)
         except AttributeError:
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        object.__setattr__(self._obj, name, value)
+        object.__setattr__(self.obj, name, value)
 
     def __delitem__(self, name: str) -> None:
-        object.__delattr__(self._obj, name)
+        object.__delattr__(self.obj, name)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._names if name in self)

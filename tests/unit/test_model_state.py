@@ -20,6 +20,11 @@ log: list[object] = []
 count = 0
 
 
+class Config(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
 class Meter:
     __slots__ = ("n",)
 
@@ -37,6 +42,7 @@ class Model(nn.Module):
     def __init__(self, keep):
         super().__init__()
         self.linear, self.keep = nn.Linear(2, 1), keep
+        self.config: Any = Config(n=0)
         self.last: deque[int] = deque(maxlen=2)
         self.counter: Counter[str] = Counter()
         self.number, self.tensor, self.array, self.items = 0, torch.zeros(2), np.zeros(2), [torch.zeros(1)]
@@ -52,7 +58,17 @@ class Model(nn.Module):
     def state(self):
         """Return all that it keeps, as text."""
         global count
-        kept = [self.number, self.tensor, self.array, self.items, self.meter.n, vars(self.space), dict(self.counter), list(self.last)]
+        kept = [
+            self.number,
+            self.tensor,
+            self.array,
+            self.items,
+            self.meter.n,
+            vars(self.space),
+            self.config,
+            dict(self.counter),
+            list(self.last),
+        ]
         return repr([*kept, self.frozen, self.buffer, bytes(self.bytes), self.elsewhere[0].running_mean, log, count, Model.shared])
 
 
@@ -78,6 +94,7 @@ KEEPS = {
     "a tensor in a list": lambda model, x: model.items[0].add_(len(x)),
     "a slot": lambda model, x: setattr(model.meter, "n", model.meter.n + len(x)),
     "an attribute of an object": lambda model, x: setattr(model.space, "n", model.space.n + len(x)),
+    "a dict of its own class": lambda model, x: setattr(model.config, "n", model.config.n + len(x)),
     "a list in an object": lambda model, x: model.space.kept.append(len(x)),
     "a counter": lambda model, x: model.counter.update(n=len(x)),
     "a deque": lambda model, x: model.last.append(len(x)),

@@ -7,6 +7,7 @@ its samples has to be given all of them.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,11 +16,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...serialization.copy_restore import Contents, items_of, restore
-from ...serialization.python_reducers import attribute_holders
+from ...serialization.copy_restore import Contents, is_frame, items_of, restore
+from ...serialization.python_reducers import SlotValues, attribute_holders
 from ..tensor.placement_types import GlobalTensor
 from .containers import MAPPINGS, copy_of, is_same, refill
-from .reached import Holder, Reached
+from .reached import Holder, ModuleAttributes, Reached, Variables
 
 LARGE = 1 << 26
 """Bytes of a tensor or array of which no copy is made for a call: it is only seen whether there has been written to it."""
@@ -45,7 +46,7 @@ class Change(NamedTuple):
         """Yield what is there now."""
         if self.keys is not None:
             yield from (self.what.get(key) for key in self.keys)
-        elif isinstance(self.what, list | set | tuple) or hasattr(self.what, "rotate"):
+        elif isinstance(self.what, list | set | deque):
             yield from list(self.what)
         else:
             yield self.what
@@ -58,9 +59,9 @@ class Change(NamedTuple):
 
 def owner_of(holder: Any) -> Any:
     """Return the object whose values a holder has: others are made to look at it again."""
-    return (
-        getattr(holder, "owner", getattr(holder, "_obj", holder)) if isinstance(holder, MAPPINGS) and type(holder) is not dict else holder
-    )
+    if isinstance(holder, ModuleAttributes | Variables):
+        return holder.owner
+    return holder.obj if isinstance(holder, SlotValues) else holder
 
 
 class CannotRestore(Exception):
@@ -167,7 +168,7 @@ def _digest(value: Any, depth: int) -> Any:
         return kind, [(_digest(key, depth - 1), _digest(item, depth - 1)) for key, item in list(value.items())[-_MOST:]]
     if isinstance(value, set | frozenset):
         return kind, sorted(repr(_digest(item, depth - 1)) for item in value)
-    if isinstance(value, list | tuple) or hasattr(value, "rotate"):
+    if isinstance(value, list | tuple | deque):
         return kind, len(value), [_digest(item, depth - 1) for item in list(value)[-_MOST:]]
     items = items_of(value)
     if items is not None and not callable(value):
@@ -210,7 +211,7 @@ def _are_same_arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) ->
 
 
 def _are_same_items(left: Any, right: Any) -> bool:
-    return bool(left.equals(right)) if hasattr(left, "equals") else bool(left == right)
+    return bool(left.equals(right)) if is_frame(left) else bool(left == right)
 
 
 def is_value(now: Any, before: Any) -> bool:

@@ -8,6 +8,7 @@ see it, so the run goes back to its last snapshot with what is known now.
 from __future__ import annotations
 
 import dis
+import io
 import zlib
 from collections.abc import Iterable, Sequence
 from operator import attrgetter, is_
@@ -19,9 +20,11 @@ import torch
 from torch import nn
 
 from ...analysis.code_objects import everything
+from ...serialization.copy_restore import is_frame
 from ..code_inspection import model_uses
 from ..module_tree import modules_in, num_registered
 from ..tensor.placement_types import GlobalTensor
+from .containers import MAPPINGS
 from .reached import MODULES_OWN, ModuleAttributes, Reached, is_torchs, reached_from
 from .state import LARGE, PLAIN, is_value, owner_of, same
 
@@ -167,7 +170,7 @@ def _view(holder: Any) -> Any:
         holder = holder.owner
     if isinstance(holder, dict):
         return dict.values(holder)
-    return holder.values() if hasattr(holder, "values") else holder
+    return holder.values() if isinstance(holder, MAPPINGS) else holder
 
 
 def _is_new(holder: Any, held: Sequence[Any], now: Sequence[Any], accepted: set[tuple[int, Any]]) -> bool:
@@ -175,7 +178,7 @@ def _is_new(holder: Any, held: Sequence[Any], now: Sequence[Any], accepted: set[
     if (owner, None) in accepted:
         return False
     of_module = isinstance(holder, ModuleAttributes)
-    keys = list(holder.owner) if of_module else list(holder) if hasattr(holder, "keys") else []
+    keys = list(holder.owner) if of_module else list(holder) if isinstance(holder, MAPPINGS) else []
     if len(keys) != len(now) or len(now) < len(held):
         return True
     before = [*held, *[_ABSENT] * (len(now) - len(held))]  # what is new is last
@@ -194,9 +197,9 @@ def _writes(code: CodeType, _names: set[str]) -> bool:
 
 def _mark(other: Any) -> Any:
     """Return what changes with what holds bytes, a text or a table."""
-    if hasattr(other, "tell"):
+    if isinstance(other, io.StringIO | io.BytesIO):
         return other.tell()
-    if hasattr(other, "_mgr"):
+    if is_frame(other):
         return (other.shape, *map(id, other._mgr.arrays))
     return bytes(other)
 
