@@ -130,7 +130,7 @@ class Watch:
             self._tensors = [*self._fixed, *(t for t in loose if not isinstance(t, GlobalTensor) and not t.is_inference())]
 
     def changed(self, *, anything: bool = False) -> bool:
-        """Return whether the call has changed something that it had not changed before, or `anything` at all."""
+        """Return whether the call has changed something that it had not changed before, or `anything` that is not put back."""
         accepted: set[tuple[int, Any]] = set() if anything else self._accepted
         found = False
         versions = list(map(_version, self._tensors))
@@ -140,6 +140,8 @@ class Watch:
         if self._views:
             self._held = list(map(list, self._views))
             for holder, held, now in zip(self._holders, self._began, self._held, strict=True):
+                if anything and isinstance(holder, ModuleAttributes):
+                    continue  # these are put back
                 if len(now) != len(held) or not all(map(is_, now, held)):
                     found = found or _is_new(holder, held, now, accepted)
         if self._by_value:
