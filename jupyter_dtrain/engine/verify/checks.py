@@ -32,7 +32,6 @@ def new_checks(
         return None, None
     models = ModelChecks(
         mode,
-        view=view,
         passes=passes,
         scale=float(world_size),
         statistics_per_rank=statistics_per_rank,

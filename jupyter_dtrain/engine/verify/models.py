@@ -27,7 +27,6 @@ from ..rng.streams import OtherStreams
 from ..tensor.placement_types import GlobalTensor, Shard, part_of
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange
-from ..tensor.view import GlobalView
 from .frozen import Freezer, Frozen, apart, as_tensor, sums_are_apart
 from .gradients import Projections, differ, projections
 from .report import Finding, GoBack, kind_of, shown
@@ -71,7 +70,6 @@ class ModelChecks:
     Parameters
     ----------
     mode : {"auto", "always", "first"}
-    view : GlobalView
     passes : BackwardPasses
     scale : float
         By which gradients are larger on their way.
@@ -89,7 +87,6 @@ class ModelChecks:
         self,
         mode: Verify,
         *,
-        view: GlobalView,
         passes: BackwardPasses,
         scale: float,
         statistics_per_rank: bool,
@@ -98,7 +95,7 @@ class ModelChecks:
         say: Callable[[str], None],
         step: Callable[[], int],
     ) -> None:
-        self._view, self._passes, self._scale, self._say, self._step = view, passes, scale, say, step
+        self._passes, self._scale, self._say, self._step = passes, scale, say, step
         self._statistics_per_rank, self._draws_per_rank = statistics_per_rank, draws_per_rank
         self.schedule = Schedule(mode)
         self._turns: IdentityMap[dict[tuple[bool, int], Turn]] = IdentityMap()
@@ -206,15 +203,16 @@ class ModelChecks:
             whole.given_up = before.reachable.obstacle
             return whole
         try:
-            with Handed(*values).as_before(self._view.whole), unnoticed():
+            with Handed(*values).as_before(self._plain), unnoticed():
                 before.forbid_writing()
                 with before.writes:
                     result = alone(values)
                 whole.has_drawn = before.has_drawn_for_cell()
                 whole.streams, whole.changes = before.streams(), before.changes()
                 leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-                with before.writes:
-                    whole.gradients = self._gradients(module, leaves)
+                if not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(given)):
+                    with before.writes:  # behind arguments that have a graph there may be calls of the same model
+                        whole.gradients = self._gradients(module, leaves)
                 freezer = Freezer({})
                 whole.results = [freezer.frozen(leaf) for leaf in pytree.tree_leaves(result)]
         except GivenUp as error:
@@ -230,8 +228,11 @@ class ModelChecks:
     def _plain(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
             return value
-        whole = self._view.whole(value)
-        return whole.detach().requires_grad_(whole.requires_grad) if isinstance(value, GlobalTensor) else whole
+        if not isinstance(value, GlobalTensor):
+            return value
+        with torch.no_grad():  # past the view, which would keep the whole, as something that the cell has read
+            whole = Exchange().whole(value).detach()
+        return whole.requires_grad_(value.requires_grad) if whole.is_floating_point() else whole
 
     def _gradients(self, module: nn.Module, leaves: list[torch.Tensor]) -> Projections | None:
         parts = [part_of(leaf) if isinstance(leaf, GlobalTensor) else leaf for leaf in leaves]
@@ -354,6 +355,6 @@ def _total_of(given: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
 
 
 def _before(module: nn.Module) -> StateBefore:
-    before = StateBefore([(f"`{type(module).__name__}`", module), ("", type(module).forward)])
+    before = StateBefore([(f"`{type(module).__name__}`", module)])
     before.copy_statistics(module)
     return before

@@ -67,6 +67,8 @@ class CopyOnWrite(TorchDispatchMode):
     def restore(self) -> None:
         """Let everything hold what it held."""
         for storage, copy in self._copies.values():
+            if storage.nbytes() != copy.nbytes():  # those of observers are empty until they are called
+                storage.resize_(copy.nbytes())
             storage.copy_(copy)
 
 
@@ -125,7 +127,7 @@ class StateBefore:
     def copy_statistics(self, model: nn.Module) -> None:
         """Copy what normalization layers write without a word."""
         for layer in model.modules():
-            if isinstance(layer, _NormBase):
+            if isinstance(layer, _NormBase | torch.jit.ScriptModule):
                 for buffer in layer.buffers(recurse=False):
                     self.writes.copy(buffer)
 
