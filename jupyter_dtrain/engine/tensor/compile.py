@@ -1,6 +1,7 @@
 """``torch.compile`` and tensors that span the ranks: compiled code takes plain ones.
 
-So what the cell has compiled is run as it is written where the cell calls it, on global tensors, and compiled inside of models.
+So what the cell has compiled is run as it is written where the cell calls it, on global tensors, and compiled inside of models. Calls that
+are made only to learn from them are not compiled: they are of other numbers of samples, for which the compiler would begin again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from unittest import mock
 
 import torch
 from torch.jit import _builtins, _recursive
+from torch.utils import checkpoint
 
 from ...serialization.reducers import stands_for
 
@@ -39,12 +41,63 @@ def as_written() -> Iterator[None]:
 
         begin()
         stack.enter_context(mock.patch.object(torch, "compile", compile_and_begin))
+        stack.enter_context(_recomputed_alike())
         yield
+
+
+@contextmanager
+def _recomputed_alike() -> Iterator[None]:
+    """Let activation checkpointing compute again what it has computed compiled or as it is written, until the end of the ``with`` block."""
+
+    def alike(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not _is_there():
+            return function
+        now = _eval_frame()._stance.stance
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.compiler.set_stance(now):
+                return function(*args, **kwargs)
+
+        return run
+
+    generator, reentrant = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction.apply
+
+    @wraps(generator)
+    def without_reentrant(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return generator(alike(function), *args, **kwargs)
+
+    def apply(function: Callable[..., Any], *args: Any) -> Any:
+        return reentrant(alike(function), *args)  # type: ignore[no-untyped-call]
+
+    with (
+        mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", without_reentrant),
+        mock.patch.object(checkpoint.CheckpointFunction, "apply", apply),
+    ):
+        yield
+
+
+_learning = False
+
+
+@contextmanager
+def not_compiled() -> Iterator[None]:
+    """Run models as they are written until the end of the ``with`` block, for calls that are made only to learn from them."""
+    global _learning
+    before, _learning = _learning, True
+    try:
+        yield
+    finally:
+        _learning = before
 
 
 def compiled() -> AbstractContextManager[Any]:
     """Run compiled functions compiled, in a ``with`` block within that of :func:`as_written`."""
-    return torch.compiler.set_stance("default") if _is_there() else nullcontext()
+    return torch.compiler.set_stance("default") if _is_there() and not _learning else nullcontext()
+
+
+def _eval_frame() -> Any:
+    return sys.modules["torch._dynamo.eval_frame"]
 
 
 def _is_there() -> bool:
