@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
 from ..capture import loggers
+from ..integrations import ipywidgets
 from ..serialization import open_files
 
 if TYPE_CHECKING:
     from ..runs.record import ViewedRun
     from .run_view import RunView
 
-_FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle}
+_FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle, ipywidgets.UPDATE: ipywidgets.handle}
 
 
 class CellOutput:

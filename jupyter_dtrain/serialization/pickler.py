@@ -29,6 +29,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
 
 from ..analysis.code_objects import original_code
+from ..integrations.ipywidgets import is_widget
 from .python_reducers import with_annotations
 from .reducers import ModuleName, is_dynamic, reduced
 from .torch_reducers import as_array
@@ -345,6 +346,8 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
+        elif is_widget(obj):  # the notebook's own is found by its id
+            continue
         elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray, SimpleNamespace):
             kept.append(obj)
     return kept

@@ -142,11 +142,12 @@ def reduced_exception(obj: Any) -> Any:
     kind: Any = type(obj)
     if not isinstance(obj, BaseException) or kind.__reduce__ is not BaseException.__reduce__ or not isinstance(kind.__init__, FunctionType):
         return NotImplemented
+    return made_exception, (kind, obj.args), vars(obj) or None
+
+
+def made_exception(kind: Any, args: tuple[Any, ...]) -> Any:
+    """Return an exception of `kind` with such `args`, which its own class may want others for."""
     base = next(base for base in kind.__mro__ if not base.__flags__ & _OF_PYTHON)
-    return _exception, (kind, base, obj.args), vars(obj) or None
-
-
-def _exception(kind: Any, base: Any, args: tuple[Any, ...]) -> Any:
     made = base.__new__(kind, *args)
     base.__init__(made, *args)
     return made

@@ -28,11 +28,13 @@ from torch.utils.hooks import RemovableHandle
 
 from ..analysis.imports import brought
 from ..integrations.dask import reduced_client
+from ..integrations.ipywidgets import reduced_widget
 from ..integrations.pyro import become
 from ..integrations.transformers import is_pretrained, reduced_pretrained
 from ..integrations.wandb import reduced_run
 from .archives import gives_up_what_it_shares, reduced_archive
 from .library_state import reduced_state
+from .locks import reduced_lock
 from .open_files import reduced_file
 from .python_reducers import (
     bare,
@@ -156,7 +158,7 @@ def _as_it_was(obj: Any) -> Any:
 
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
+    *(reduced_lock, reduced_widget, reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,
     reduced_archive,

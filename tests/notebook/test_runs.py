@@ -133,6 +133,6 @@ def test_the_last_run_is_told_by_status(notebook):
 
 def test_a_cell_that_cannot_be_sent_is_no_run(notebook, store):
     before = len(store.list_runs())
-    notebook.run("import threading\nlock = threading.Lock()")
+    notebook.run("import threading\nlock = threading.Lock(); lock.acquire()")
     notebook.fail("%%distribute --engines 2\nlock")
     assert len(store.list_runs()) == before

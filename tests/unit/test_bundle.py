@@ -23,21 +23,21 @@ from tests.unit.other_side import CellFailed
 
 # A notebook, a cell that uses `x`, and what the message says of the way to the culprit.
 CULPRITS = {
-    "lock": ("import threading; x = threading.Lock()", "x.locked()", "line 1 uses 'x' (a lock), which cannot be sent to the engines: TypeError"),
+    "compressor": ("import zlib; x = zlib.compressobj()", "x.locked()", "line 1 uses 'x' (a Compress), which cannot be sent to the engines: TypeError"),
     "generator": ("x = (i for i in 'ab')", "list(x)", "'x' (a generator)"),
     "file": ("x = open('f.txt', 'w+')", "\n\nx.write('a')", "line 3 uses 'x' (a TextIOWrapper)"),
-    "attribute": ("import threading\nclass A: pass\nx = A(); x.a = A(); x.a.b = [1, {'k': threading.Lock()}]", "x", "its .a.b[1]['k'] is a lock (TypeError: cannot pickle '_thread.lock'"),
-    "list": ("import threading; x = [1, (2, threading.Lock())]", "x[0]", "its [1][1] is a lock"),
-    "slot": ("import threading\nclass A: __slots__ = ('gate',)\nx = A(); x.gate = threading.Lock()", "x", "its .gate is a lock"),
-    "closure": ("import threading\ndef make():\n    gate = threading.Lock()\n    def f(): return gate\n    return f\nx = make()", "x()", "its variable 'gate' is a lock"),
-    "global": ("import threading\ngate = threading.Lock()\ndef x(): return gate", "x()", "its global 'gate' is a lock"),
-    "global of a function that it calls": ("import threading\ngate = threading.Lock()\ndef g(): return gate\ndef x(): return g()", "x()", "its global 'g' global 'gate' is a lock"),
-    "default": ("import threading\ndef x(gate=threading.Lock()): return gate", "x()", "its default is a lock"),
-    "method": ("import threading\ngate = threading.Lock()\nclass A:\n    def f(self): return gate\nx = A()", "x.f()", "lock"),
-    "class attribute": ("import threading\nclass x: gate = threading.Lock()", "x.gate", "its .gate is a lock"),
-    "partial": ("import threading\nfrom functools import partial\nx = partial(print, sep=threading.Lock())", "x()", "its .keywords['sep'] is a lock"),
-    "bound method": ("import threading\nclass A:\n    def __init__(self): self.gate = threading.Lock()\n    def f(self): return 1\nx = A().f", "x()", "its .__self__.gate is a lock"),
-    "module": ("import torch, threading\nx = torch.nn.Sequential(torch.nn.Linear(1, 1)); x[0].gate = threading.Lock()", "x", "its ._modules['0'].gate is a lock"),
+    "attribute": ("import zlib\nclass A: pass\nx = A(); x.a = A(); x.a.b = [1, {'k': zlib.compressobj()}]", "x", "its .a.b[1]['k'] is a Compress (TypeError: cannot pickle 'zlib.Compress'"),
+    "list": ("import zlib; x = [1, (2, zlib.compressobj())]", "x[0]", "its [1][1] is a Compress"),
+    "slot": ("import zlib\nclass A: __slots__ = ('gate',)\nx = A(); x.gate = zlib.compressobj()", "x", "its .gate is a Compress"),
+    "closure": ("import zlib\ndef make():\n    gate = zlib.compressobj()\n    def f(): return gate\n    return f\nx = make()", "x()", "its variable 'gate' is a Compress"),
+    "global": ("import zlib\ngate = zlib.compressobj()\ndef x(): return gate", "x()", "its global 'gate' is a Compress"),
+    "global of a function that it calls": ("import zlib\ngate = zlib.compressobj()\ndef g(): return gate\ndef x(): return g()", "x()", "its global 'g' global 'gate' is a Compress"),
+    "default": ("import zlib\ndef x(gate=zlib.compressobj()): return gate", "x()", "its default is a Compress"),
+    "method": ("import zlib\ngate = zlib.compressobj()\nclass A:\n    def f(self): return gate\nx = A()", "x.f()", "Compress"),
+    "class attribute": ("import zlib\nclass x: gate = zlib.compressobj()", "x.gate", "its .gate is a Compress"),
+    "partial": ("import zlib\nfrom functools import partial\nx = partial(print, sep=zlib.compressobj())", "x()", "its .keywords['sep'] is a Compress"),
+    "bound method": ("import zlib\nclass A:\n    def __init__(self): self.gate = zlib.compressobj()\n    def f(self): return 1\nx = A().f", "x()", "its .__self__.gate is a Compress"),
+    "module": ("import torch, zlib\nx = torch.nn.Sequential(torch.nn.Linear(1, 1)); x[0].gate = zlib.compressobj()", "x", "its ._modules['0'].gate is a Compress"),
     "socket": ("import socket; x = socket.socket()", "x", "'x' (a socket)"),
     "database": ("import sqlite3; x = {'db': sqlite3.connect(':memory:')}", "x", "its ['db'] is a Connection"),
 }  # fmt: skip
@@ -59,15 +59,15 @@ def test_an_error_names_the_value_and_the_way_to_the_culprit(name, notebook):
 
 
 def test_a_culprit_that_may_not_be_needed_is_left_out(notebook):
-    notebook.plain("import threading; loss = threading.Lock(); k = 2")
+    notebook.plain("import zlib; loss = zlib.compressobj(); k = 2")
     assert notebook.distribute("for i in range(2):\n    loss = k\nprint(loss)\nloss") == 2
     assert notebook.sent.left_out.keys() == {"loss"}
-    assert "cannot pickle '_thread.lock' object" in notebook.sent.left_out["loss"]
+    assert "cannot pickle 'zlib.Compress' object" in notebook.sent.left_out["loss"]
     assert notebook.names["loss"] == 2
 
 
 def test_what_the_cell_assigns_first_stays_at_home(notebook):
-    notebook.plain("import threading; loss = threading.Lock()")
+    notebook.plain("import zlib; loss = zlib.compressobj()")
     assert notebook.distribute("loss = 1\nloss") == 1
     assert notebook.sent.left_out == {}
     assert notebook.names["loss"] == 1
@@ -91,19 +91,19 @@ def test_a_loss_of_another_cell_has_no_graph_here(notebook):
 
 
 def test_what_cannot_come_back_is_named_and_the_rest_is_there(notebook):
-    notebook.plain("import threading; log = [1]; kept = [1]; class_ = type('C', (), {})\nobj = class_(); obj.n = 0")
+    notebook.plain("import zlib; log = [1]; kept = [1]; class_ = type('C', (), {})\nobj = class_(); obj.n = 0")
     notebook.distribute(
         """
-        gate = threading.Lock()
+        gate = zlib.compressobj()
         number = 5
-        log.append(threading.Lock())
+        log.append(zlib.compressobj())
         kept.append(2)
         obj.n = 1
-        obj.gate = threading.Lock()
+        obj.gate = zlib.compressobj()
         """
     )
     assert notebook.not_returned.keys() == {"gate", "log", "obj.gate"}
-    assert all("cannot pickle '_thread.lock' object" in reason for reason in notebook.not_returned.values())
+    assert all("cannot pickle 'zlib.Compress' object" in reason for reason in notebook.not_returned.values())
     names = notebook.names
     assert (names["number"], names["log"], names["kept"], names["obj"].n) == (5, [1], [1, 2], 1)
     assert "gate" not in names
@@ -152,7 +152,7 @@ LOOKED_UP = {
 @pytest.mark.parametrize("name", LOOKED_UP)
 def test_names_that_are_looked_up_by_a_text_are_sent(name, notebook):
     setup, cell = LOOKED_UP[name]
-    notebook.plain(f"import threading\na = [1]; k = 3; gate = threading.Lock()\n{setup}")
+    notebook.plain(f"import zlib\na = [1]; k = 3; gate = zlib.compressobj()\n{setup}")
     assert notebook.distribute(cell) == 4
     assert notebook.sent.left_out.keys() == {"gate"}
 
@@ -328,12 +328,12 @@ def test_a_module_that_the_cell_imports_itself_is_read_again_when_it_was_edited(
 
 
 def test_a_function_brings_only_what_it_uses_of_its_module(notebook, beside):
-    beside("tools.py", "import threading\ngate = threading.Lock()\nk = 4\ndef f():\n    return k\ndef guarded():\n    return gate\n")
+    beside("tools.py", "import zlib\ngate = zlib.compressobj()\nk = 4\ndef f():\n    return k\ndef guarded():\n    return gate\n")
     notebook.plain("from tools import f, guarded; import tools")
     assert notebook.distribute("f()") == 4
-    with pytest.raises(CaptureError, match=r"'guarded' .* its global 'gate' is a lock"):
+    with pytest.raises(CaptureError, match=r"'guarded' .* its global 'gate' is a Compress"):
         notebook.distribute("guarded()")
-    with pytest.raises(CaptureError, match=r"'tools' \(a module\).* its .gate is a lock"):
+    with pytest.raises(CaptureError, match=r"'tools' \(a module\).* its .gate is a Compress"):
         notebook.distribute("tools.k")
 
 
@@ -381,10 +381,10 @@ def test_modules_that_a_cell_imports_again_go_along(notebook, beside, cell):
 
 
 def test_a_module_that_the_cell_imports_and_that_cannot_be_sent_is_left_out(notebook, beside):
-    beside("gated.py", "import threading\ngate = threading.Lock()\n")
+    beside("gated.py", "import zlib\ngate = zlib.compressobj()\n")
     notebook.plain("import gated; x = [1]")
     found = pack(find_names(ast.parse("import gated; x.append(2)")), notebook.names)
-    assert "gate is a lock" in found.left_out["gated"]
+    assert "gate is a Compress" in found.left_out["gated"]
     assert [1] in found.tracked and not any(isinstance(obj, ModuleType) for obj in found.tracked)
 
 

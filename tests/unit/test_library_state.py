@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+import zlib
 from types import ModuleType
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_a_state_that_was_emptied_is_empty_for_the_reader(store):
 
 
 def test_a_state_that_cannot_be_sent_stays_and_the_cell_runs(store):
-    store.params["lock"] = threading.Lock()
+    store.params["lock"] = zlib.compressobj()
     values, _ = read(packed(x=1))
     assert values == {"x": 1}
     assert list(store.params) == ["lock"]

@@ -505,7 +505,7 @@ def test_names_that_cannot_be_saved_are_made_again():
 
 
 def test_a_name_that_cannot_be_made_again_is_told():
-    program = "if True:\n    lock = __import__('threading').Lock()\nfor i in range(2): t(i)"
+    program = "if True:\n    lock = __import__('zlib').compressobj()\nfor i in range(2): t(i)"
     killed = watched(SETUP, program, 1)
     assert killed.snapshot is not None
     run = resumed(SETUP, program, killed.snapshot)
