@@ -15,8 +15,9 @@ from typing import Any
 
 from ..analysis.code_objects import keep_text
 from ..system.resources import ON_DEVICE, advice_for, gibibytes
+from .comm.failures import RAISED_ON
 from .resume.loops import Loops
-from .user_frames import is_ours
+from .user_frames import is_ours, is_users
 
 # An event loop for a cell that awaits, in the thread that runs the cell.
 #
@@ -101,6 +102,14 @@ class Failure:
         It is no cause: another rank has left (a collective that broke, a store that closed), or the run was interrupted.
     memory : str
         Where the host's memory has run out, what there was of it.
+    notes : tuple of str
+        What was added to it (``add_note``).
+    parts : tuple of Failure
+        Those of an ``ExceptionGroup``.
+    before : Failure, optional
+        Its cause, or the one that was handled when it was raised.
+    is_caused : bool
+        Whether `before` is its cause (``raise … from …``).
     """
 
     name: str
@@ -108,6 +117,10 @@ class Failure:
     frames: list[Frame]
     secondary: bool
     memory: str = ""
+    notes: tuple[str, ...] = ()
+    parts: tuple[Failure, ...] = ()
+    before: Failure | None = None
+    is_caused: bool = False
 
 
 def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops | None = None) -> Any:
@@ -142,8 +155,9 @@ def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:
     return loop.run(value) if code.co_flags & inspect.CO_COROUTINE else value
 
 
-def describe(error: BaseException) -> Failure:
-    """Return what the notebook is told of `error`."""
+def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failure:
+    """Return what the notebook is told of `error`; those in `told`, by their ids, have been."""
+    told |= {id(error)}
     frames = [
         Frame(item.filename, item.lineno or 0, item.name, item.line or None)
         for item in traceback.extract_tb(error.__traceback__)
@@ -151,7 +165,28 @@ def describe(error: BaseException) -> Failure:
     ]
     name, message = type(error).__name__, str(error)
     is_host = advice_for(name, message) not in (None, ON_DEVICE)
-    return Failure(name, message, frames, secondary=_is_secondary(error), memory=_memory() if is_host else "")
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    cause = error.__cause__
+    before = cause or (None if error.__suppress_context__ else _handled(error))
+    return Failure(
+        name,
+        message,
+        frames,
+        secondary=_is_secondary(error),
+        memory=_memory() if is_host else "",
+        notes=tuple(map(str, getattr(error, "__notes__", ()))),
+        parts=tuple(describe(part, told) for part in parts if id(part) not in told),
+        before=None if before is None or id(before) in told else describe(before, told),
+        is_caused=cause is not None,
+    )
+
+
+def _handled(error: BaseException) -> BaseException | None:
+    """Return the exception that the user's code handled when `error` was raised: not one that this project or a library has dealt with."""
+    handled = error.__context__
+    while handled is not None and not any(is_users(item.filename) for item in traceback.extract_tb(handled.__traceback__)):
+        handled = handled.__context__
+    return handled
 
 
 def _memory() -> str:
@@ -175,6 +210,8 @@ def interrupted_at(frame: FrameType, filename: str) -> Failure:
 
 def _is_secondary(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__.startswith("Dist"):  # DistBackendError, DistNetworkError, …
+        return True
+    if RAISED_ON in getattr(error, "__dict__", {}):  # it is shown as that rank has raised it
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _BROKEN)
 

@@ -41,10 +41,7 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
     missing = re.match(r"name '(\w+)' is not defined", shown.message)
     if shown.name == "NameError" and missing and missing[1] in left_out:
         lines.append(f"({missing[1]!r} exists in the notebook but could not be sent: {left_out[missing[1]]})")
-    if shown.name == "EOFError" and shown.message == "EOF when reading a line":
-        lines.append("(Engines have no keyboard: ask with input() in another cell, and use its answer in this one.)")
-    if shown.name == "BdbQuit":
-        lines.append("(Engines have no keyboard: a debugger would have nobody to ask. Take %%distribute off the cell to step through it.)")
+    lines += [f"({hint})" for name, message, hint in _HINTS if shown.name == name and re.match(message, shown.message)]
     if (advice := advice_for(shown.name, shown.message)) is not None:
         lines.append(f"({' '.join(part for part in (shown.memory, advice) if part)})")
     for other in others:
@@ -54,6 +51,28 @@ def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: M
             f"{_ranks(other)} {_at(failure, cells)}" if interrupted else f"{_ranks(other)} raised {failure.name}: {failure.message}"
         )
     return CellError.of(shown.name, shown.message, lines=[*lines, *ended(ends)], ranks=ranks)
+
+
+_NO_KEYBOARD = "Engines have no keyboard: "
+_OWN_GROUP = (
+    "The engines are a process group already, which a cell does not see that is written for one process. Code that distributes itself "
+    "runs with `%%distribute --strategy none`, as torchrun would run it."
+)
+_DATABASE = (
+    "Each engine has opened the database: what libraries write by themselves is not written once for all. Write it in another cell, "
+    "or behind `if is_main():` (from jupyter_dtrain import is_main)."
+)
+_HINTS = (
+    (
+        "EOFError",
+        "EOF when reading a line$|$",
+        f"{_NO_KEYBOARD}ask with input() or getpass() in another cell, and use its answer in this one.",
+    ),
+    ("BdbQuit", "", f"{_NO_KEYBOARD}a debugger would have nobody to ask. Take %%distribute off the cell to step through it."),
+    ("ValueError", "trying to initialize the default process group twice", _OWN_GROUP),
+    ("OperationalError", "disk I/O error|database is locked|database disk image is malformed|attempt to write a readonly", _DATABASE),
+)
+"""What to add to an error: of this name, whose message begins so."""
 
 
 def at_fault(ends: Sequence[RankEnd], cells: Mapping[str, str]) -> str:
@@ -83,11 +102,26 @@ def render(failure: Failure, ranks: Sequence[int], *, world_size: int, cells: Ma
     """Return the lines of a traceback as Jupyter shows them."""
     rule = "-" * 75
     where = "" if world_size == 1 else f"on all {world_size} ranks" if len(ranks) == world_size else f"on {_ranks(ranks)}"
-    lines = [rule, f"{failure.name:<40}{where:>35}".rstrip()]
+    return [rule, f"{failure.name:<40}{where:>35}".rstrip(), *_chain(failure, cells)]
+
+
+def _chain(failure: Failure, cells: Mapping[str, str]) -> list[str]:
+    """Return the lines of an error behind those of what came before it."""
+    lines: list[str] = []
+    if failure.before is not None:
+        lines += [*_chain(failure.before, cells), "", _CAUSED if failure.is_caused else _HANDLED, ""]
     for frame in _kept(failure.frames, cells):
         lines += _frame(frame, cells)
     lines.append(f"{failure.name}: {failure.message}" if failure.message else failure.name)
-    return lines
+    lines += [line for note in failure.notes for line in note.splitlines()]
+    for number, part in enumerate(failure.parts, start=1):
+        lines.append(f"  {'+-' if number == 1 else '  '}+---------------- {number} ----------------")
+        lines += [f"    | {line}" for line in _chain(part, cells)]
+    return [*lines, f"    +{'-' * 36}"] if failure.parts else lines
+
+
+_CAUSED = "The above exception was the direct cause of the following exception:"
+_HANDLED = "During handling of the above exception, another exception occurred:"
 
 
 def _at(failure: Failure, cells: Mapping[str, str]) -> str:

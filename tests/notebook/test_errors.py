@@ -47,7 +47,11 @@ def _still_usable(notebook):
 @pytest.mark.parametrize(
     ("setup", "use", "reason"),
     [
-        ("import threading\nlock = threading.Lock()", "with lock: pass", "'lock' (a lock), which cannot be sent to the engines: TypeError"),
+        (
+            "import threading\nlock = threading.Lock(); lock.acquire()",
+            "lock.release()",
+            "'lock' (a lock), which cannot be sent to the engines: TypeError: cannot pickle a lock that is held",
+        ),
         ("lines = (line for line in 'abc')", "next(lines)", "'lines' (a generator), which cannot be sent"),
         ("config = {'name': 'x', 'log': [open('log.txt', 'w+')]}", "config", "its ['log'][0] is a TextIOWrapper"),
         (
@@ -70,13 +74,13 @@ def test_a_name_that_cannot_be_sent(notebook, setup, use, reason):
 
 
 def test_a_name_that_cannot_be_sent_and_is_only_perhaps_needed_is_no_error(notebook):
-    notebook.run("import threading\nlock, number = threading.Lock(), 3")
+    notebook.run("import threading\nlock, number = threading.Lock(), 3\nlock.acquire()")
     unread = "%%distribute --engines 2\nif number > 5:\n    lock = None\nif number > 4:\n    print(lock)\nnumber"
     assert notebook.run(unread).result == "3"
     assert notebook.value("type(lock).__name__") == "lock"
     cell = notebook.fail(unread.replace("> 4", "< 4"))
     assert cell.error == ("NameError", "name 'lock' is not defined")
-    assert "('lock' exists in the notebook but could not be sent: TypeError: cannot pickle '_thread.lock' object)" in cell.traceback
+    assert "('lock' exists in the notebook but could not be sent: TypeError: cannot pickle a lock that is held)" in cell.traceback
 
 
 def test_a_cell_that_does_not_parse(notebook):
@@ -158,7 +162,10 @@ def test_a_name_that_is_nowhere(notebook):
     assert notebook.value("started") == 1  # what was assigned before the error is there, as it would be in a plain cell
 
 
-@pytest.mark.parametrize("line", ["answer = input('Go on? ')", "import pdb; pdb.set_trace()\nanswer = 1"])
+@pytest.mark.parametrize(
+    "line",
+    ["answer = input('Go on? ')", "import getpass\nanswer = getpass.getpass('Word? ')", "import pdb; pdb.set_trace()\nanswer = 1"],
+)
 def test_what_would_ask_somebody(notebook, line):
     cell = notebook.fail(f"%%distribute --engines 2\n{line}")
     assert "(Engines have no keyboard: " in cell.traceback
@@ -360,9 +367,9 @@ def test_what_an_object_itself_leaves_out_is_not_missed(notebook):
 
 
 def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):
-    cell = notebook.run("%%distribute --engines 2\nimport threading\nown_lock = threading.Lock()\nnumber = 5\nnumber")
+    cell = notebook.run("%%distribute --engines 2\nimport threading\nown_lock = threading.Lock(); own_lock.acquire()\nnumber = 5\nnumber")
     assert cell.result == "5"
-    assert "'own_lock' stays on the engines, it cannot be sent back: TypeError: cannot pickle '_thread.lock' object" in cell.stderr
+    assert "'own_lock' stays on the engines, it cannot be sent back: TypeError: cannot pickle a lock that is held" in cell.stderr
     assert notebook.value("number, 'own_lock' in globals()") == (5, False)
 
 

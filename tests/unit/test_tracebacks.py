@@ -13,6 +13,7 @@ import torch
 
 from jupyter_dtrain.elastic.worker_group import RankEnd
 from jupyter_dtrain.engine.cell import Failure, Frame, describe, forget_frames, run_cell
+from jupyter_dtrain.engine.comm.failures import error_of, told
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.errors import CellError
 from jupyter_dtrain.notebook.tracebacks import cell_error
@@ -236,3 +237,86 @@ def test_no_room_on_the_host_says_how_much_there_was(cells, code, asked):
 def test_how_much_was_asked_for_is_told_as_people_read_it(cells):
     message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12 (Cannot allocate memory)"
     assert lines_of([end(0, failure(3, name="RuntimeError", message=message))], cells)[-1].startswith("(8.00 GiB were asked for at once. ")
+
+
+CAUSED = "The above exception was the direct cause of the following exception:"
+HANDLED = "During handling of the above exception, another exception occurred:"
+
+
+def shown(source: str, cells: dict[str, str]) -> list[str]:
+    linecache.cache[CELL] = (len(source), None, ("\n" + source).splitlines(keepends=True), CELL)
+    return lines_of([end(rank, describe(raised("\n" + source))) for rank in (0, 1)], cells)
+
+
+@pytest.mark.parametrize(
+    ("source", "last"),
+    [
+        ("raise KeyError('k') from None", ["KeyError: 'k'"]),
+        (
+            "e = ValueError('bad')\ne.add_note('look here')\ne.add_note('and\\nthere')\nraise e",
+            ["ValueError: bad", "look here", "and", "there"],
+        ),
+        ("raise OSError('outer') from ValueError('inner')", ["OSError: outer"]),
+    ],
+)
+def test_what_was_added_to_an_error_is_below_it(cells, source, last):
+    assert shown(source, cells)[-len(last) :] == last
+
+
+@pytest.mark.parametrize(
+    ("clause", "between"), [(" from error", CAUSED), ("", HANDLED), (" from None", None)], ids=["cause", "handled", "neither"]
+)
+def test_what_came_before_an_error_is_shown_before_it(cells, clause, between):
+    source = f"try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('outer'){clause}\n"
+    lines = shown(source, cells)
+    first = "ValueError: invalid literal for int() with base 10: 'x'"
+    assert lines[-1] == "RuntimeError: outer"
+    assert "---->   5     raise RuntimeError('outer')" + clause in lines
+    assert (first in lines) == (between is not None)
+    if between is not None:
+        assert lines[lines.index(first) + 1 :][:3] == ["", between, ""]
+        assert lines.index("---->   3     int('x')") < lines.index(first)
+
+
+def test_the_errors_of_a_group_are_shown_with_it(cells):
+    source = (
+        "bad = ValueError('bad')\nbad.add_note('look here')\nraise ExceptionGroup('many', [bad, ExceptionGroup('few', [KeyError('k')])])"
+    )
+    assert shown(source, cells)[-10:] == [
+        "ExceptionGroup: many (2 sub-exceptions)",
+        "  +-+---------------- 1 ----------------",
+        "    | ValueError: bad",
+        "    | look here",
+        "    +---------------- 2 ----------------",
+        "    | ExceptionGroup: few (1 sub-exception)",
+        "    |   +-+---------------- 1 ----------------",
+        "    |     | KeyError: 'k'",
+        "    |     +------------------------------------",
+        "    +------------------------------------",
+    ]
+
+
+def test_errors_that_are_their_own_causes_end(cells):
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert lines_of([end(0, describe(first))], cells)[2:] == ["ValueError: second", "", CAUSED, "", "ValueError: first"]
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("raise EOFError", "(Engines have no keyboard: ask with input() or getpass() in another cell"),
+        ("raise ValueError('trying to initialize the default process group twice!')", "runs with `%%distribute --strategy none`"),
+        ("import sqlite3\nraise sqlite3.OperationalError('disk I/O error')", "behind `if is_main():`"),
+    ],
+)
+def test_what_to_do_is_said(cells, source, hint):
+    assert hint in shown(source, cells)[-1]
+
+
+def test_an_error_that_another_rank_has_raised_is_told_as_its_own(cells):
+    own = raised("\nraise ValueError('sample 9')")
+    copy = error_of(told(own), rank=1)
+    assert (type(copy), copy.args) == (ValueError, ("sample 9",))
+    lines = lines_of([end(0, describe(copy)), end(1, describe(own))], cells)
+    assert lines[1] == "ValueError" + "on rank 1".rjust(65)
