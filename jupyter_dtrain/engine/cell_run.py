@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from .strategies.zero1.orphans import LIMIT_OF_RESCUE, LeftParts
 from .strategies.zero1.sharded_optimizer import SharedStates
 from .task import Outcome, Task
 from .telemetry.kernel_link import Interrupts, look_like_a_notebook, output_of, shell_in
+from .telemetry.not_shared import ALONE
 from .telemetry.progress import ExtentMeter
 from .telemetry.reporter import Reports
 from .tensor.ops.losses import CountTargets
@@ -157,7 +159,8 @@ class CellRun:
     def _new_program(self, port: int) -> Program:
         task = self._task
         assert task.rendezvous is not None
-        return Program(rank=task.rank, world_size=task.world_size, port=port, rendezvous=task.rendezvous)
+        said = partial(self._reports.notes.say, ALONE)
+        return Program(rank=task.rank, world_size=task.world_size, port=port, rendezvous=task.rendezvous, on_alone=said)
 
     def _new_snapshots(self, training: Training) -> Snapshots:
         """Return what takes snapshots, after the cell goes on from the one that the task names, if it does."""

@@ -15,23 +15,27 @@ backward pass waits for nothing.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..comm.failures import FailedElsewhere
 from ..module_tree import Found, IdentityMap, parameters_in
-from ..tensor.placement_types import GlobalTensor, Partial, in_graph, is_of_share, part_of, place, start_at
+from ..tensor.agreed import failures_of, first_of, note, raise_if_any
+from ..tensor.caught import may_be_caught
+from ..tensor.placement_types import GlobalTensor, Partial, in_graph, part_of, place, start_at
 from ..tensor.rank0_guard import all_ranks_come
 from ..tensor.redistribute import Exchange
+from .agreeing import reducer_for
+from .failed_pass import Noted, as_if_failed, noted
+from .graph import any_leaf_of, has_sparse, leaves_of
 from .leaf_hooks import NestedPasses, hooks_after_reduction, hooks_set_aside
-from .reducers import Reducer, reducer_for
+from .reducers import Reducer
 
 _grad = torch.autograd.grad
 
@@ -69,6 +73,7 @@ class GradientSync:
         self._on_computed = on_computed
         self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
         self._nested: NestedPasses | None = None  # while a pass is under way
+        self._noted: list[Noted] | None = None  # gradients before a pass that may fail
         self._models: list[weakref.ref[nn.Module]] = []
         self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
         self._parameters = Found(parameters_in)
@@ -107,9 +112,50 @@ class GradientSync:
         factors = [self._weight_of(root) * self._world_size for root in tensors]
         scaled = [_scaled(*both) for both in zip(roots, starts, factors, strict=True)]
         if self._nested is not None:
-            self._nested.run(roots, scaled, leaves_of(roots, of=_any_leaf_of), **options)
+            self._nested.run(roots, scaled, leaves_of(roots, of=any_leaf_of), **options)
             return
         all_ranks_come()
+        if may_be_caught():
+            self._on_all_ranks(original, roots, scaled, tensors, factors, inputs=inputs, **options)
+            return
+        try:
+            self._reduced(original, roots, scaled, tensors, factors, inputs=inputs, **options)
+        except Exception as error:
+            note(error)
+            raise
+
+    def _on_all_ranks(self, *args: Any, **options: Any) -> None:
+        """Run a pass as :meth:`_reduced`, whose error, which the cell would catch, all ranks raise.
+
+        Gradients are then what one process has of such a pass: those that it had come to are in them, and no others.
+        """
+        failed: BaseException | None = None
+        self._noted = []
+        try:
+            self._reduced(*args, **options)
+        except (Exception, FailedElsewhere) as error:
+            failed = error
+        finally:
+            before, self._noted = self._noted, None
+        failures = failures_of(failed)
+        rank = first_of(failures)
+        if rank is not None:
+            self._reducers.clear()
+            as_if_failed(rank, before)
+            raise_if_any(failures, failed)
+
+    def _reduced(
+        self,
+        original: Callable[..., None],
+        roots: list[torch.Tensor],
+        scaled: list[torch.Tensor | None],
+        tensors: Sequence[torch.Tensor],
+        factors: Sequence[float],
+        *,
+        inputs: Sequence[torch.Tensor] | None,
+        **options: Any,
+    ) -> None:
+        """Run a pass from `roots`, the rank's parts of `tensors`, and reduce what it adds to the leaves."""
         reached = leaves_of(roots)
         if inputs is not None:
             kept = {id(tensor) for tensor in inputs}
@@ -118,6 +164,8 @@ class GradientSync:
             self._run(original, roots, scaled, leaves=(), inputs=inputs, **options)
             return
         wanted = self._with_siblings(reached) if inputs is None else reached
+        if self._noted is not None:
+            self._noted += map(noted, self._ordered(wanted))
         for leaf in wanted:
             if isinstance(leaf.grad, GlobalTensor) and self._whole is not None:  # the cell has set it, and the pass adds to it
                 leaf.grad = self._whole(leaf.grad).detach()
@@ -125,7 +173,7 @@ class GradientSync:
             self._with_graph(original, roots, scaled, self._ordered(wanted), inputs)
             return
         loss = roots[0].detach() if inputs is None and _is_exchanged(tensors[0]) and roots[0].numel() == 1 else None
-        reducer = self._reducer_for(wanted, complete=len(wanted) == len(reached), loss=loss, backward=original)
+        reducer = self._reducer_for(wanted, roots, complete=len(wanted) == len(reached), loss=loss, backward=original)
         if len(wanted) != len(reached) and not reducer.may_lack_leaves:
             # All were reached when the reducer was made, so it waits for each of them on every rank.
             there = {id(leaf) for leaf in reached}
@@ -162,7 +210,7 @@ class GradientSync:
         assert self._whole is not None
         kept = None if inputs is None else {id(tensor) for tensor in inputs}
         there = {id(leaf) for leaf in shared}
-        own = [leaf for leaf in leaves_of(roots, of=_any_leaf_of) if id(leaf) not in there and (kept is None or id(leaf) in kept)]
+        own = [leaf for leaf in leaves_of(roots, of=any_leaf_of) if id(leaf) not in there and (kept is None or id(leaf) in kept)]
         with hooks_set_aside(shared), torch._C.DisableTorchFunctionSubclass():  # a batch may be among its own leaves
             found: list[torch.Tensor | None] = [*_grad(roots, [*shared, *own], gradients, create_graph=True, allow_unused=True)]
         parts = list(zip(shared, found[: len(shared)], strict=True))
@@ -213,14 +261,20 @@ class GradientSync:
         return reached + list(rest.values())
 
     def _reducer_for(
-        self, leaves: list[torch.Tensor], *, complete: bool, loss: torch.Tensor | None, backward: Callable[..., None]
+        self,
+        leaves: list[torch.Tensor],
+        roots: Sequence[torch.Tensor],
+        *,
+        complete: bool,
+        loss: torch.Tensor | None,
+        backward: Callable[..., None],
     ) -> Reducer:
         kind = None if loss is None else (loss.dtype, loss.device)
         key = (kind, frozenset(map(id, leaves)))
         reducer = self._reducers.get(key)
         if reducer is None:
             slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
-            reducer = self._reducers[key] = reducer_for(self._ordered(leaves), slot, sparse=self._sparse(), complete=complete)
+            reducer = self._reducers[key] = reducer_for(self._ordered(leaves), slot, is_sparse=has_sparse(roots), complete=complete)
             if self._world_size > 2 and not reducer.may_lack_leaves:
                 reducer.settle_layout(backward)
             if len(self._reducers) > MAX_REDUCERS:
@@ -228,12 +282,6 @@ class GradientSync:
         else:
             self._reducers.move_to_end(key)
         return reducer
-
-    def _sparse(self) -> set[int]:
-        """Return the ids of the parameters whose gradients are sparse."""
-        models = [model for reference in self._models if (model := reference()) is not None]
-        layers = (layer for model in models for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
-        return {id(layer.weight) for layer in layers if layer.sparse}
 
     def _ordered(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return `leaves` in an order that all ranks agree on: that of the known modules, then as reached."""
@@ -280,60 +328,3 @@ def _times(part: torch.Tensor, factor: float) -> torch.Tensor:
 def _is_exchanged(root: torch.Tensor) -> bool:
     """Return whether ranks put the value of `root` together if it is read, from parts of its own shape."""
     return isinstance(root, GlobalTensor) and isinstance(root.placement, Partial)
-
-
-def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor | None] | None = None) -> list[torch.Tensor]:
-    """Return the leaf tensors that require gradients in the graph of `roots`, in the order in which the graph is walked.
-
-    Parameters
-    ----------
-    of : callable, optional
-        Returns the leaf that a node at the end of the graph adds to, ``None`` if it is not asked for. By default: if ranks share it.
-    """
-    leaf_of = of or _leaf_of
-    leaves: dict[int, torch.Tensor] = {}
-    pending: list[Any] = []
-    for root in roots:
-        if root.grad_fn is not None:
-            pending.append(root.grad_fn)
-        elif root.requires_grad:
-            leaves[id(root)] = root
-    seen = set(pending)
-    while pending:
-        functions = (node := pending.pop()).next_functions
-        if not functions:  # only a node that adds to a leaf has none and a variable
-            variable = leaf_of(node)
-            if variable is not None:
-                leaves[id(variable)] = variable
-        for following, _ in functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return list(leaves.values())
-
-
-def _leaf_of(node: Any) -> torch.Tensor | None:
-    """Return the leaf that a node of a graph adds to; ``None``: none whose gradient ranks share.
-
-    A batch that requires gradients is the rank's own, and so is what a model has made for the samples of its share: coordinates to
-    differentiate by, say, which it has returned, or of which nobody has hold any more.
-    """
-    leaf = getattr(node, "variable", None)
-    if leaf is None or isinstance(leaf, nn.Parameter):
-        return leaf
-    if isinstance(leaf, GlobalTensor) or is_of_share(leaf):
-        return None
-    return leaf if sys.getrefcount(leaf) > _held_by_nobody() else None
-
-
-@cache
-def _held_by_nobody() -> int:
-    """Return how many references `_leaf_of` counts of a leaf that is in a graph and nowhere else."""
-    node = (torch.ones(1, requires_grad=True) * 1.0).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-    leaf = node.variable  # type: ignore[union-attr]
-    return sys.getrefcount(leaf)
-
-
-def _any_leaf_of(node: Any) -> torch.Tensor | None:
-    leaf: torch.Tensor | None = getattr(node, "variable", None)
-    return leaf

@@ -63,7 +63,9 @@ def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., Non
             found = {id(leaf): leaf.grad for leaf, _ in hooked}
             for (leaf, _), gradient in zip(hooked, before, strict=True):
                 leaf.grad = gradient
+    there = {id(leaf) for leaf in reached}
     in_turn = [leaf for leaf in reversed(reached) if found[id(leaf)] is not None]  # what is made last is gone through first
+    in_turn += [leaf for leaf, _ in hooked if id(leaf) not in there and found[id(leaf)] is not None]  # another rank has reached them
     if in_turn:
         with torch.enable_grad():
             ends = [_Same.apply(leaf) for leaf in in_turn]  # type: ignore[no-untyped-call]

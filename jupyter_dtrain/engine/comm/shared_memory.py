@@ -15,12 +15,16 @@ from itertools import pairwise
 
 import torch
 
+from .failures import FailedElsewhere, Failures, text_of
 from .peers import Peers
 
 SLOT = 1 << 21  # bytes: what a processor has room for in its cache
 SLOTS = 2
 TOGETHER = 1 << 16  # bytes above which each of three or more ranks adds up a part of it, and not all of it
+NOTE = 1 << 16  # bytes in which a rank tells of its last error
 _STATE = struct.Struct("<II")  # number of the exchange, and bytes of it: the same on all ranks, if they do the same
+_FAILED, _FINE, _READ = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD  # in the place of bytes: what a rank has to say of its own part
+_LENGTH = struct.Struct("<II")  # of the note, and the number of the exchange that was next when it was written
 
 
 class SharedMemory:
@@ -32,11 +36,12 @@ class SharedMemory:
         Each with `SIZE` bytes.
     """
 
-    SIZE = SLOT * SLOTS
+    SIZE = SLOT * SLOTS + NOTE
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._number = 0
+        self._why_apart: str | None = None  # once ranks have been found at different places
         self._bytes = [torch.frombuffer(memory, dtype=torch.uint8) for memory in peers.memory]
         self._typed: dict[torch.dtype, list[list[torch.Tensor]]] = {}
 
@@ -117,6 +122,8 @@ class SharedMemory:
                     for rank, tensors in enumerate(there):
                         if rank != own and tensors and tensors[0].device.type != "meta":
                             torch._foreach_copy_(tensors, _cut(slots[rank], tensors))
+        except FailedElsewhere:
+            raise
         except BaseException:  # as in `_in_parts`
             self._peers.close()
             raise
@@ -128,6 +135,8 @@ class SharedMemory:
                 flat = tensor.view(-1)
                 for piece in [flat] if flat.nbytes <= SLOT else flat.split(SLOT // flat.element_size()):
                     do(piece)
+        except FailedElsewhere:  # all ranks know of it, and what comes next
+            raise
         except BaseException:  # an interrupt, for example: nobody knows any more what the next message belongs to
             self._peers.close()
             raise
@@ -160,15 +169,88 @@ class SharedMemory:
         self._meet(piece.nbytes)
         return slots
 
+    def note(self, failure: bytes) -> None:
+        """Leave word of an error of this rank's own, for the case that ranks are found at different places of the cell."""
+        if self._why_apart is not None:
+            return
+        note = failure[: NOTE - _LENGTH.size]
+        memory = self._peers.memory[self._peers.rank]
+        start = SLOT * SLOTS
+        memory[start : start + _LENGTH.size + len(note)] = _LENGTH.pack(len(note), self._number & 0xFFFFFFFF) + note
+
+    def agree(self, failure: bytes | None) -> Failures:
+        """Return what has failed on each rank, ``None`` where nothing has. A collective.
+
+        Where ranks make exchanges in what they are to agree on, one that fails comes here while others are in those: they get the answer
+        there, as a :class:`.FailedElsewhere`.
+
+        Parameters
+        ----------
+        failure : bytes, optional
+            What this rank has to tell; no longer than `NOTE` allows.
+        """
+        try:
+            if failure is not None:
+                self.note(failure)
+            self._number += 1
+            found = self._states(_FINE if failure is None else _FAILED)
+            if failure is None and all(size == _FINE for _, size in found):
+                return [None] * len(self._bytes)
+            return self._failures(found, failure)
+        except BaseException:
+            self._peers.close()
+            raise
+
+    def _states(self, size: int) -> list[tuple[int, int]]:
+        """Tell the others where this rank is, and return where they are."""
+        self._check()
+        self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, size))
+        return [_STATE.unpack(state) for state in self._peers.receive(_STATE.size)]
+
+    def _failures(self, found: list[tuple[int, int]], own: bytes | None) -> Failures:
+        """Return what each rank has noted of its failure; `found` is where the others are."""
+        if any(number != self._number & 0xFFFFFFFF for number, _ in found) or (own is None and all(size != _FAILED for _, size in found)):
+            raise self._apart()
+        rank = self._peers.rank
+        sizes = [size for _, size in found]
+        sizes.insert(rank, _FINE if own is None else _FAILED)
+        notes = [self._noted(other)[1] if size == _FAILED else None for other, size in enumerate(sizes)]
+        self._states(_READ)  # before that no note is written over
+        return notes
+
+    def _noted(self, rank: int) -> tuple[int, bytes]:
+        """Return the number of the exchange before which `rank` has left its last note, and the note."""
+        memory, start = self._peers.memory[rank], SLOT * SLOTS
+        length, number = _LENGTH.unpack(memory[start : start + _LENGTH.size])
+        return number, memory[start + _LENGTH.size : start + _LENGTH.size + length]
+
     def _meet(self, size: int) -> None:
         """Wait until every rank is here."""
+        self._check()
         state = _STATE.pack(self._number & 0xFFFFFFFF, size)
         self._peers.send(state)
-        if any(found != state for found in self._peers.receive(_STATE.size)):
-            raise RuntimeError(
-                "The engines are at different places of the cell: one exchanges something else than another. "
-                "Does the cell take a branch by something that is not the same on all of them (a time, a random number without a seed)?"
-            )
+        found = self._peers.receive(_STATE.size)
+        if any(other != state for other in found):
+            states = [_STATE.unpack(other) for other in found]
+            if any(size == _FAILED for _, size in states):
+                raise FailedElsewhere(self._failures(states, None))
+            raise self._apart()
+
+    def _apart(self) -> RuntimeError:
+        """Return what to raise where ranks are at different places of the cell."""
+        notes = [(rank, *self._noted(rank)) for rank in range(len(self._bytes))]
+        raised = [f"Rank {rank} had raised {text_of(note)}" for rank, number, note in notes if note and self._number - number <= _RECENT]
+        why = (
+            f"{'; '.join(raised)}, which the cell caught. The others have not: do what may fail before the loop, or leave it uncaught."
+            if raised
+            else "Does the cell take a branch by something that is not the same on all of them (a time, a random number without a seed)?"
+        )
+        self._why_apart = f"The engines are at different places of the cell: one exchanges something else than another. {why}"
+        return RuntimeError(self._why_apart)
+
+    def _check(self) -> None:
+        if self._why_apart is not None:  # the cell has caught that
+            raise RuntimeError(self._why_apart)
 
     def _of_type(self, dtype: torch.dtype) -> list[list[torch.Tensor]]:
         """Return the ranks' places as tensors of `dtype`."""
@@ -176,6 +258,9 @@ class SharedMemory:
         if found is None:
             found = self._typed[dtype] = [list(memory.view(dtype).split(SLOT // dtype.itemsize)) for memory in self._bytes]
         return found
+
+
+_RECENT = 2  # exchanges
 
 
 def in_pieces(tensors: Sequence[torch.Tensor], size: int) -> list[list[torch.Tensor]]:

@@ -211,6 +211,7 @@ class SharedLoaders:
                 self._of_own_samples(loader, collation, watch=watch),
                 stream,
                 on_first=self._ask_all(loader, cursor) if watch else None,
+                shared=self._agree is not None,
             )
         if self._streams is not None and self._streams.can_share_out(loader):
             return self._streams.source(original, loader)

@@ -19,13 +19,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data._utils import worker as worker_module
 
+from ..comm.failures import error_of, told
 from ..tensor.batch_shard import Share
 from ..tensor.redistribute import Exchange
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import is_default
 from .fetch import Make, copy_of
 
-_END, _UNKNOWN = "end", "unknown"
+_END, _UNKNOWN, _FAILED = "end", "unknown", "failed"
 
 
 class Streams:
@@ -84,6 +85,8 @@ class Streams:
         shares = self._shares(0)
         if batch is _END:
             return [(_END, None)] * len(shares)
+        if isinstance(batch, Exception):
+            return [(_FAILED, told(batch))] * len(shares)
         total = length_of(batch)
         if total is None:
             return [(_UNKNOWN, type(batch).__name__)] * len(shares)
@@ -107,8 +110,15 @@ class Stream:
     def __next__(self) -> tuple[Any, Share, None]:
         while self._turns:
             worker = self._turns[0]
-            batch = next(self._batches[worker], _END) if worker in self._batches else None
+            own: Exception | None = None
+            try:
+                batch = next(self._batches[worker], _END) if worker in self._batches else None
+            except Exception as error:  # of the worker: all ranks raise it
+                batch = own = error
             found, part = self._streams.hand_out(worker, batch)
+            if found == _FAILED:
+                self._turns.rotate(-1)
+                raise own or error_of(part, self._streams.owner(worker))
             if found == _UNKNOWN:
                 raise UnknownBatch(part)
             if found == _END:

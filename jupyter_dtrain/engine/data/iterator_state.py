@@ -152,6 +152,9 @@ class LoaderIterator:
         except StopIteration:
             cursor.finished = True
             raise
+        except Exception:
+            cursor.taken += 1  # the next one is that behind it
+            raise
         cursor.taken += 1
         return batch
 

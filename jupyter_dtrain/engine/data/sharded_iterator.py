@@ -74,6 +74,8 @@ class SplitBatches:
         self._place = place
         self._on_batch = on_batch
         self._first = first
+        self._asked: Moment | None = None  # for the first batch
+        self._num_failed = 0  # batches before the first one that is there
         self.count = 0
         self.begin_again: Callable[[Callable[[], None], Moment | None], None] = _begin_again
 
@@ -81,18 +83,26 @@ class SplitBatches:
         return self
 
     def __next__(self) -> Any:
-        asked = None if self._first is None else self._first.now()
+        if self._first is not None and self._asked is None:
+            self._asked = self._first.now()
         try:
             batch, share = self._placed()
         except (UnknownBatch, CutAfterLoading) as error:
-            if asked is None:
+            if self._asked is None:
                 raise TypeError(f"this batch of the loader holds a {error}, unlike the ones before: it cannot be split") from None
-            self.begin_again(partial(self._start_over, error), asked)
+            self.begin_again(partial(self._start_over, error), self._asked)
+            for _ in range(self._num_failed):
+                self._load()
             batch, share = self._placed()
+        except StopIteration:
+            raise
+        except Exception:
+            self._num_failed += self._first is not None
+            raise
         else:
             if self._first is not None:
                 self._first.decide(None)
-        self._first = None
+        self._first = self._asked = None
         self.count += 1
         self._on_batch(share, self.count, self._length)
         return batch
@@ -106,9 +116,17 @@ class SplitBatches:
         """Load batches for nobody."""
         try:
             for _ in range(num):
-                next(self._source)
+                self._load()
         except CutAfterLoading as error:
             self.begin_again(partial(self._start_over, error), None)  # which skips as many
+
+    def _load(self) -> None:
+        try:
+            next(self._source)
+        except (StopIteration, UnknownBatch, CutAfterLoading):
+            raise
+        except Exception:
+            pass  # the cell has caught it, as it went on
 
     def _placed(self) -> tuple[Any, Share | None]:
         batch, share, layout = next(self._source)

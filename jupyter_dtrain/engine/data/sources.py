@@ -9,7 +9,7 @@ worker from the worker's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,10 +18,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ..comm.failures import FailedElsewhere
 from ..rng.streams import LoadingStream, generators_in
+from ..tensor.agreed import failures_of, note, raise_if_any
 from ..tensor.batch_shard import Share
-from .batch_layout import Layout
-from .collate import Collation, collated_if_possible
+from ..tensor.caught import may_be_caught
+from .batch_layout import Layout, UnknownBatch
+from .collate import Collation, CutAfterLoading, collated_if_possible
 from .fetch import copy_of, has_rows
 from .worker_rng import Teller, Told
 
@@ -84,6 +87,8 @@ class OwnSamples(Source):
         What loading draws from; ``None``: from the cell's, or from the workers'.
     on_first : callable, optional
         Told at the first batch whether to load it has drawn random numbers.
+    shared : bool
+        Whether there are other ranks, which load other samples of each batch.
     """
 
     def __init__(
@@ -93,25 +98,57 @@ class OwnSamples(Source):
         stream: LoadingStream | None,
         *,
         on_first: Callable[[bool], None] | None,
+        shared: bool,
     ) -> None:
-        super().__init__(make, loader, _batches_of(loader).next_share)
-        self._stream, self._on_first = stream, on_first
+        self._batches_drawn = _batches_of(loader)
+        super().__init__(make, loader, self._batches_drawn.next_share)
+        self._stream, self._on_first, self._shared = stream, on_first, shared
 
     def __next__(self) -> Loaded:
-        batches = _batches_of(self._loader)
+        """Return the rank's part of the next batch; what the cell would catch is the error of the batch's first bad sample."""
+        failed: BaseException | None = None
+        caught = self._shared and may_be_caught()
+        try:
+            loaded = self._next()
+        except (StopIteration, UnknownBatch, CutAfterLoading):
+            raise  # all ranks come to that
+        except (Exception, FailedElsewhere) as error:
+            if not caught:
+                note(error)
+                raise
+            failed = error
+        if caught:
+            raise_if_any(failures_of(failed), failed)
+        return loaded
+
+    def _next(self) -> Loaded:
+        batches = self._batches_drawn
         if batches.before_taking is not None and batches.pending:
             share, indices = batches.pending[0]
             batches.before_taking(indices, share)
         before = self._stream.state() if self._on_first is not None and self._stream is not None else None
-        with nullcontext() if self._stream is None else self._stream.loading():
+        with nullcontext() if self._stream is None else self._stream.loading(), self._passed_over():
             batch = next(self._batches)
         drew = before is not None and self._stream is not None and not self._stream.state().equals(before)
         if isinstance(batch, Told):
             drew, batch = batch.streams is not None, batch.batch
         if self._on_first is not None:
-            on_first, self._on_first = self._on_first, None
-            on_first(drew)
+            with self._passed_over():
+                self._on_first(drew)
+            self._on_first = None
         return self._share(batch)
+
+    @contextmanager
+    def _passed_over(self) -> Iterator[None]:
+        """Let the batch be one that was drawn and is not there, if this fails."""
+        try:
+            yield
+        except (StopIteration, UnknownBatch, CutAfterLoading):
+            raise
+        except (Exception, FailedElsewhere):
+            if self._batches_drawn.pending:
+                self._batches_drawn.pending.pop(0)
+            raise
 
 
 def of_own_samples(

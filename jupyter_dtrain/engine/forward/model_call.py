@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from ..module_tree import OF_ALL_MODULES, Found, IdentityMap, has_hooks, layers_taking_statistics, modules_in
 from ..rng.global_rng import DrawsNow, ModelDraws
 from ..rng.streams import ModelStream
+from ..tensor.agreed import FailedOnPart
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.compile import compiled
 from ..tensor.placement_types import GlobalTensor, Shard, source_of
@@ -127,11 +128,7 @@ class ModelCalls:
                 self._part.note_batch_dims(module, result)
             return result
         called = self._of(module)
-        if called.is_model is None:
-            called.is_model = next(iter(module.parameters()), None) is not None
-            if called.is_model:
-                self.know(module)
-        if not called.is_model:
+        if not self._is_model(called, module):
             return original(module, *args, **kwargs)
         in_turn()
         if self.inside:  # a model whose ``forward`` waits for this thread
@@ -183,18 +180,34 @@ class ModelCalls:
         if called.marked:
             mark((args, kwargs), called.marked.get(module.training, ()))
         own, placement = view.enter((args, kwargs))
-        if placement is not None and self._takes_statistics(module) and view.smallest(placement) < FEWEST:
-            # A layer that normalizes over the batch refuses a single sample.
-            own, placement = self.whole((args, kwargs)), None
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
+        if self._takes_statistics(module) and view.smallest(placement) < FEWEST:
+            # A layer that normalizes over the batch refuses a single sample.
+            return self._on_whole(original, module, args, kwargs)
         own_call = partial(self._enclosed, original, module, stream=self._stream)
         try:
             return self._on_part(own_call, module, called, (args, kwargs), own, placement)
         except NotPerSample:
-            pass  # and again where no frame of that call keeps its graph
+            failed = False
+        except FailedOnPart:
+            failed = True
+        # And again where no frame of that call keeps its graph.
+        if failed:
+            return self._on_whole(original, module, args, kwargs)
         return self._seen(view, original, module, called, args, kwargs)
+
+    def _on_whole(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a model on the whole batch on all ranks, which raises what one process would raise."""
+        return self._enclosed(original, module, self.whole((args, kwargs)), None)
+
+    def _is_model(self, called: Called, module: nn.Module) -> bool:
+        if called.is_model is None:
+            called.is_model = next(iter(module.parameters()), None) is not None
+            if called.is_model:
+                self.know(module)
+        return called.is_model
 
     def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the ``forward`` of an open model as the cell's own code."""
@@ -301,6 +314,11 @@ class ModelCalls:
     def training(self) -> bool:
         """Return whether gradients are on and a module with trainable parameters is in training mode."""
         return torch.is_grad_enabled() and self.any_training()
+
+    def has_any(self) -> bool:
+        """Return whether there is a module with parameters."""
+        made = (next(iter(module.parameters()), None) is not None for module, _ in self._made.items())
+        return any(called.is_model for _, called in self._called.items()) or any(made)
 
     def any_training(self) -> bool:
         """Return whether a module with trainable parameters is in training mode."""

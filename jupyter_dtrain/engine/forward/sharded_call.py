@@ -19,10 +19,14 @@ from torch.utils import _pytree as pytree
 
 from ...system.interpreter import unwarned
 from ..code_inspection import model_uses
+from ..comm.failures import FailedElsewhere
 from ..rng.global_rng import Drawing, DrawsNow, ModelDraws
 from ..rng.streams import ModelStream, OtherStreams
+from ..tensor.agreed import FailedOnPart, failures_of, note, on_all_parts
 from ..tensor.autograd_function import must_be_whole
 from ..tensor.batch_norm import GlobalNormalization
+from ..tensor.caught import may_be_caught
+from ..tensor.compile import not_compiled
 from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NotPerSample
@@ -150,13 +154,20 @@ class PartCall:
             It is an open model. All is as it was before the call.
         KeepsState
             It is one, and what the call has done cannot be undone, or other ranks have not seen it.
+        FailedOnPart
+            A rank's part raises an error that the cell would catch. All is as it was before the call.
         """
         first, handed = self._first, self._handed
         self.view.functions.enter(self.placement, is_first=first is not None)
         if self.normalization is not None:
             self.normalization.share = self.placement.share
         try:
-            result, drawing = self._later_call() if first is None else self._first_call(first)
+            if first is not None:
+                result, drawing = self._first_call(first)
+            elif may_be_caught():
+                result, drawing = on_all_parts(self._later_call, NotPerSample)
+            else:
+                result, drawing = self._later_call()
             if isinstance(self.module, nn.RNNBase):
                 self.note_batch_dims(self.module, result)
             if self.keeps or handed.kept() is None or self.view.functions.met.refused:
@@ -168,7 +179,7 @@ class PartCall:
             if first is not None and self._mixes(result, drawing):
                 raise NotPerSample
             return handed.keep(placed)
-        except NotPerSample:
+        except (NotPerSample, FailedOnPart):
             if first is None and self.called.watch is not None and self.called.watch.changed(anything=True):
                 raise KeepsState(self.module) from None
             handed.restore()
@@ -176,6 +187,9 @@ class PartCall:
                 self._before.restore()
             except CannotRestore:
                 raise KeepsState(self.module) from None
+            raise
+        except Exception as error:
+            note(error)
             raise
         finally:
             handed.widen()
@@ -231,21 +245,22 @@ class PartCall:
         """
         result: Any = None
         drawing: Drawing | None = None
-        failed = False
+        failed: BaseException | None = None
         said = io.StringIO()
         try:
             with redirect_stdout(said):
                 result, drawing = self._call_on_own()
         except DrawsNow:
             raise
-        except Exception:
-            failed = True  # a module that refuses a part of a batch may take all of it
+        except (Exception, FailedElsewhere) as error:
+            failed = error  # a module that refuses a part of a batch may take all of it
+        failures_of(failed)  # one that fails between its exchanges has others waiting there
         shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
         # What a model prints is of the batch.
         changes = before.changes()
         keeps = self.keeps or hold_tensors(changes)
-        refuses = failed or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
-        elsewhere = drawing is not None and not failed and before.has_drawn_elsewhere()
+        refuses = failed is not None or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        elsewhere = drawing is not None and failed is None and before.has_drawn_elsewhere()
         drawn_here = None if drawing is None else drawing.result
         notes = bool(changes)
         of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
@@ -303,7 +318,7 @@ class PartCall:
             values = pytree.tree_map(convert, self.given)
             # Gradients are off, unless it takes some itself.
             on = torch.is_grad_enabled() and model_uses(self.module, lambda _, names: "grad" in names)
-            with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned():
+            with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
                 with mode or nullcontext():
                     result = self.own_call(values)
                 return self._handed.with_kept(result)

@@ -29,10 +29,12 @@ from ..rng.streams import LoadingStream, ModelStream
 from ..side_effects.file_journal import FileLog, written_once
 from ..side_effects.temp_dirs import TemporaryFolders
 from ..task import Conventions
+from ..telemetry.not_shared import advice
 from ..telemetry.notices import Notes
 from ..telemetry.observer import Observer
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.batch_shard import Share, Shares
+from ..tensor.caught import Catches
 from ..tensor.placement_types import GlobalTensor, Partial, Shard, part_of, place
 from ..tensor.rank0_guard import Alone
 from ..tensor.redistribute import Exchange
@@ -40,14 +42,6 @@ from ..tensor.thread_guard import Turns
 from ..tensor.view import GlobalView
 from ..timing import COMMUNICATION, Timing
 from ..verify.checks import new_checks
-
-_NOT_SHARED_OUT = (
-    "No loader shared out the data, so each engine computed all of it. `--split-inputs` shares out what models are called on by its rows."
-)
-_EVALUATED = (
-    "No model was in training mode, without which loaders share nothing out, so each engine computed all of it. "
-    "`model.train()` before the loop, or `--split-eval`, changes that."
-)
 
 
 class Training:
@@ -100,12 +94,14 @@ class Training:
         file_log: FileLog | None = None,
         temporary: TemporaryFolders | None = None,
     ) -> None:
-        self.rank, self._world_size = rank, world_size
+        self.rank, self._world_size, self._conventions = rank, world_size, conventions
         self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
         self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
         self._share: Share | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
+        self._drew_whole = False  # from a loader whose batches are not split
+        self._said_why = False  # nothing is shared out
         self._has_trained = False  # with a model in training mode
         self._apart = False  # ranks may have something that others have not
         self.shares = Shares(rank=rank, world_size=world_size)
@@ -134,7 +130,7 @@ class Training:
             else None
         )
         self._entropy = CommonEntropy(run_id)
-        self._alone = Alone(sources or {})
+        self._alone, self._catches = Alone(sources or {}), Catches(sources or {})
         self._normalization = GlobalNormalization() if conventions.global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
             on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
@@ -197,6 +193,7 @@ class Training:
                 self._entropy.installed() if self._view is not None else nullcontext(),
                 self._files(),
                 self._alone.installed(),
+                self._catches.installed() if self._world_size > 1 else nullcontext(),
                 Turns().installed(),
                 instrumented(
                     models=self._models,
@@ -214,8 +211,9 @@ class Training:
             iterator_state.current = None
             self._timing.stop()
             self._observer.finish()
-            if self._gradients is not None and self._observer.step and not self._shared_out:
-                self._notes.say(_NOT_SHARED_OUT if self._has_trained else _EVALUATED)
+            if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
+                has_model = self._models.has_any()
+                self._notes.say(advice(self._conventions, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
             if self._gradients is not None:
                 self._gradients.close()
 
@@ -310,6 +308,7 @@ class Training:
     def _on_other_batch(self, share: Share | None) -> None:
         self._control.boundary(self._observer.step)
         self._shared_out |= share is not None
+        self._drew_whole |= share is None
 
     def _on_input_shared(self) -> None:
         self._shared_out = True
@@ -362,5 +361,5 @@ class Training:
         )
 
     def _say_unknown(self, kind: str) -> None:
-        self._apart = True  # each rank has loaded its own
+        self._apart = self._said_why = True  # each rank has loaded its own
         self._notes.say(f"The batches{self._notes.place()} hold a {kind} and are not split: each engine computes on all of each batch.")

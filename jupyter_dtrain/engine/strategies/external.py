@@ -10,10 +10,13 @@ import contextlib
 import gc
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any
+from unittest import mock
 
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..comm.env_rendezvous import env_rendezvous
 from ..comm.process_group import Rendezvous
@@ -38,10 +41,15 @@ class Program:
         Free on this host. ``init_process_group`` does not listen there; what the cell does by itself may.
     rendezvous : Rendezvous
         Where ``init_process_group`` meets.
+    on_alone : callable
+        Told that each rank has trained by itself, without a process group.
     """
 
-    def __init__(self, *, rank: int, world_size: int, port: int, rendezvous: Rendezvous) -> None:
+    def __init__(
+        self, *, rank: int, world_size: int, port: int, rendezvous: Rendezvous, on_alone: Callable[[], None] = lambda: None
+    ) -> None:
         self._rendezvous = rendezvous
+        self._on_alone = on_alone if world_size > 1 else lambda: None
         self._environment = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -60,10 +68,30 @@ class Program:
         """Set the environment, until the end of the ``with`` block; a group that the cell left behind is gone then."""
         before = {name: os.environ.get(name) for name in self._environment}
         os.environ.update(self._environment)
+        joined = trained = False
+        join = dist.init_process_group
+
+        @wraps(join)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            nonlocal joined
+            joined = True
+            join(*args, **kwargs)
+
+        def note_step(*_: object) -> None:
+            nonlocal trained
+            trained = True
+
+        hook = register_optimizer_step_post_hook(note_step)
         try:
-            with env_rendezvous(self._rendezvous, {name: self._environment[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")}):
+            with (
+                mock.patch.object(dist, "init_process_group", init_process_group),
+                env_rendezvous(self._rendezvous, {name: self._environment[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")}),
+            ):
                 yield
+            if trained and not joined:
+                self._on_alone()
         finally:
+            hook.remove()
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)

@@ -50,18 +50,29 @@ class Alone:
 
     def check(self) -> None:
         """Raise RuntimeError where the user's code is in such a branch."""
+        if (line := self.line()) is not None:
+            raise RuntimeError(
+                f"Line {line} needs all engines (it reads a value over the batch, for example), but `is_main()` lets rank 0"
+                " alone come here. Read the value before the branch, as in `value = loss.item()`."
+            )
+
+    def line(self) -> int | None:
+        """Return the line of such a branch in which the user's code is, if it is in one."""
         if not self._spans:
-            return
+            return None
         for frame in users_frames():
             spans = self._spans.get(frame.f_code.co_filename, [])
             if any(first[0] <= frame.f_lineno <= last[0] for first, last in spans) and _is_within(frame, spans):
-                raise RuntimeError(
-                    f"Line {frame.f_lineno} needs all engines (it reads a value over the batch, for example), but `is_main()` lets rank 0"
-                    " alone come here. Read the value before the branch, as in `value = loss.item()`."
-                )
+                return frame.f_lineno
+        return None
 
 
 _current: Alone | None = None
+
+
+def alone_now() -> bool:
+    """Return whether the user's code is in a branch that rank 0 alone takes."""
+    return _current is not None and _current.line() is not None
 
 
 def all_ranks_come() -> None:

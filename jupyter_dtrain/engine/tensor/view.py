@@ -25,7 +25,7 @@ from .grad_hooks import GradientHooks
 from .materialize import settled
 from .ops.autograd import read_gradients_followed
 from .ops.dispatch import Rules, at
-from .ops.table import TABLE
+from .ops.table import REFUSING, TABLE
 from .placement_types import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
 from .recompute import checked_by_parts
 from .redistribute import Exchange, was_exchanged
@@ -69,7 +69,7 @@ class GlobalView:
     def __init__(self, *, rank: int, world_size: int, count_targets: bool = False, on_whole: Callable[[str], None]) -> None:
         self._world_size = world_size
         self._exchange = Exchange()
-        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, count_targets=count_targets)
+        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, REFUSING, count_targets=count_targets)
         self._hooks = GradientHooks(self._rules)
         self.functions = OwnFunctions(self._rules)
 

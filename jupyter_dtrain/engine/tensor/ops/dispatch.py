@@ -7,9 +7,10 @@ whole tensors: always right, at worst slower, and the run says so.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from torch.autograd import forward_ad
 
 from ....capture.library_patches import original
 from ....serialization.reducers import stands_for
+from ..agreed import FailedOnPart, note, on_all_parts
+from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, Partial, Shard
 from ..redistribute import Exchange
 
@@ -48,6 +51,7 @@ class Rules:
     rank: int
     world_size: int
     on_whole: Callable[[str], None]
+    refusing: Container[Any] = ()  # functions that refuse some values: a class that there is not, a matrix without an inverse
     gradient_scale: float = field(init=False)  # of the ranks' parts of gradients that are on their way
     read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
@@ -80,9 +84,14 @@ class Rules:
             rule = self.table.get(func)
         if rule is not None:
             try:
+                if func in self.refusing and may_be_caught():
+                    return on_all_parts(partial(rule, self, func, args, kwargs), NeedsWhole)
                 return rule(self, func, args, kwargs)
-            except NeedsWhole:
+            except (NeedsWhole, FailedOnPart):
                 pass
+            except Exception as error:
+                note(error)
+                raise
         else:
             self.on_whole(str(getattr(func, "__name__", None) or getattr(func, "name", func)))  # a scripted method has a name only
         return self.on_wholes(func, args, kwargs)

@@ -84,10 +84,18 @@ def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         raise NeedsWhole
     if func.__name__ == "embedding_bag" and (ndim_of(first) != 2 or first.placement.dim):
         raise NeedsWhole  # bags of any length
+    if _max_norm(func, args, kwargs) is not None:
+        raise NeedsWhole  # it scales the rows that are looked up, in place
     if func.__name__ == "one_hot" and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
         raise NeedsWhole  # their number depends on the data
     placement = first.placement
     return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
+
+
+def _max_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the norm to which a table's rows are scaled down, ``None`` for none."""
+    position = 3 if func.__name__ in ("embedding", "embedding_bag") else len(args)
+    return kwargs.get("max_norm", args[position] if len(args) > position else None)
 
 
 def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

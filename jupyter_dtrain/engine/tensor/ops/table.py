@@ -206,5 +206,14 @@ def _table() -> dict[Any, Rule]:
     return table
 
 
+REFUSING: frozenset[Any] = frozenset(
+    (
+        *_named(f"{_MATRICES} index_select take gather take_along_dim multinomial bernoulli {_SCATTER}", torch.linalg, torch, torch.Tensor),
+        *_named(f"{_LOSSES} ctc_loss embedding one_hot embedding_bag", F),
+        torch.Tensor.__getitem__,
+        torch.Tensor.__setitem__,
+    )
+)
+"""The functions that refuse some values, which may be in one rank's part alone."""
 TABLE: Mapping[Any, Rule] = _table()
 """The rule of each function that has one."""

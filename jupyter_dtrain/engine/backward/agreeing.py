@@ -1,0 +1,120 @@
+"""Which reducer leaves get; gradients that not every rank has, or that are sparse, averaged when a backward pass is over.
+
+What a pass leaves says what there is to do, and no layer's attribute: a table that was not looked up, one that is tied to a dense layer,
+or one of ``F.embedding(…, sparse=True)``. Ranks tell each other in a byte per leaf. PyTorch's own reducer has no sparse gradients of leaves
+that a pass does not reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..comm.collectives import all_gather
+from ..comm.process_group import near
+from .failed_pass import has_come_to, noted
+from .reducers import BucketReducer, NearReducer, Reducer, average
+
+_REACHED, _DENSE = 1, 2
+
+
+class AgreeingReducer(Reducer):
+    """Averages the gradients that the pass of any rank has reached, each in the layout that one process would have."""
+
+    may_lack_leaves = True
+
+    def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
+        """Be ready for a backward pass."""
+        super().prepare(roots, gradients, value)
+        self._before = [noted(leaf) for leaf in self._leaves]
+
+    def finish(self) -> None:
+        """Average the gradients over the ranks."""
+        of_ranks = self._told()
+        reached, dense = ((of_ranks & bit).bool() for bit in (_REACHED, _DENSE))
+        wanted = reached.any(dim=0).tolist()
+        together, had = dense.any(dim=0).tolist(), [before is not None for _, before, _ in self._before]
+        to_average: list[torch.Tensor] = []
+        sparse: list[int] = []
+        with torch.no_grad():
+            for index, leaf in enumerate(self._leaves):
+                if not wanted[index]:
+                    continue  # as on one process
+                if not together[index]:
+                    sparse.append(index)
+                    continue
+                if leaf.grad is None:
+                    leaf.grad = torch.zeros_like(leaf)
+                elif leaf.grad.layout != torch.strided:
+                    leaf.grad = leaf.grad.to_dense()
+                to_average.append(leaf.grad)
+            average(to_average)
+            self._join([self._leaves[index] for index in sparse], [had[index] for index in sparse])
+        self._before = []
+
+    def _told(self) -> torch.Tensor:
+        """Return what each rank has of each leaf: a row per rank."""
+        own = torch.zeros(len(self._leaves), dtype=torch.uint8, device="cpu")
+        for index, before in enumerate(self._before):
+            if (grad := before[0].grad) is not None:
+                own[index] = has_come_to(before) * _REACHED + (grad.layout == torch.strided) * _DENSE
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        all_gather(parts, own)
+        return torch.stack(parts)
+
+    @staticmethod
+    def _join(leaves: Sequence[torch.Tensor], had: Sequence[bool]) -> None:
+        """Put sparse gradients behind each other, in rank order, as the samples lie; what was there before is in each rank's."""
+        if not leaves:
+            return
+        num_ranks = dist.get_world_size()
+        own = [_entries(leaf) for leaf in leaves]
+        counts = torch.tensor([indices.shape[1] for indices, _ in own], device="cpu")
+        of_ranks = [torch.empty_like(counts) for _ in range(num_ranks)]
+        all_gather(of_ranks, counts)
+        for number, (leaf, has_before, (indices, values)) in enumerate(zip(leaves, had, own, strict=True)):
+            sizes = [int(of_rank[number]) for of_rank in of_ranks]
+            joined = torch.sparse_coo_tensor(
+                _gathered(indices.T, sizes).T, _gathered(values / num_ranks, sizes), leaf.shape, check_invariants=False
+            )
+            leaf.grad = joined.coalesce() if has_before else joined
+
+
+def _entries(leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the indices and values of a leaf's gradient."""
+    grad = leaf.grad
+    if grad is None:  # this rank has looked nothing up
+        return torch.empty((1, 0), dtype=torch.long, device=leaf.device), leaf.detach().new_empty((0, *leaf.shape[1:]))
+    return grad._indices(), grad._values()
+
+
+def _gathered(rows: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Return all ranks' rows."""
+    most = max(sizes)
+    own = torch.cat([rows, rows.new_zeros((most - len(rows), *rows.shape[1:]))]).contiguous()
+    parts = [torch.empty_like(own) for _ in sizes]
+    all_gather(parts, own)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_sparse: bool, complete: bool) -> Reducer:
+    """Return a new reducer of `leaves`: PyTorch's own unless the ranks share memory, or it cannot take the gradients. A collective.
+
+    Parameters
+    ----------
+    leaves, slot
+        As in :class:`.Reducer`.
+    is_sparse : bool
+        Whether this rank's backward pass has sparse gradients.
+    complete : bool
+        Whether it reaches all leaves.
+    """
+    lacking = torch.tensor([not complete, is_sparse], dtype=torch.long, device="cpu")
+    dist.all_reduce(lacking, op=dist.ReduceOp.MAX)
+    any_lacks, any_sparse = lacking.tolist()
+    are_near = near() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
+    if any_sparse or (any_lacks and are_near):
+        return AgreeingReducer(leaves, slot)
+    return NearReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))

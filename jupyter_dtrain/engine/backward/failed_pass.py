@@ -1,0 +1,47 @@
+"""Gradients where the backward pass of a rank has failed, and the cell goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..tensor.redistribute import Exchange
+
+Noted = tuple[torch.Tensor, torch.Tensor | None, int | None]
+"""A leaf, its gradient before a pass, and the version of that."""
+
+
+def noted(leaf: torch.Tensor) -> Noted:
+    """Note the gradient of a leaf as it is now."""
+    return leaf, leaf.grad, None if leaf.grad is None else leaf.grad._version
+
+
+def has_come_to(before_pass: Noted) -> bool:
+    """Return whether a pass has added to the gradient of a leaf since it was noted."""
+    leaf, before, version = before_pass
+    return leaf.grad is not None and (leaf.grad is not before or leaf.grad._version != version)
+
+
+def as_if_failed(rank: int, before_pass: Sequence[Noted]) -> None:
+    """Let gradients be what they are in one process whose pass fails where that of `rank` has failed. A collective.
+
+    Parameters
+    ----------
+    rank : int
+    before_pass : sequence of Noted
+        The leaves, in an order that all ranks agree on.
+    """
+    come_to = [has_come_to(one) for one in before_pass]
+    is_first = dist.get_rank() == rank
+    with torch.no_grad():
+        for (leaf, before, _), reached in zip(before_pass, Exchange.objects(come_to)[rank], strict=True):
+            if not reached and before is None:
+                leaf.grad = None
+                continue
+            own = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.to_dense()
+            if reached:
+                leaf.grad = Exchange.total(own / dist.get_world_size())
+            else:  # others have added to theirs
+                leaf.grad = Exchange.total(own if is_first else torch.zeros_like(own))

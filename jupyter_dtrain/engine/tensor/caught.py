@@ -1,0 +1,177 @@
+"""Whether the user's code would catch an error at the place where it runs now: ``try: … except ValueError: continue``.
+
+Ranks compute on parts of a batch, and a sample that cannot be read, or that `forward` refuses, is in the part of one of them. Where nobody
+catches the error, it ends the cell on all ranks. Where the cell catches it and goes on, all ranks have to raise it, and so have to ask each
+other (`agreed`). That takes an exchange for each call of a model and each batch, so only cells that catch something pay for it. Which do is
+read from their text.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import inspect
+import linecache
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from ..user_frames import is_ours, is_users
+from .rank0_guard import alone_now
+
+Span = tuple[tuple[int, int], tuple[int, int]]  # from a line and column to another
+
+_NEVER_ERRORS = frozenset(("KeyboardInterrupt", "SystemExit", "GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError"))
+_OUTER = str(Path(__file__).parents[1] / "cell.py")  # what runs the cell catches everything
+_TORCH = str(Path(torch.__file__).parent)
+_PASSED_ON = (contextlib.nullcontext, contextlib.closing, contextlib.redirect_stdout, contextlib.redirect_stderr, contextlib.chdir)
+
+
+class Catches:
+    """What is known of the ``try`` statements of a run, while it is installed.
+
+    Parameters
+    ----------
+    sources : mapping of str to str
+        Texts of other cells by the names of their files.
+    """
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources = sources
+        self._trees: dict[str, ast.Module | None] = {}
+        self._spans: dict[CodeType, tuple[Span, ...]] = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let :func:`may_be_caught` be asked, until the end of the ``with`` block."""
+        global _current
+        _current = self
+        try:
+            yield
+        finally:
+            _current = None
+
+    def here(self, frame: FrameType | None) -> bool:
+        """Return whether `frame`, or one that it was called from, would catch an error."""
+        while frame is not None:
+            code = frame.f_code
+            spans = self._spans.get(code)
+            if spans is None:
+                spans = self._spans[code] = self._of(frame)
+            if spans and _is_within(frame, spans):
+                return True
+            if code.co_filename == _OUTER:
+                return False
+            frame = frame.f_back
+        return False
+
+    def _of(self, frame: FrameType) -> tuple[Span, ...]:
+        filename = frame.f_code.co_filename
+        if is_ours(filename) or filename.startswith(_TORCH):
+            return ()
+        own = is_users(filename)
+        if not own and not {"site-packages", "dist-packages"}.intersection(Path(filename).parts):
+            return ()
+        if filename not in self._trees:
+            self._trees[filename] = _parsed(self._sources.get(filename) or "".join(linecache.getlines(filename)))
+        tree = self._trees[filename]
+        lines = {line for *_, line in frame.f_code.co_lines() if line is not None}
+        if tree is None or not lines:
+            return ()
+        first, last = min(lines), max(lines)
+        found: list[Span] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.stmt) and node.lineno <= last and (node.end_lineno or 0) >= first and _catches(node, frame, own=own):
+                body: list[ast.stmt] = node.body  # type: ignore[attr-defined]
+                found.append(((body[0].lineno, body[0].col_offset), (body[-1].end_lineno or 0, body[-1].end_col_offset or 0)))
+        return tuple(found)
+
+
+_current: Catches | None = None
+
+
+def may_be_caught() -> bool:
+    """Return whether the user's code would catch an error that is raised here and go on; the same on all ranks that come here."""
+    return _current is not None and _current.here(sys._getframe(1)) and not alone_now()
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except SyntaxError:  # of a cell with magics, as it stands in the notebook
+        return None
+
+
+def _catches(node: ast.stmt, frame: FrameType, *, own: bool) -> bool:
+    """Return whether an error in the body of `node` may go no further; a library's handlers that end with ``raise`` do not count."""
+    match node:
+        case ast.Try(handlers=handlers, finalbody=last) | ast.TryStar(handlers=handlers, finalbody=last):
+            caught = [handler for handler in handlers if not _NEVER_ERRORS.issuperset(_names_of(handler.type))]
+            if not own:
+                caught = [handler for handler in caught if not isinstance(handler.body[-1], ast.Raise)]
+            return bool(caught) or any(
+                isinstance(inner, ast.Return | ast.Break | ast.Continue) for outer in last for inner in ast.walk(outer)
+            )
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            return own and any(_may_suppress(item.context_expr, frame) for item in items)
+    return False
+
+
+def _names_of(kind: ast.expr | None) -> list[str]:
+    """Return the names of the exceptions that a handler is for; of all of them ``BaseException``."""
+    match kind:
+        case None:
+            return ["BaseException"]
+        case ast.Tuple(elts=kinds):
+            return [name for one in kinds for name in _names_of(one)]
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return [name]
+    return ["BaseException"]
+
+
+def _may_suppress(manager: ast.expr, frame: FrameType) -> bool:
+    """Return whether leaving a context may end an error: where the manager is the user's own, or one of `contextlib` for that."""
+    found = _value_of(manager.func if isinstance(manager, ast.Call) else manager, frame)
+    if found is _UNKNOWN:
+        return True
+    kind = found if inspect.isroutine(found) or isinstance(found, type) else type(found)
+    if kind in _PASSED_ON:
+        return False
+    kind = inspect.unwrap(kind)
+    if getattr(kind, "__module__", None) == "contextlib":
+        return True
+    try:
+        return is_users(inspect.getfile(kind))
+    except (TypeError, OSError):  # written in C, or without a file: a lock, a file; or of a notebook whose cells have none
+        return getattr(kind, "__module__", None) == "__main__"
+
+
+_UNKNOWN = object()
+
+
+def _value_of(expression: ast.expr, frame: FrameType) -> Any:
+    """Return what a name, or an attribute of a module or class, stands for in `frame`; nothing else is evaluated."""
+    match expression:
+        case ast.Name(id=name):
+            for names in (frame.f_locals, frame.f_globals, vars(builtins)):
+                if name in names:
+                    return names[name]
+        case ast.Attribute(value=value, attr=name):
+            owner = _value_of(value, frame)
+            if owner is not _UNKNOWN:
+                return inspect.getattr_static(owner, name, _UNKNOWN)
+        case ast.Call(func=function):
+            return _value_of(function, frame)
+    return _UNKNOWN
+
+
+def _is_within(frame: FrameType, spans: tuple[Span, ...]) -> bool:
+    line, _, column, _ = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+    place = (frame.f_lineno if line is None else line, column or 0)
+    return any(first <= place < last for first, last in spans)
