@@ -128,6 +128,8 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
 
     @wraps(call)
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # a part of a model: what is noticed of calls is not to be compiled, nor to be guarded
+            return call(self, *args, **kwargs)
         if models.inside:
             return models.call(call, self, args, kwargs)
         before = timing.switch(FORWARD)
@@ -138,6 +140,9 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
 
     @wraps(set_attribute)
     def module_setattr(self: nn.Module, name: str, value: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            set_attribute(self, name, value)
+            return
         set_attribute(self, name, models.set_attribute(self, name, value))
 
     return [(nn.Module, "__init__", module_init), (nn.Module, "__call__", module_call), (nn.Module, "__setattr__", module_setattr)]
