@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import getpass
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,17 @@ def _let_forks_end() -> None:
     os.register_at_fork(before=hold_back, after_in_parent=go_on, after_in_child=be_another)
 
 
+def _ask_for_no_password() -> None:
+    """Let ``getpass()`` fail as ``input()`` does, before it warns of a terminal that cannot hide what nobody types."""
+
+    @wraps(getpass.getpass)
+    def refuse(*_: Any, **__: Any) -> str:
+        raise EOFError("EOF when reading a line")
+
+    for name in ("getpass", "unix_getpass"):
+        setattr(getpass, name, refuse)
+
+
 def _leave() -> None:
     try:
         atexit._run_exitfuncs()
@@ -86,6 +99,7 @@ def _engine_class() -> Any:
             self.kernel.control_handlers["signal_request"] = self._signal_request
             # IPython's shell says that somebody types here; nobody does, and Lightning refuses to run DDP where somebody might.
             vars(sys).pop("ps1", None)
+            _ask_for_no_password()
 
         def init_signal(self) -> None:
             super().init_signal()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from ..analysis.code_objects import closed_over, everything, names_in, original_code
 from .module_tree import modules_in
-from .user_frames import is_users_module
+from .user_frames import is_users, is_users_module
 
 TORCH = ("torch.", "torchvision.")
 _LOOKED_AT = 100  # of what a model keeps in a list: it may be data
@@ -47,6 +47,17 @@ def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bo
 def call_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
     """Return the same of a call of `function`, methods that it calls by name among it: those of its own object, and of the user's."""
     return _uses(function, has, set(), methods=True)
+
+
+def catches(code: CodeType) -> bool:
+    """Return whether `code` is the user's own and has an ``except``, so that an error is not all that a sample may lead to."""
+    if not is_users(code.co_filename):
+        return False
+    for part in everything(original_code(code) or code):
+        names = [instruction.opname for instruction in dis.get_instructions(part)]
+        if "CHECK_EXC_MATCH" in names or "CHECK_EG_MATCH" in names or ("PUSH_EXC_INFO", "POP_TOP") in pairwise(names):
+            return True
+    return False
 
 
 def takes_rows(code: CodeType) -> bool:

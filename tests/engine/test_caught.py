@@ -141,6 +141,21 @@ for n, (x, y) in enumerate(loader):
 """,
         "",
     ),
+    "model, that catches it itself": (
+        """
+class Falls(nn.Linear):
+    def forward(self, x):
+        try:
+            if torch.isnan(x).any(): raise ValueError("no number")
+            return super().forward(x)
+        except ValueError as error:
+            errors.append(str(error))
+            return super().forward(torch.zeros_like(x))
+model = Falls(4, 1); X[10] = X[30] = float('nan')
+""",
+        EACH,
+        "",
+    ),
     "data set": ("loader = DataLoader(Unreadable(9, 13, 21, 39), batch_size=8)", OF_LOADER * 2, ""),
     "data set, first batch": ("loader = DataLoader(Unreadable(5, 6, noise=0.1), batch_size=8)", OF_LOADER, ""),
     "data set, shuffled": ("loader = DataLoader(Unreadable(9, 13, 21), batch_size=8, shuffle=True)", OF_LOADER * 2, ""),

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from ...system.interpreter import unwarned
-from ..code_inspection import model_uses
+from ..code_inspection import catches, model_uses
 from ..comm.failures import FailedElsewhere
 from ..rng.global_rng import Drawing, DrawsNow, ModelDraws
 from ..rng.streams import ModelStream, OtherStreams
@@ -259,7 +259,10 @@ class PartCall:
         # What a model prints is of the batch.
         changes = before.changes()
         keeps = self.keeps or hold_tensors(changes)
-        refuses = failed is not None or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        caught = model_uses(self.module, lambda code, _: catches(code))  # what one bad sample changes for all others
+        refuses = (
+            failed is not None or caught or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        )
         elsewhere = drawing is not None and failed is None and before.has_drawn_elsewhere()
         drawn_here = None if drawing is None else drawing.result
         notes = bool(changes)
