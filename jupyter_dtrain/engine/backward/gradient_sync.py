@@ -183,7 +183,9 @@ class GradientSync:
         # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(roots, scaled, None if loss is None else _times(loss, factors[0]))
-        hooks = hooks_after_reduction(reached, original, create_graph=bool(options.get("create_graph")))
+        hooks = hooks_after_reduction(
+            wanted if reducer.may_lack_leaves else reached, original, create_graph=bool(options.get("create_graph"))
+        )
         with _Computed(roots, self._on_computed):
             self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, finish=reducer.finish, **options)
         for leaf in untouched:

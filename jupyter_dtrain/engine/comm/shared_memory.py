@@ -216,6 +216,8 @@ class SharedMemory:
         sizes.insert(rank, _FINE if own is None else _FAILED)
         notes = [self._noted(other)[1] if size == _FAILED else None for other, size in enumerate(sizes)]
         self._states(_READ)  # before that no note is written over
+        if own is not None:
+            self.note(b"")  # all ranks have raised it
         return notes
 
     def _noted(self, rank: int) -> tuple[int, bytes]:
@@ -239,7 +241,8 @@ class SharedMemory:
     def _apart(self) -> RuntimeError:
         """Return what to raise where ranks are at different places of the cell."""
         notes = [(rank, *self._noted(rank)) for rank in range(len(self._bytes))]
-        raised = [f"Rank {rank} had raised {text_of(note)}" for rank, number, note in notes if note and self._number - number <= _RECENT]
+        differ = len({note for _, _, note in notes}) > 1
+        raised = [f"Rank {rank} had raised {text_of(note)}" for rank, _, note in notes if note and differ]
         why = (
             f"{'; '.join(raised)}, which the cell caught. The others have not: do what may fail before the loop, or leave it uncaught."
             if raised
@@ -258,9 +261,6 @@ class SharedMemory:
         if found is None:
             found = self._typed[dtype] = [list(memory.view(dtype).split(SLOT // dtype.itemsize)) for memory in self._bytes]
         return found
-
-
-_RECENT = 2  # exchanges
 
 
 def in_pieces(tensors: Sequence[torch.Tensor], size: int) -> list[list[torch.Tensor]]:

@@ -1,1 +1,1 @@
-"""What a run shows of itself with no logging call in the cell."""
+"""What an engine tells while it runs, what it is told, and what of the cell is shown."""
