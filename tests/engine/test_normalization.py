@@ -176,7 +176,7 @@ class Net(nn.Module):
 SUM = 1e9
 model = Net()
 """
-    cell = "from jupyter_dtrain import in_cell\nSUM = [1e9, 0.0][in_cell.current.rank]\n" + TRAIN
+    cell = "from jupyter_dtrain import api\nSUM = [1e9, 0.0][api.current.rank]\n" + TRAIN
     found = ranks.call(2, run_notebook, SETUP + setup, cell, "len(losses), x.shape", OPTIONS)
     assert [rank["compared"][0] for rank in found] == [8, 8]
     assert any("differed between ranks" in note for note in found[0]["notes"])

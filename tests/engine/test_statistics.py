@@ -19,7 +19,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
 """
 TRAIN_AND_EVALUATE = """
-from jupyter_dtrain import in_cell
+from jupyter_dtrain import api
 losses, first = [], None
 for epoch in range(3):
     model.train()
@@ -29,7 +29,7 @@ for epoch in range(3):
         loss.backward()
         optimizer.step()
         if first is None:
-            first = in_cell.gather(model[1].running_mean.tolist())
+            first = api.gather(model[1].running_mean.tolist())
     model.eval()
     with torch.no_grad():
         losses.append(sum(((model(x) - y) ** 2).sum().item() for x, y in loader))
