@@ -304,7 +304,7 @@ class PartCall:
         ends: list[str] = []
         for convert in (self.view.own(self.placement), self.view.one_more(self.placement), self.view.whole):
             with suppress(Exception):
-                self._call_to_learn(convert, _at_the_end(lambda: ends.append(fingerprint(changes))))
+                self._call_to_learn(convert, _at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
         differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
         of_ranks = Exchange.objects((differ, ends[:1]))
         if any(differ for differ, _ in of_ranks) or any(of_rank != of_ranks[0] for of_rank in of_ranks):
@@ -312,15 +312,19 @@ class PartCall:
         self.called.accepted.update(name for change in changes for name in change.names())
         return False
 
-    def _call_to_learn(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None) -> Any:
-        """Run the model on what `convert` makes of what it is given, and let nothing of that be left."""
+    def _call_to_learn(
+        self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None, *, as_it_is: bool = False
+    ) -> Any:
+        """Run the model on what `convert` makes of what it is given, and let nothing of that be left.
+
+        Gradients are off, unless its code has a word of gradients, or it is to be called `as_it_is`.
+        """
         again = self._as_it_is()
         again.drop_hooks()
         self._before.rewind()
         try:
             values = pytree.tree_map(convert, self.given)
-            # Gradients are off, unless it takes some itself.
-            on = torch.is_grad_enabled() and model_uses(self.module, lambda _, names: "grad" in names)
+            on = torch.is_grad_enabled() and (as_it_is or model_uses(self.module, lambda _, names: any("grad" in name for name in names)))
             with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
                 with mode or nullcontext():
                     result = self.own_call(values)
