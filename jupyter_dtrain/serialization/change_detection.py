@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from ..system.dirty_pages import PrivateMappings, untouched
 from ..system.interpreter import collection_paused
+from .cached_functions import is_notebooks, mark_of
 from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
 from .pickler import Numbers
 from .torch_reducers import as_array
@@ -130,6 +131,8 @@ def _mark(obj: Any) -> Any:
         return _array_mark(obj)
     if is_frame(obj):
         return [*obj._mgr.arrays, *obj._mgr.axes]  # numbers changed in place are those of the arrays, objects of their own
+    if is_notebooks(obj):
+        return mark_of(obj)
     items = items_of(obj)
     return items if items is None or isinstance(items, list | bytes) else pickle.dumps(items)
 

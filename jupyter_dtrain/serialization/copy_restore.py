@@ -25,9 +25,11 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
+from .cached_functions import CachedFunction, contents_of, is_notebooks, refill_cache
 from .pickler import Numbers
 from .python_reducers import slots_of
 from .reducers import foreign_attributes
+from .shared_memory import is_in_shared_memory
 from .torch_reducers import is_leaf
 from .weak_references import is_weak_container, items_of_weak, refill
 
@@ -63,6 +65,8 @@ def restore(obj: Any, new: Contents) -> None:
     if new.items is not None:
         if new.replaced:
             obj.data = new.items.to(obj.device)
+        elif isinstance(obj, CachedFunction):
+            refill_cache(obj, new.items)
         else:
             _restore_items(obj, new.items)
     if new.attributes or new.removed:
@@ -166,6 +170,8 @@ def items_of(obj: Any) -> Any:
             return obj.getstate()
         case io.StringIO() | io.BytesIO():
             return obj.__reduce_ex__(4)[2][:-1]  # the state, less the attributes
+        case _ if is_notebooks(obj):
+            return contents_of(obj)
     return obj.copy(deep=False) if is_frame(obj) else None
 
 
@@ -242,6 +248,8 @@ def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
         with torch.no_grad():
             tensor.data = new.to(tensor.device)
         return
+    if is_in_shared_memory(new) and not is_in_shared_memory(tensor):  # the cell has put it there
+        tensor.share_memory_()
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         target, source = once(tensor), once(new)
         plain = target.layout == torch.strided and target.device == source.device and not target.is_quantized

@@ -32,6 +32,7 @@ from ..analysis.code_objects import original_code
 from ..integrations.ipywidgets import is_widget
 from .python_reducers import with_annotations
 from .reducers import ModuleName, is_dynamic, reduced
+from .shared_memory import in_shared_memory, is_shared, shared_tensor
 from .torch_reducers import as_array
 from .weak_references import PROXIES
 
@@ -62,6 +63,8 @@ class Leaf:
         Type of the device that held a storage (``"cpu"``, ``"cuda"``).
     order : {"C", "F"}
         Whether the last or the first dim of an array is the one whose entries are neighbours.
+    shared : bool
+        A storage is in memory that processes share which are forked from the one that has it (``share_memory_()``).
     """
 
     kind: str
@@ -69,6 +72,7 @@ class Leaf:
     shape: tuple[int, ...]
     device: str = "cpu"
     order: Literal["C", "F"] = "C"
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Packed:
 def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
     """Return a storage as a leaf, and its bytes: its own, if it is on the CPU."""
     data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
-    return Leaf("storage", "uint8", (len(data),), storage.device.type), data.data
+    return Leaf("storage", "uint8", (len(data),), storage.device.type, shared=is_shared(storage)), data.data
 
 
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
@@ -192,7 +196,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("open", None)  # it says that it is `io.open`, and would be sent with that in it
             if kind is torch.device:
                 reference = ("device", str(obj))
-            if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize:
+            if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize and shared_tensor(obj) is None:
                 reference = ("array", self._array(obj))
         self._references[key] = reference
         self.seen.append(obj)
@@ -219,7 +223,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
             if number is None:
                 index = self._add(*leaf_of(storage))
             else:
-                index = self._add(Leaf("storage", "uint8", (storage.nbytes(),), storage.device.type), memoryview(b""))
+                leaf = Leaf("storage", "uint8", (storage.nbytes(),), storage.device.type, shared=is_shared(storage))
+                index = self._add(leaf, memoryview(b""))
                 self._left_out[index] = number
             self._leaf_index[storage._cdata] = index
         return index
@@ -326,7 +331,9 @@ class Unpacker(pickle.Unpickler):
                 device = self._device_for(leaf.device)
                 if buffer.nbytes:
                     memory = torch.frombuffer(buffer, dtype=torch.uint8)
-                    storage = (memory.clone() if buffer.nbytes <= _SMALL else memory).untyped_storage()
+                    storage = (memory.clone() if buffer.nbytes <= _SMALL and not leaf.shared else memory).untyped_storage()
+                    if leaf.shared and device.type == "cpu":
+                        storage = in_shared_memory(storage)
                 else:
                     storage = torch.UntypedStorage(0)
                 if device.type != "cpu":

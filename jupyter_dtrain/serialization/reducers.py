@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..integrations.pyro import become
 from ..integrations.transformers import is_pretrained, reduced_pretrained
 from ..integrations.wandb import reduced_run
 from .archives import gives_up_what_it_shares, reduced_archive
+from .cached_functions import is_notebooks, reduced_cached
 from .library_state import reduced_state
 from .locks import reduced_lock
 from .open_files import reduced_file
@@ -50,6 +51,7 @@ from .python_reducers import (
     wants_arguments,
 )
 from .registries import registered
+from .shared_memory import reduced_array
 from .torch_reducers import (
     methods_of,
     reduced_compiled,
@@ -60,8 +62,6 @@ from .torch_reducers import (
     reduced_tensor,
 )
 from .weak_references import OWN, is_weak, is_weak_container, reduced_weak
-
-_Cached = type(lru_cache(lambda: None))
 
 
 def reduced(obj: Any, words: Collection[str]) -> Any:
@@ -103,8 +103,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return type(obj), (getattr(torch, obj.dtype),)
         case cached_property():
             return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
-        case _ if isinstance(obj, _Cached) and cloudpickle.cloudpickle._lookup_module_and_qualname(obj) is None:
-            return _cached, (obj.__wrapped__, obj.cache_parameters())  # the cache starts empty
+        case _ if is_notebooks(obj):
+            return reduced_cached(obj)
         case FunctionType() | type() if (value := stands_for(obj)) is not None:
             return _named(obj, value) or (itself, (value,))
         case MethodType() if isinstance(obj.__self__, type) and _is_found_by_name(obj):
@@ -158,7 +158,9 @@ def _as_it_was(obj: Any) -> Any:
 
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
+    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     *(reduced_lock, reduced_widget, reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
+    reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,
     reduced_archive,
@@ -300,10 +302,6 @@ def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cac
     made = cached_property(function)
     made.attrname = name
     return made
-
-
-def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
-    return lru_cache(**parameters)(function)
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""Functions of the notebook that remember their results (``functools.lru_cache``): they go with what they remember, and bring it home.
+
+Python gives no way to what is in such a cache, but the collector is told what an object refers to: here the keys and results, in the
+order of use. And a call fills the cache. So a cache is filled by calls of the function with other code in it, which returns what is to be
+remembered; the numbers of hits and misses are then right as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+CachedFunction = type(lru_cache(lambda: None))
+_MOST = 1_000_000  # hits, and misses, that are made again
+_NO_RESULT = object()
+
+
+def is_notebooks(cached: object) -> bool:
+    """Return whether this is a cached function that goes by value."""
+    return isinstance(cached, CachedFunction) and cloudpickle.cloudpickle._lookup_module_and_qualname(cached) is None
+
+
+def reduced_cached(cached: Any) -> Any:
+    """Return how a cached function reduces that goes by value: with its results, or with none if they cannot be sent."""
+    made = _made, (cached.__wrapped__, cached.cache_parameters())
+    contents = contents_of(cached)
+    return made if contents is None or not _can_be_sent(contents) else (*made, contents, None, None, refill_cache)
+
+
+def mark_of(cached: Any) -> tuple[Any, ...]:
+    """Return what changes with each call."""
+    return tuple(cached.cache_info())
+
+
+def contents_of(cached: Any) -> list[Any] | None:
+    """Return the hits and misses of a cached function, the calls that it remembers, and their results; the least recently used first.
+
+    ``None`` where they cannot be told.
+    """
+    info, parameters, referents = cached.cache_info(), cached.cache_parameters(), gc.get_referents(cached)
+    tables = [part for part in referents if type(part) is dict and part is not vars(cached) and len(part) == info.currsize]
+    if info.maxsize is None:
+        entries = list(tables[0].items()) if tables else []
+    else:  # its type, and then of each result the key, itself, and the type of what holds them
+        found = referents[1 : 1 + 3 * info.currsize]
+        entries = _known_entries(list(zip(found[::3], found[1::3], strict=False)), tables)
+    if len(entries) != info.currsize:
+        return None
+    calls = [_call_of(key, typed=parameters["typed"]) for key, _ in entries]
+    return [info.hits, info.misses, calls, [result for _, result in entries]]
+
+
+def _known_entries(entries: list[tuple[Any, Any]], tables: list[dict[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return the entries if their keys are those of the cache; none where another version of Python has other things there."""
+    try:
+        return entries if any(all(key in table for key, _ in entries) for table in tables) else []
+    except TypeError:  # no key
+        return []
+
+
+def _call_of(key: Any, *, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, of which `functools` has made a key."""
+    if type(key) is not tuple:
+        return (key,), {}
+    mark = next((index for index, part in enumerate(key) if type(part) is object), None)
+    if mark is None:
+        return (key[: len(key) // 2] if typed else key), {}
+    num_given = len(key) - mark - 1
+    num_keywords = (num_given - mark) // 3 if typed else num_given // 2
+    named = key[mark + 1 : mark + 1 + 2 * num_keywords]
+    return key[:mark], dict(zip(named[::2], named[1::2], strict=True))
+
+
+def refill_cache(cached: Any, contents: list[Any]) -> None:
+    """Let a cached function remember these calls, and no others."""
+    hits, misses, calls, results = contents
+    function: Any = cached.__wrapped__
+    if not isinstance(function, FunctionType):
+        return
+    cached.cache_clear()
+    code = function.__code__
+    function.__code__ = _replaying(len(code.co_freevars))
+    try:
+        _next[:] = [_NO_RESULT]
+        for _ in range(min(misses - len(calls), _MOST)):
+            with suppress(LookupError):
+                cached(_NO_RESULT)
+        for (args, kwargs), result in zip(calls, results, strict=True):
+            _next[:] = [result]
+            cached(*args, **kwargs)
+        if calls:
+            args, kwargs = calls[-1]
+            for _ in range(min(hits, _MOST)):
+                cached(*args, **kwargs)
+    finally:
+        function.__code__ = code
+        _next.clear()
+
+
+_next: list[Any] = []  # what the next call is to return
+
+
+def next_result() -> Any:
+    """Return what a call is to be remembered with; called by the code that a function has meanwhile."""
+    if _next[0] is _NO_RESULT:
+        raise LookupError("a call that is not remembered")
+    return _next[0]
+
+
+@cache
+def _replaying(num_free: int) -> CodeType:
+    """Return code that asks :func:`next_result`, with as many variables from around it as that in whose place it stands."""
+    names = [f"v{index}" for index in range(num_free)]
+    text = (
+        f"def around({', '.join(names)}):\n"
+        "    def replayed(*args, **kwargs):\n"
+        f"        {'; '.join(names) or 'pass'}\n"
+        f"        from {__name__} import next_result\n"
+        "        return next_result()\n"
+        "    return replayed\n"
+    )
+    namespace: dict[str, Any] = {}
+    exec(text, namespace)
+    code: CodeType = namespace["around"](*names).__code__
+    return code
+
+
+def _made(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
+
+
+class _Trial(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+    """Tries whether something can be sent, without the bytes of it."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        """Leave out what is large, and what can be sent anyway."""
+        return "other" if isinstance(obj, torch.Tensor | np.ndarray | CachedFunction) else None
+
+
+def _can_be_sent(contents: list[Any]) -> bool:
+    try:
+        _Trial(io.BytesIO()).dump(contents)
+    except Exception:  # an open file, a connection
+        return False
+    return True
