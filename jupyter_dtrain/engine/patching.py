@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 
 from .backward.gradient_sync import GradientSync
+from .data import own_iterators
 from .data.dataloader import SharedLoaders
 from .forward.model_call import ModelCalls
 from .module_tree import registrations_counted
@@ -149,22 +150,26 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
 
 
 def _of_loaders(loaders: SharedLoaders, timing: Timing) -> list[Replacement]:
-    iterate, count = DataLoader.__iter__, DataLoader.__len__
+    count = DataLoader.__len__
 
-    @wraps(iterate)
-    def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
-        timing.num_workers = self.num_workers
-        before = timing.switch(DATA)
-        try:
-            return loaders.iterate(iterate, self)
-        finally:
-            timing.switch(before)
+    def iterating(iterate: Callable[[Any], Any]) -> Any:
+        @wraps(iterate)
+        def loader_iter(self: DataLoader[Any]) -> Iterator[Any]:
+            timing.num_workers = self.num_workers
+            before = timing.switch(DATA)
+            try:
+                return loaders.iterate(iterate, self)
+            finally:
+                timing.switch(before)
+
+        return loader_iter
 
     @wraps(count)
     def loader_len(self: DataLoader[Any]) -> int:
         return loaders.length(count, self)
 
-    return [(DataLoader, "__iter__", loader_iter), (DataLoader, "__len__", loader_len)]
+    kinds = [(DataLoader, DataLoader.__iter__), *own_iterators.followed()]
+    return [*((kind, "__iter__", iterating(iterate)) for kind, iterate in kinds), (DataLoader, "__len__", loader_len)]
 
 
 def _of_backward_passes(

@@ -158,7 +158,6 @@ def _as_it_was(obj: Any) -> Any:
 
 
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     *(reduced_lock, reduced_widget, reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),

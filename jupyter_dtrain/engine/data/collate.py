@@ -10,21 +10,27 @@ arranges them by classes and shots, or wants pairs): a part that it refuses is n
 
 from __future__ import annotations
 
+import copy
 import dis
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from types import CodeType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...analysis.code_objects import everything
 from ...capture.bundle import RandomState
 from ..code_inspection import call_uses
-from ..rng.streams import generators_in, set_state, state_of
+from ..rng.streams import OtherStreams, generators_in, set_state, state_of
 from ..tensor.batch_shard import Share
 from .batch_layout import Layout, Path, UnknownBatch, compared, cut, kinds_of, length_of
 from .counters import Counters, keeper_of
+from .fetch_state import FetchState
 
 # Whether what a collate function makes of a sample may depend on the others of the batch, told from the words in its code.
 #
@@ -63,6 +69,8 @@ def _makes_sets(code: CodeType) -> bool:
 
 
 Agree = Callable[[Any], list[Any]]
+Found = dict[Path, tuple[list[int | str], bool]] | None
+"""What a rank's part of a batch is of the whole; ``None``: not just a part."""
 
 
 class Refused:
@@ -75,6 +83,50 @@ def collated_if_possible(collate: Callable[[Any], Any], samples: Any) -> Any:
         return collate(samples)
     except Exception:  # the whole batch shows it again, if it is one
         return Refused()
+
+
+@dataclass
+class Probed:
+    """A whole batch, and what a part of its samples is of it."""
+
+    batch: Any
+    found: Found
+
+    def pin_memory(self) -> Probed:
+        """Pin the batch, as a loader does."""
+        return Probed(pin_memory(self.batch), self.found)
+
+
+class Probe:
+    """Collates whole batches, and of the first one the rank's part as well, which leaves no trace: what it changes is put back.
+
+    For what remembers the samples that it was given: the batch cannot be loaded another time to learn from it.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], share: Callable[[int], Share]) -> None:
+        self._collate, self._share, self._done = collate, share, False
+
+    def __call__(self, samples: Any) -> Any:
+        """Return the whole batch, as `Probed` the first time."""
+        if self._done:
+            return self._collate(samples)
+        self._done = True
+        share = self._share(len(samples))
+        part = self._part(samples, share) if share.loaded.stop - share.loaded.start < share.total else Refused()
+        whole = self._collate(samples)
+        return Probed(whole, compared(whole, part, share.total, share.loaded))
+
+    def _part(self, samples: Any, share: Share) -> Any:
+        state, random_state, streams = FetchState(self._collate), RandomState.now(), OtherStreams.now(self._collate)
+        try:
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                return collated_if_possible(self._collate, copy.deepcopy(samples[share.loaded]))
+        except Exception:  # of what cannot be copied
+            return Refused()
+        finally:
+            state.restore()
+            random_state.set()
+            streams.set()
 
 
 class CutAfterLoading(Exception):
@@ -116,6 +168,7 @@ class Collation:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
         self._generators = generators_in((loader.dataset, loader.collate_fn))
         self._share, self._agree, self._whole_draws, self._on_unknown = share, agree, whole_draws, on_unknown
+        self._probe: Probe | None = None
         self._layout: Layout | None = None
         self._may_mix, self._may_draw = may_mix(loader.collate_fn), may_draw(loader.collate_fn)
         self.is_whole = self.draws = False
@@ -157,8 +210,27 @@ class Collation:
         share = self._share(total)
         return cut(batch, share.loaded, self._layout), share, self._layout
 
+    def of_probed(self, batch: Any) -> tuple[Any, Share | None, Layout | None]:
+        """Return the rank's part of a whole batch that a :class:`Probe` has made, and where its samples are; all of one without."""
+        found = None
+        if isinstance(batch, Probed):
+            batch, found = batch.batch, batch.found
+        if self._layout is None:
+            try:
+                self._settle(found, drew=False, counted=True)
+            except UnknownBatch as error:
+                self._on_unknown(str(error))
+                return batch, None, None
+        return self.of_whole(batch)
+
+    def probe(self) -> Probe | None:
+        """Return what collates in place of the user's function, and learns how its batches can be cut; ``None``: that is known."""
+        if self._layout is None and self._probe is None:
+            self._probe = Probe(self._collate, self._share)
+        return self._probe if self._layout is None else None
+
     def _learn(self, share: Share, indices: Sequence[Any]) -> None:
-        found: dict[Path, tuple[list[int | str], bool]] | None = None
+        found: Found = None
         drew, counted = bool(self._generators) or self._may_draw, False
         if share.loaded.stop - share.loaded.start < share.total:
             random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
@@ -175,6 +247,10 @@ class Collation:
             random_state.set()
             for generator, state in zip(self._generators, states, strict=True):
                 set_state(generator, state)
+        self._settle(found, drew=drew, counted=counted)
+
+    def _settle(self, found: Found, *, drew: bool, counted: bool) -> None:
+        """Decide, with all ranks, where the samples are, from what each has found of its own part. A collective."""
         of_ranks, drawn, counting = zip(*self._agree((found, drew, counted)), strict=True)
         layout: dict[Path, Any] = {}
         if any(other is None or list(other) != list(of_ranks[0]) for other in of_ranks):

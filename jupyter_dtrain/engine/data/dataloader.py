@@ -22,9 +22,11 @@ from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import Share
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import Agree, Collation, CutAfterLoading, is_default
-from .fetch import Make, taking_rows
+from .effects import has_effects
+from .fetch import Make, copy_of, taking_rows
 from .iterable import Stream, Streams
 from .iterator_state import Begin, Cursor, CursorLog, LoaderIterator, Moment
+from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
 from .sources import (
     Check,
@@ -39,7 +41,7 @@ from .sources import (
     of_own_samples,
     with_batches,
 )
-from .worker_rng import can_live, iterate, living, set_living
+from .worker_rng import can_live, iterate, living, set_living, with_attributes
 
 
 class Checks(Protocol):
@@ -132,6 +134,7 @@ class SharedLoaders:
         self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
         self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
         self._drawing: WeakSet[DataLoader[Any]] = WeakSet()  # whose samples are loaded with random numbers
+        self._remembering: WeakSet[DataLoader[Any]] = WeakSet()  # whose loading leaves something behind
         self._collates: WeakKeyDictionary[DataLoader[Any], Callable[[Any], Any]] = WeakKeyDictionary()  # which all this is known of
 
     def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
@@ -182,6 +185,7 @@ class SharedLoaders:
             return iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws)
 
         if not cursor.split:
+            cursor.draws_in_workers |= loader.num_workers > 0 and has_effects(loader)
             return WatchedBatches(original(loader), partial(self._on_other, None))
         whole = Source(original, loader, as_it_is)
         source = whole if loader in self._whole else self._source(original, loader, cursor)
@@ -198,22 +202,26 @@ class SharedLoaders:
         """Return where the rank's parts of batches come from; ``None`` where it is not known how to cut them."""
         if _has_index_batches(loader):
             collation = self._collation(loader)
+            if self._remembers(loader):
+                cursor.draws_in_workers = loader.num_workers > 0  # what their copies remember is of this iteration
+                return self._of_whole(original, loader, cursor)
             if collation is not None and collation.is_whole:
                 return self._of_whole(original, loader, cursor)
             if self._draws(loader):
                 cursor.draws_in_workers = loader.num_workers > 0
                 if collation is None and self._agree is not None:
                     return self._of_whole(original, loader, cursor)
-            watch = self._whole_draws and collation is None and may_draw(loader) and loader not in self._known
+            new = may_draw(loader) and loader not in self._known and (self._agree is not None or self._whole_draws)
+            watch = new and self._whole_draws and collation is None
             stream = self._stream if loader.num_workers == 0 and may_draw(loader) else None
             return OwnSamples(
                 original,
                 self._of_own_samples(loader, collation, watch=watch),
                 stream,
-                on_first=self._ask_all(loader, cursor) if watch else None,
+                on_first=self._ask_all(loader, cursor, watch=watch) if new else None,
                 shared=self._agree is not None,
             )
-        if self._streams is not None and self._streams.can_share_out(loader):
+        if self._streams is not None and not iterates_itself(loader) and self._streams.can_share_out(loader):
             return self._streams.source(original, loader)
         if self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
             return Source(original, loader, self._cut_loaded)
@@ -221,8 +229,33 @@ class SharedLoaders:
 
     def _of_whole(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> Source:
         """Return a source that cuts batches which are loaded whole."""
-        cursor.draws_in_workers = loader in self._drawing and loader.num_workers > 0
-        return Source(original, loader, self._collations[loader].of_whole if loader in self._collations else self._cut_loaded)
+        cursor.draws_in_workers |= loader in self._drawing and loader.num_workers > 0
+        if loader not in self._collations:
+            return Source(original, loader, self._cut_whole if loader in self._remembering else self._cut_loaded)
+        collation = self._collations[loader]
+        if loader not in self._remembering:
+            return Source(original, loader, collation.of_whole)
+        return Source(*self._probing(original, loader, collation), collation.of_probed)
+
+    def _probing(self, original: Make, loader: DataLoader[Any], collation: Collation) -> tuple[Make, DataLoader[Any]]:
+        """Return a loader that learns how its batches can be cut, until that is known, and what makes its iterator.
+
+        Workers that live on are those of one copy, and a loader that iterates by itself is no copy.
+        """
+        if loader.persistent_workers and loader in self._inner:
+            return original, self._inner[loader]
+        if (probe := collation.probe()) is None:
+            return original, loader
+        if iterates_itself(loader):
+            return partial(with_attributes, original, collate_fn=probe), loader
+        self._inner[loader] = copy_of(loader, collate_fn=probe)
+        return original, self._inner[loader]
+
+    def _remembers(self, loader: DataLoader[Any]) -> bool:
+        """Return whether each rank loads what one process would: loading leaves something behind, or the loader iterates by itself."""
+        if loader not in self._remembering and (iterates_itself(loader) or (self._agree is not None and has_effects(loader))):
+            self._remembering.add(loader)
+        return loader in self._remembering
 
     def _draws(self, loader: DataLoader[Any]) -> bool:
         """Return whether it is known that samples are loaded with random numbers, which are to be those of one process."""
@@ -231,13 +264,18 @@ class SharedLoaders:
             self._drawing.add(loader)
         return loader in self._drawing
 
-    def _ask_all(self, loader: DataLoader[Any], cursor: Cursor) -> Callable[[bool], None]:
-        """Return what finds out, at the first batch, whether any rank has drawn random numbers to load its samples."""
+    def _ask_all(self, loader: DataLoader[Any], cursor: Cursor, *, watch: bool) -> Callable[[bool, bool], None]:
+        """Return what finds out, at the first batch, whether any rank has left something behind to load it, or drawn random numbers."""
 
-        def ask(drew: bool) -> None:
-            if not any(self._agree(drew) if self._agree is not None else [drew]):
+        def ask(drew: bool, changed: bool) -> None:
+            told = (drew and watch, changed)
+            drawn, changes = zip(*(self._agree(told) if self._agree is not None else [told]), strict=True)
+            if any(changes) and self._agree is not None:
+                self._remembering.add(loader)
+            elif not any(drawn):
                 return
-            self._drawing.add(loader)
+            if any(drawn):
+                self._drawing.add(loader)
             cursor.draws_in_workers = loader.num_workers > 0
             if self._agree is not None:
                 raise CutAfterLoading
@@ -267,7 +305,7 @@ class SharedLoaders:
         for used in (loader, self._joined.pop(loader, loader)):
             self._inner.pop(used, None)
             self._collations.pop(used, None)
-            for known in (self._known, self._whole, self._drawing):
+            for known in (self._known, self._whole, self._drawing, self._remembering):
                 known.discard(used)
 
     def _collation(self, loader: DataLoader[Any]) -> Collation | None:
@@ -325,6 +363,14 @@ class SharedLoaders:
                 collation.is_whole = True
 
         return check
+
+    def _cut_whole(self, batch: Any) -> Loaded:
+        """Return the rank's part of a batch that cannot be loaded another time, or all of one that cannot be cut."""
+        try:
+            return self._cut_loaded(batch)
+        except UnknownBatch as error:
+            self._on_unknown(str(error))
+            return as_it_is(batch)
 
     def _cut_loaded(self, batch: Any) -> Loaded:
         total = length_of(batch)

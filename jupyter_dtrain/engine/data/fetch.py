@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
+from .own_iterators import iterates_itself
+
 # Copies of data loaders, in which something is another's: the user's own stay what they are.
 
 
@@ -40,7 +42,7 @@ def taking_rows(make: Make) -> Make:
     """Return `make`, a loader's own ``__iter__``, so that what are rows of tensors is taken at once in this process."""
 
     def made(loader: DataLoader[Any]) -> Any:
-        if loader.num_workers or loader.batch_sampler is None or not has_rows(loader):
+        if loader.num_workers or loader.batch_sampler is None or not has_rows(loader) or iterates_itself(loader):
             return make(loader)
         return make(copy_of(loader, dataset=_Rows(loader.dataset), collate_fn=_Batch.collate))
 

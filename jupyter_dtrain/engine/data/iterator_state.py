@@ -23,9 +23,8 @@ from ..timing import DATA, Counted
 from ..user_frames import is_ours
 from .counters import Counters, keeper_of
 from .fetch import copy_of
+from .own_iterators import beginning, iterates_itself, its_own
 from .worker_rng import Living
-
-_iterate = DataLoader.__iter__
 
 
 class Moment:
@@ -33,6 +32,7 @@ class Moment:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._random_state = RandomState.now()
+        self._loader, self._beginning = loader, beginning(loader)
         self._streams: list[tuple[Any, Any]] = []
         self._counters: list[Counters] = []
         batches = loader.batch_sampler
@@ -51,6 +51,7 @@ class Moment:
     def set(self) -> None:
         """Make it the present one."""
         self._random_state.set()
+        vars(self._loader).update(self._beginning)
         for stream, state in self._streams:
             set_state(stream, state)
         for counters in self._counters:
@@ -100,7 +101,7 @@ class Cursor:
     @property
     def has_to_load(self) -> bool:
         """Whether batches have to be loaded to be left out."""
-        return self.draws_in_workers or isinstance(self.loader.dataset, IterableDataset)
+        return self.draws_in_workers or isinstance(self.loader.dataset, IterableDataset) or iterates_itself(self.loader)
 
 
 class LoaderIterator:
@@ -300,8 +301,8 @@ def _go_on(cursor: Cursor) -> Any:
         return made
 
     if current is not None:
-        return current.go_on(_iterate, cursor, loader, begin)
-    batches = begin(lambda: _iterate(loader))
+        return current.go_on(its_own(loader), cursor, loader, begin)
+    batches = begin(lambda: its_own(loader)(loader))
     if sampler is None:
         for _ in range(cursor.taken):
             next(batches)

@@ -9,7 +9,7 @@ worker from the worker's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,6 +26,7 @@ from ..tensor.caught import may_be_caught
 from .batch_layout import Layout, UnknownBatch
 from .collate import Collation, CutAfterLoading, collated_if_possible
 from .fetch import copy_of, has_rows
+from .fetch_state import FetchState
 from .worker_rng import Teller, Told
 
 # Batches of indices of a loader, joined: what it loads follows from them, whatever its data and its sampler are.
@@ -37,13 +38,18 @@ def with_batches(loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
 
 
 class JoinedBatches:
-    """A batch sampler that joins every `together` batches of another; the last one may have fewer."""
+    """A batch sampler that joins every `together` batches of another; the last one may have fewer.
+
+    ``iter()`` of the other is taken at once, as PyTorch does before it draws the loader's seed, and not with the first batch: it may draw.
+    """
 
     def __init__(self, batches: Any, together: int) -> None:
         self._batches, self._together = batches, together
 
     def __iter__(self) -> Iterator[list[Any]]:
-        batches = iter(self._batches)
+        return self._join(iter(self._batches))
+
+    def _join(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         while some := list(islice(batches, self._together)):
             yield [index for batch in some for index in batch]
 
@@ -86,7 +92,7 @@ class OwnSamples(Source):
     stream : LoadingStream, optional
         What loading draws from; ``None``: from the cell's, or from the workers'.
     on_first : callable, optional
-        Told at the first batch whether to load it has drawn random numbers.
+        Told at the first batch whether to load it has drawn random numbers, and whether it has left something behind, which is put back.
     shared : bool
         Whether there are other ranks, which load other samples of each batch.
     """
@@ -97,12 +103,18 @@ class OwnSamples(Source):
         loader: DataLoader[Any],
         stream: LoadingStream | None,
         *,
-        on_first: Callable[[bool], None] | None,
+        on_first: Callable[[bool, bool], None] | None,
         shared: bool,
     ) -> None:
         self._batches_drawn = _batches_of(loader)
         super().__init__(make, loader, self._batches_drawn.next_share)
         self._stream, self._on_first, self._shared = stream, on_first, shared
+
+    def _state(self) -> FetchState | None:
+        """Return what loading may change in this process, before the first batch."""
+        if self._on_first is None or self._loader.num_workers or not self._shared:
+            return None
+        return FetchState(self._loader.dataset, self._loader.collate_fn)
 
     def __next__(self) -> Loaded:
         """Return the rank's part of the next batch; what the cell would catch is the error of the batch's first bad sample."""
@@ -127,14 +139,18 @@ class OwnSamples(Source):
             share, indices = batches.pending[0]
             batches.before_taking(indices, share)
         before = self._stream.state() if self._on_first is not None and self._stream is not None else None
+        state = self._state()
         with nullcontext() if self._stream is None else self._stream.loading(), self._passed_over():
             batch = next(self._batches)
         drew = before is not None and self._stream is not None and not self._stream.state().equals(before)
         if isinstance(batch, Told):
             drew, batch = batch.streams is not None, batch.batch
         if self._on_first is not None:
+            changed = state is not None and state.changed()
+            if state is not None and changed:
+                state.restore()
             with self._passed_over():
-                self._on_first(drew)
+                self._on_first(drew, changed)
             self._on_first = None
         return self._share(batch)
 
@@ -202,7 +218,10 @@ def _batches_of(loader: DataLoader[Any]) -> _ShareOfBatches:
 
 
 class _ShareOfBatches:
-    """A batch sampler that yields the rank's part of each batch of another."""
+    """A batch sampler that yields the rank's part of each batch of another.
+
+    ``iter()`` of the other is taken at once, as PyTorch does, before the loader's seed is drawn: it may draw itself.
+    """
 
     def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None, collation: Collation | None) -> None:
         self._batches = batches
@@ -214,9 +233,16 @@ class _ShareOfBatches:
         self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._batches)
+        with self._drawing():
+            batches = iter(self._batches)
+        return self._shares(batches)
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._stream is None else self._stream.drawing()
+
+    def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
         while True:
-            with nullcontext() if self._stream is None else self._stream.drawing():
+            with self._drawing():
                 indices = next(batches, None)
             if indices is None:
                 return

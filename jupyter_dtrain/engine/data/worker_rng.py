@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -25,6 +25,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..rng.streams import generators_in, set_state, state_of
+from . import own_iterators
 
 # Workers of loaders tell with a batch the states of their random streams, where they have drawn any numbers to load it.
 
@@ -160,6 +161,12 @@ def iterate(
         return _Telling(make(used), loader, before, on_draw)
 
 
+def with_attributes(make: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any], **changes: Any) -> Any:
+    """Return what `make` makes of a loader that has other attributes meanwhile."""
+    with _with(loader, **changes):
+        return make(loader)
+
+
 @contextmanager
 def _with(loader: DataLoader[Any], **changes: Any) -> Iterator[None]:
     """Let a loader have other attributes while its workers are started."""
@@ -178,15 +185,20 @@ def workers_ended() -> Iterator[None]:
     Python's collector would end their queues before them, and then wait five seconds for each to hear of it.
     """
     made: WeakSet[Any] = WeakSet()
-    make = _MultiProcessingDataLoaderIter.__init__
 
-    @wraps(make)
-    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        made.add(self)
+    def noting(make: Any) -> Any:
+        @wraps(make)
+        def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            made.add(self)
+
+        return noted
 
     try:
-        with mock.patch.object(_MultiProcessingDataLoaderIter, "__init__", noted):
+        with ExitStack() as stack:
+            kinds: list[Any] = [_MultiProcessingDataLoaderIter, *own_iterators.iterators()]
+            for kind in kinds:
+                stack.enter_context(mock.patch.object(kind, "__init__", noting(kind.__init__)))
             yield
     finally:
         for iterator in made:

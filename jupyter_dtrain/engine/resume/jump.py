@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import Unit
 from ..data.iterator_state import Cursor, Moment
+from .beginnings import Beginning
 from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
 from .position import Position, read_variables, write_variables
 from .rewritten_code import Texts
@@ -61,6 +62,7 @@ class Jump:
         self._evaluated: list[int] = []  # loops whose iterable is being evaluated, or need not be
         self._namespace: dict[str, Any] = {}
         self._saved_names: dict[str, Any] = {}
+        self._present: Beginning | None = None  # of what is walked over again
         self.again: deque[Cursor] = deque()  # of the iterable that is made again
         self.moments: list[Moment] = []  # to be the present ones
 
@@ -185,11 +187,14 @@ class Jump:
             self._loops.at = LIVE
             items = iter(iterable)
             self._skip(items, count, place.line)
+            if self._present is not None:
+                self._present.set()
+                self._present = None
             self.again.clear()
         self._loops.at = self._target
         kind = ResumedLoop if self.resumes_at(number) else EnteredLoop
-        saved = {name: values.get(key(name, relative)) for name in ("random", "cursors")}
-        loop = kind(self._loops, place, iterable, items, count=count, random_state=saved["random"], cursors=saved["cursors"])
+        saved = {name: values.get(key(name, relative)) for name in ("beginning", "cursors")}
+        loop = kind(self._loops, place, iterable, items, count=count, beginning=saved["beginning"], cursors=saved["cursors"])
         if kind is EnteredLoop:
             loop.targets = self._values_of(place.targets)
         return self._loops.register(frame, loop)
@@ -204,8 +209,10 @@ class Jump:
         """Let what is evaluated next draw the random numbers that it drew before."""
         values = self._values[self._depth]
         self.again.extend(values.get(key("cursors", relative), ()))
-        if key("random", relative) in values:
-            values[key("random", relative)].set()
+        beginning: Beginning | None = values.get(key("beginning", relative))
+        if beginning is not None:
+            self._present = beginning.now()
+            beginning.set()
 
     def _skip(self, items: Iterator[Any], count: int, line: int) -> None:
         for done in range(count):

@@ -11,8 +11,8 @@ import torch
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import LoopPlace
-from ...capture.bundle import RandomState
 from ..data.iterator_state import Cursor, LoaderIterator
+from .beginnings import Beginning
 from .position import read_names
 
 _EMPTY: dict[Any, Any] = {}
@@ -41,7 +41,7 @@ class Run(Protocol):
 
 
 def key(kind: str, number: int) -> str:
-    """Return a key, which no variable has, of what is saved of a loop: its ``iterator``, ``iterable``, ``random`` state or ``cursors``."""
+    """Return a key, which no variable has, of what is saved of a loop: its ``iterator``, ``iterable``, ``beginning`` or ``cursors``."""
     return f"{kind} of {number}"
 
 
@@ -68,8 +68,8 @@ class Loop:
     ----------
     iterable, items : object
         What the loop walks over, and the iterator of that.
-    random_state : RandomState, optional
-        What it was when the iterable was evaluated, or its iterator made.
+    beginning : Beginning, optional
+        How random streams and the iterable were when that was evaluated, or its iterator made.
     cursors : list of Cursor
         Iterations over data loaders that the iterator has begun.
     stale : str
@@ -81,7 +81,7 @@ class Loop:
         What the targets get first, in an :class:`EnteredLoop`.
     """
 
-    __slots__ = ("__weakref__", "count", "cursors", "items", "iterable", "loops", "place", "random_state", "stale", "targets")
+    __slots__ = ("__weakref__", "beginning", "count", "cursors", "items", "iterable", "loops", "place", "stale", "targets")
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Loop:
         items: Iterator[Any],
         *,
         count: int = 0,
-        random_state: RandomState | None = None,
+        beginning: Beginning | None = None,
         cursors: list[Cursor] | None = None,
         stale: str = "",
     ) -> None:
         self.loops, self.place, self.iterable, self.items = loops, place, iterable, items
-        self.count, self.random_state, self.stale = count, random_state, stale
+        self.count, self.beginning, self.stale = count, beginning, stale
         self.cursors = cursors if cursors is not None else []
         self.targets: Any = None
 
@@ -129,8 +129,8 @@ class Loop:
         found: dict[str, Any] = {}
         if self._can_begin_again():
             found[key("iterable", number)] = self.iterable
-        if self.random_state is not None:
-            found[key("random", number)] = self.random_state
+        if self.beginning is not None:
+            found[key("beginning", number)] = self.beginning
         if self.cursors:
             found[key("cursors", number)] = list(self.cursors)
         return found

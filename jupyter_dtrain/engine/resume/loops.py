@@ -23,12 +23,12 @@ from typing import Any
 
 from ...analysis.ast_nodes import LIVE, RUNTIME, keep_value
 from ...analysis.resume_points import LoopPlace
-from ...capture.bundle import RandomState
 from ..data.iterator_state import Cursor, Moment
+from .beginnings import Beginning, begins_its_own_way
 from .call_stack import NoPlace, Whereabouts, loops_around, whereabouts
 from .jump import Jump, call_without
 from .loop_iterators import Loop, Over, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
-from .position import Position
+from .position import Position, read_names
 from .rewritten_code import Texts
 
 
@@ -64,7 +64,7 @@ class Loops:
         self._active: dict[tuple[int, int], weakref.ref[Loop] | WhileLoop] = {}  # by frame and number
         self._most_active = 500  # before it is looked which have ended
         self.collecting: list[list[Cursor]] = []  # the cursors of the loops whose items are being fetched
-        self._drawn: dict[int, RandomState] = {}  # before the iterables of loops were evaluated
+        self._drawn: dict[int, Beginning] = {}  # before the iterables of loops were evaluated
         self._jump: Jump | None = None
 
     # -- texts -------------------------------------------------------------------------------------------------------
@@ -137,8 +137,9 @@ class Loops:
         place = self._texts.loops.get(number)
         if place is not None:  # the code is of this run
             self.collecting.append([])
-            if place.draws:
-                self._drawn[number] = RandomState.now()
+            sources = [] if place.is_name else [*read_names(sys._getframe(1), place.sources).values()]
+            if place.draws or any(map(begins_its_own_way, sources)):  # `enumerate(loader)` begins when it is evaluated
+                self._drawn[number] = Beginning(sources)
         return False
 
     def loop(self, number: int, iterable: Any) -> Iterator[Any]:
@@ -156,15 +157,15 @@ class Loops:
             self.collecting.pop()
 
     def _make(self, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[Cursor]) -> Loop:
-        random_state = self._drawn.pop(place.number, None) if place.draws else None
+        beginning = self._drawn.pop(place.number, None)
         if is_plain(iterable):
             items: Iterator[Any] = iter(iterable)
             return Loop(self, place, iterable, items)
         if may_draw_first(iterable):
-            random_state = RandomState.now()
+            beginning = Beginning([iterable])
         items = iter(iterable)
         stale = under_way(frame, place.sources)
-        return WatchedLoop(self, place, iterable, items, random_state=random_state, cursors=cursors, stale=stale)
+        return WatchedLoop(self, place, iterable, items, beginning=beginning, cursors=cursors, stale=stale)
 
     def register(self, frame: FrameType, loop: Loop) -> Loop:
         """Remember that a loop runs in a frame."""

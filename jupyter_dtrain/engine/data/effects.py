@@ -1,0 +1,191 @@
+"""Whether fetching samples leaves something behind: a cache that fills, a count, a printed line, the sample before, kept to be mixed.
+
+What a sample is, or what its loading leaves, then depends on all that were loaded before it in the same process, so each rank has to
+load what one process would. It is told from the code of the data set, of its transforms and of the collate function, and of what they
+call by name (:mod:`.stores`), as what is not done for the first samples may be done for later ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import DataLoader
+
+from ...analysis.code_objects import closed_over, names_in, original_code
+from ...serialization.python_reducers import attribute_holders
+from ..user_frames import is_users, is_users_module
+from .fetch import has_rows
+from .stores import Kind, Writes, writes_of
+
+_Cached = type(lru_cache(lambda: None))
+_MOST, _WIDTH = 2000, 64  # objects that are looked at, and of one container
+_PLAIN = (int, float, str, bytes, type(None), torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device)
+_ENTERED = frozenset(("__getitem__", "__getitems__", "__call__", "forward", "__iter__", "__next__", "__enter__", "__exit__", "__getattr__"))
+_MADE_WITH = frozenset(("__init__", "__new__", "__post_init__", "__setattr__"))
+_OF_DATA_SETS = {"__getitem__": Kind.NEW, "__getitems__": Kind.NEW}
+
+
+def has_effects(loader: DataLoader[Any]) -> bool:
+    """Return whether fetching and collating samples of `loader` may change what is there before, print, or write files."""
+    if has_rows(loader):
+        return False
+    reached = _Reached()
+    reached.enter(loader.dataset)
+    reached.collate(loader.collate_fn)
+    return reached.have_effects()
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A function of the user's that is called, and where its arguments come from."""
+
+    function: FunctionType
+    first: Kind
+    others: Kind
+
+
+@dataclass
+class _Reached:
+    """What is reached from a data set and a collate function."""
+
+    keeps_results: bool = False
+    """A function that remembers its results is called, or a layer that keeps statistics."""
+    called: dict[FunctionType, _Called] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    _pending: deque[Any] = field(default_factory=deque)
+    _seen: dict[int, Any] = field(default_factory=dict)
+    _kinds: set[type] = field(default_factory=set)
+
+    def enter(self, value: object) -> None:
+        """Follow an object."""
+        self._pending.append(value)
+
+    def collate(self, function: Any) -> None:
+        """Follow a collate function: it is given a new list, of samples that may be parts of what the data set holds."""
+        while isinstance(function, partial):
+            self._pending.extend((*function.args, *function.keywords.values()))
+            function = function.func
+        method = function if isinstance(function, MethodType) else vars(type(function)).get("__call__")
+        if isinstance(function, FunctionType):
+            self._call(function, Kind.NEW_OUTSIDE, Kind.SHARED)
+        elif isinstance(method, MethodType) and isinstance(method.__func__, FunctionType):
+            self._call(method.__func__, Kind.SHARED, Kind.NEW_OUTSIDE)
+        elif isinstance(method, FunctionType):
+            self._call(method, Kind.SHARED, Kind.NEW_OUTSIDE)
+        self.enter(function)
+
+    def have_effects(self) -> bool:
+        """Return whether what is called changes something, all in all."""
+        before = -1
+        while self._pending or before < len(self.called):
+            before = len(self.called)
+            while self._pending and len(self._seen) < _MOST:
+                self._look(self._pending.popleft())
+            self._pending.clear()
+            self._resolve()
+        if self.keeps_results:
+            return True
+        own = frozenset(function.__name__ for function in self.called)
+        found = [(one, writes_of(one.function, first=one.first, others=one.others, own=own)) for one in self.called.values()]
+        return any(writes.shared for _, writes in found) or _is_given_what_it_changes(found)
+
+    def _look(self, value: Any) -> None:
+        if isinstance(value, _PLAIN) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        match value:
+            case FunctionType():
+                if is_users(value.__code__.co_filename):
+                    self._call(value, Kind.GIVEN, Kind.GIVEN)
+                else:
+                    self._pending.extend(closed_over(value))  # a decorator's
+            case MethodType():
+                self._pending.extend((value.__self__, value.__func__))
+            case partial():
+                self._pending.extend((value.func, *value.args, *value.keywords.values()))
+            case _Cached():
+                self.keeps_results |= _is_of_user(value)
+            case list() | tuple() | set() | dict() | deque():
+                self._pending.extend(islice(value.values() if isinstance(value, dict) else value, _WIDTH))
+                self._meet(type(value))
+            case type():
+                self._meet(value)
+            case ModuleType():
+                pass
+            case torch.nn.Module() if any(isinstance(part, _NormBase) and part.training for part in value.modules()):
+                self.keeps_results = True  # running statistics
+            case _:
+                self._meet(type(value))
+                for holder in attribute_holders(value):
+                    self._pending.extend(islice(holder.values(), _WIDTH))
+
+    def _meet(self, kind: type) -> None:
+        self._kinds.update(owner for owner in kind.__mro__ if is_users_module(str(owner.__module__)) and owner not in self._kinds)
+
+    def _call(self, function: FunctionType, first: Kind, others: Kind) -> None:
+        if function in self.called or not is_users(function.__code__.co_filename):
+            return
+        self.called[function] = _Called(function, first, others)
+        names = names_in(original_code(function.__code__) or function.__code__)
+        self.names |= names
+        self._pending.extend(closed_over(function))
+        for name in names:
+            value = function.__globals__.get(name)
+            if isinstance(value, ModuleType):
+                if is_users_module(value.__name__):
+                    self._pending.extend(vars(value).get(other) for other in names)
+            elif _is_followed(value):
+                self._pending.append(value)
+
+    def _resolve(self) -> None:
+        """Add the methods whose names are used, of the classes that were met."""
+        for kind in list(self._kinds):
+            for name, value in list(vars(kind).items()):
+                if name not in self.names and name not in _ENTERED and not (name in _MADE_WITH and kind.__name__ in self.names):
+                    continue
+                self.keeps_results |= isinstance(value, _Cached | cached_property)
+                for function in _functions_in(value):
+                    is_static = isinstance(value, staticmethod)
+                    first = Kind.GIVEN if is_static else Kind.NEW if name in _MADE_WITH else Kind.SHARED
+                    self._call(function, first, _OF_DATA_SETS.get(name, Kind.GIVEN))
+
+
+def _functions_in(value: object) -> Iterator[FunctionType]:
+    parts = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
+    for part in parts:
+        if isinstance(part, FunctionType):
+            yield part
+            yield from (inner for inner in closed_over(part) if isinstance(inner, FunctionType))  # that a decorator surrounds
+
+
+def _is_of_user(cached: Any) -> bool:
+    function = getattr(cached, "__wrapped__", None)
+    return isinstance(function, FunctionType) and is_users(function.__code__.co_filename)
+
+
+def _is_followed(value: object) -> bool:
+    if value is None or isinstance(value, _PLAIN):
+        return False
+    kind = value if isinstance(value, type) else type(value)
+    if isinstance(value, FunctionType | MethodType | partial | _Cached) or is_users_module(str(kind.__module__)):
+        return kind.__module__ != "builtins" or isinstance(value, FunctionType)
+    return not isinstance(value, type) and callable(value) and hasattr(value, "__dict__")  # a library's transform
+
+
+def _is_given_what_it_changes(found: list[tuple[_Called, Writes]]) -> bool:
+    """Return whether a function that writes to its arguments may be given what was there before."""
+    changing = {one.function.__name__ for one, writes in found if writes.given and Kind.GIVEN in (one.first, one.others)}
+    if not changing:
+        return False
+    by_any_name = bool(changing & {"__call__", "forward", "<lambda>"})
+    calls = [call for _, writes in found for call in writes.calls.items()]
+    return any(given in (Kind.SHARED, Kind.NEW_OUTSIDE) and (by_any_name or name in changing) for name, given in calls)
