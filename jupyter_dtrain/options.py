@@ -12,20 +12,20 @@ from typing import Literal, get_args
 from .errors import UsageError
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
-Numbers = Literal["global", "local"]
+Semantics = Literal["global", "local"]
 Strategy = Literal["auto", "zero1", "none"]
-Batch = Literal["global", "per-rank"]
-OverBatch = Literal["auto", "global", "per-rank"]
+BatchSize = Literal["global", "per-rank"]
+OverRanks = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
 Balance = Literal["auto", "off"]
 View = Literal["live", "summary", "off"]
 Verify = Literal["auto", "always", "first", "off"]
 _CHOICES = {
     "strategy": Strategy,
-    "numbers": Numbers,
-    "batch": Batch,
-    "draws": OverBatch,
-    "batchnorm": OverBatch,
+    "semantics": Semantics,
+    "batch_size": BatchSize,
+    "rng": OverRanks,
+    "batchnorm": OverRanks,
     "output": ShownOutput,
     "view": View,
     "balance": Balance,
@@ -108,7 +108,7 @@ class RunOptions:
     checkpoint_every : timedelta or int, optional
         Time or steps between two checkpoints on disk, which are then at the multiples of so many, or at the first place behind them where
         the cell can go on; by default from time to time, and none stays of a run that has finished.
-    keep : int
+    keep_checkpoints : int
         Checkpoints that stay.
     best : Metric, optional
         Of which the best checkpoint stays besides.
@@ -117,13 +117,13 @@ class RunOptions:
     keep_secrets : bool
         Whether environment variables that look like secrets are written to disk with checkpoints; by default a kernel that goes on from one
         has to have them.
-    numbers : {"global", "local"}
+    semantics : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
-    batch : {"global", "per-rank"}
+    batch_size : {"global", "per-rank"}
         What a loader's ``batch_size`` is: the samples of a step, or those of each rank in a step.
     split_eval : bool
         Whether loaders are split in evaluation too. Always so with batches per rank.
-    draws : {"auto", "global", "per-rank"}
+    rng : {"auto", "global", "per-rank"}
         What is drawn at random inside models (dropout, noise) and to load samples (augmentation): for the whole batch, as one process does,
         or by each rank for its share, which takes less time. ``auto`` draws for the whole batch on CPUs.
     batchnorm : {"auto", "global", "per-rank"}
@@ -146,47 +146,51 @@ class RunOptions:
     vary : tuple of (str, str)
         Names that the cell is tried with several values of, each with the text of an expression for these. Of a single trial: each with
         the text of its value.
-    each : int
+    engines_per_trial : int
         Engines of each trial.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     name: str | None = None
     strategy: Strategy = "auto"
-    numbers: Numbers = "global"
+    semantics: Semantics = "global"
     split: tuple[str, ...] = ()
     split_inputs: bool = False
     preview: bool = False
-    batch: Batch = "global"
+    batch_size: BatchSize = "global"
     split_eval: bool = False
-    draws: OverBatch = "auto"
-    batchnorm: OverBatch = "auto"
+    rng: OverRanks = "auto"
+    batchnorm: OverRanks = "auto"
     checkpoint_activations: bool = False
     output: ShownOutput = "main"
     balance: Balance = "off"
     verify: Verify = "off"
     checkpoint_every: timedelta | int | None = None
-    keep: int = 2
+    keep_checkpoints: int = 2
     best: Metric | None = None
     elastic: tuple[int, int] | None = None
     keep_secrets: bool = False
     view: View = "live"
     detach: bool = False
     vary: tuple[tuple[str, str], ...] = ()
-    each: int = 1
+    engines_per_trial: int = 1
 
     def __post_init__(self) -> None:
         for option, known in _CHOICES.items():
             value = getattr(self, option)
             if value not in get_args(known):
-                raise UsageError(f"--{option} {value}: choose {' or '.join(get_args(known))}.{_HINTS.get((option, value), '')}")
-        if self.keep < 1:
-            raise UsageError(f"--keep {self.keep}: at least one checkpoint stays; give a number from 1 up.")
+                raise UsageError(
+                    f"--{option.replace('_', '-')} {value}: choose {' or '.join(get_args(known))}.{_HINTS.get((option, value), '')}"
+                )
+        if self.keep_checkpoints < 1:
+            raise UsageError(f"--keep-checkpoints {self.keep_checkpoints}: at least one checkpoint stays; give a number from 1 up.")
         for option, given in (("--split", self.split), ("--split-inputs", self.split_inputs)):
-            if given and (self.strategy == "none" or self.numbers == "local"):
-                raise UsageError(f"{option} needs the global view: leave out --strategy none and --numbers local.")
-        if self.strategy == "none" and (self.batch != "global" or self.split_eval):
-            raise UsageError("--batch and --split-eval are about batches that are shared out, which --strategy none leaves to the cell.")
+            if given and (self.strategy == "none" or self.semantics == "local"):
+                raise UsageError(f"{option} needs the global view: leave out --strategy none and --semantics local.")
+        if self.strategy == "none" and (self.batch_size != "global" or self.split_eval):
+            raise UsageError(
+                "--batch-size and --split-eval are about batches that are shared out, which --strategy none leaves to the cell."
+            )
         if self.elastic is not None:
             least, most = self.elastic
             if not 1 <= least <= most:
@@ -200,17 +204,22 @@ class RunOptions:
             object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
         if self.strategy == "none" and self.best is not None:
             raise UsageError("--best keeps a checkpoint, which cells that distribute themselves (--strategy none) have none of.")
-        if self.batch == "per-rank":
+        if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
         self._check_trials()
 
     def _check_trials(self) -> None:
-        if self.each < 1:
-            raise UsageError(f"--each {self.each}: a trial takes at least one engine; give a number from 1 up.")
-        if self.each > 1 and not self.vary:
-            raise UsageError(f"--each {self.each} says how many engines a trial of --vary has: leave it out, or use --engines.")
+        if self.engines_per_trial < 1:
+            raise UsageError(f"--engines-per-trial {self.engines_per_trial}: a trial takes at least one engine; give a number from 1 up.")
+        if self.engines_per_trial > 1 and not self.vary:
+            raise UsageError(
+                f"--engines-per-trial {self.engines_per_trial} says how many engines a trial of --vary has: leave it out, or use --engines."
+            )
         for option, given in (("--detach", self.detach), ("--elastic", self.elastic), ("--preview", self.preview)):
             if self.vary and given:
                 raise UsageError(f"--vary and {option} do not go together yet: leave out one of them.")
-        if self.vary and self.cluster.num_engines is not None and self.each > self.cluster.num_engines:
-            raise UsageError(f"--each {self.each}: a trial cannot take more engines than there are, {self.cluster.num_engines}.")
+        if self.vary and self.cluster.num_engines is not None and self.engines_per_trial > self.cluster.num_engines:
+            raise UsageError(
+                f"--engines-per-trial {self.engines_per_trial}: a trial cannot take more engines than there are, "
+                f"{self.cluster.num_engines}."
+            )

@@ -13,7 +13,7 @@ from ..capture.loggers import Loggers
 from ..capture.process_state import Surroundings
 from ..engine.task import Conventions, Task
 from ..integrations.wandb import begin_service
-from ..options import OverBatch, RunOptions
+from ..options import OverRanks, RunOptions
 from ..runs.record import CellOrigin
 from ..transport.blob_store import BlobFolder, OnProgress
 from ..transport.parcel import Parcel, to_parcel
@@ -114,10 +114,10 @@ class Work:
             blob_folder=blobs.path,
             device=device,
             conventions=Conventions(
-                global_numbers=options.numbers == "global",
-                global_draws=_is_global(options.draws, device),
+                global_numbers=options.semantics == "global",
+                global_draws=_is_global(options.rng, device),
                 global_batchnorm=_is_global(options.batchnorm, device),
-                per_rank_batches=options.batch == "per-rank",
+                per_rank_batches=options.batch_size == "per-rank",
                 split_evaluation=options.split_eval,
                 split_inputs=options.split_inputs,
                 checkpoint_activations=options.checkpoint_activations,
@@ -129,7 +129,7 @@ class Work:
             balance=options.balance == "auto",
             timeout=GROUP_TIMEOUT,
             snapshot_folder=blobs.path / f".{run_id}",
-            checkpoints=(options.checkpoint_every, options.keep),
+            checkpoints=(options.checkpoint_every, options.keep_checkpoints),
             best=options.best,
             elastic=options.elastic,
             keep_secrets=options.keep_secrets,
@@ -143,26 +143,26 @@ class Work:
             "engines": options.cluster.num_engines,
             "device": options.cluster.device,
             "strategy": options.strategy,
-            "numbers": options.numbers,
-            "batch": options.batch,
+            "semantics": options.semantics,
+            "batch_size": options.batch_size,
             "split": ",".join(options.split) or None,
             "split_inputs": options.split_inputs,
             "split_eval": options.split_eval,
-            "draws": options.draws,
+            "rng": options.rng,
             "batchnorm": options.batchnorm,
             "checkpoint_activations": options.checkpoint_activations,
             "balance": options.balance,
             "verify": options.verify,
             "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
             "checkpoint_every": f"{every.total_seconds():g}s" if isinstance(every, timedelta) else every,
-            "keep": options.keep,
+            "keep_checkpoints": options.keep_checkpoints,
             "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
             "keep_secrets": options.keep_secrets,
             "detach": options.detach,
             "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
-            "each": options.each if options.vary else None,
+            "engines_per_trial": options.engines_per_trial if options.vary else None,
         }
 
 
-def _is_global(option: OverBatch, device: str) -> bool:
+def _is_global(option: OverRanks, device: str) -> bool:
     return option == "global" or (option == "auto" and device == "cpu")

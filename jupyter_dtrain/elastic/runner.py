@@ -147,7 +147,7 @@ class Runner:
         with recording.failing("broken off"):
             task = work.task(group, blobs, run_id=recording.run_id)
             task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
-            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep)
+            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
             writer = None if options.strategy == "none" else self._writer(recording, task, output, expects_best=not options.vary)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..system.interpreter import Interrupts, interrupted_before_the_cell
 from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
-from .parser import HelpAsked, parse_cell_line, parse_line
+from .parser import HelpAsked, parse_cell_line, parse_line, renamed
 from .preview import cell_to_preview, preview_text
 from .run_view import RunView
 from .summary import describe
@@ -75,6 +76,8 @@ class DistributeMagics(Magics):
         except HelpAsked as asked:
             _show(asked)
             return None
+        for sentence in renamed(line):
+            print(sentence, file=sys.stderr)  # noqa: T201 - as a warning of the cell's
         from ..analysis.names import find_names
 
         shell = self.shell

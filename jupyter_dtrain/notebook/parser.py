@@ -20,6 +20,14 @@ _OF_OTHERS = dict.fromkeys(
     "--engines",
 ) | {"--nprocs": "--engines", "--num-workers": "--engines", "--workers": "--engines", "--world-size": "--engines", "--devices": "--engines"}
 """What torchrun, accelerate, Lightning and MPI call options, and what they are called here."""
+_RENAMED = {
+    "--numbers": "--semantics",
+    "--draws": "--rng",
+    "--batch": "--batch-size",
+    "--each": "--engines-per-trial",
+    "--keep": "--keep-checkpoints",
+}
+"""Options under the names that they had before, which are still understood."""
 
 
 class HelpAsked(Exception):
@@ -138,20 +146,20 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="auto shares out batches; zero1 the state of optimizers too, for memory; none runs the cell as torchrun would (default: auto)",
     )
     parser.add_argument(
-        "--numbers",
+        "--semantics",
         default="global",
         metavar="KIND",
         help="what the cell reads from a batch: global (as on one process) or local (the engine's own share) (default: global)",
     )
     parser.add_argument(
-        "--batch",
+        "--batch-size",
         default="global",
         metavar="KIND",
         help="what a loader's batch_size is: global, of all engines together, or per-rank, of each engine (default: global)",
     )
     parser.add_argument("--split-eval", action="store_true", help="share out batches in evaluation too; what the cell reads is the same")
     parser.add_argument(
-        "--draws",
+        "--rng",
         default="auto",
         metavar="KIND",
         help="how dropout, noise, augmentation are drawn: global, as on one process, or per-rank, faster (default: global on CPUs)",
@@ -214,8 +222,8 @@ def _cell_parser() -> argparse.ArgumentParser:
         help="try the cell with each of these values of what it uses, side by side: lr=0.1,0.01 or config.lr=0.1,0.01; more than one "
         "--vary: with every combination. The notebook then has what the best trial by --best has made",
     )
-    parser.add_argument("--each", type=_number, default=1, metavar="N", help="engines of each trial of --vary (default: 1)")
-    parser.add_argument("--keep", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
+    parser.add_argument("--engines-per-trial", type=_number, default=1, metavar="N", help="engines of each trial of --vary (default: 1)")
+    parser.add_argument("--keep-checkpoints", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
     parser.add_argument(
         "--elastic",
         type=_range,
@@ -297,26 +305,26 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         cluster=_cluster(found),
         name=found.name,
         strategy=found.strategy,
-        numbers=found.numbers,
+        semantics=found.semantics,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
         split_inputs=found.split_inputs,
         preview=found.preview,
-        batch=found.batch,
+        batch_size=found.batch_size,
         split_eval=found.split_eval,
-        draws=found.draws,
+        rng=found.rng,
         batchnorm=found.batchnorm,
         checkpoint_activations=found.checkpoint_activations,
         output=found.output,
         balance=found.balance,
         verify=found.verify,
         checkpoint_every=found.checkpoint_every,
-        keep=found.keep,
+        keep_checkpoints=found.keep_checkpoints,
         best=found.best,
         elastic=found.elastic,
         keep_secrets=found.keep_secrets,
         detach=found.detach,
         vary=tuple(found.vary),
-        each=found.each,
+        engines_per_trial=found.engines_per_trial,
         view=view if found.view is None else found.view,
     )
 
@@ -370,7 +378,19 @@ def _parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.N
         words = _words(line)
     except ValueError as error:
         raise UsageError(f"{line!r}: {error}") from None
-    return make().parse_args(["--np" if word == "-np" else word for word in words])  # which would be -n with the number "p"
+    return make().parse_args(["--np" if word == "-np" else _as_now(word) for word in words])  # which would be -n with the number "p"
+
+
+def _as_now(word: str) -> str:
+    """Return an option under the name that it has now."""
+    option, equals, value = word.partition("=")
+    return f"{_RENAMED.get(option, option)}{equals}{value}"
+
+
+def renamed(line: str) -> list[str]:
+    """Return a sentence for each option of a ``%%distribute`` line that has another name now."""
+    options = [word.partition("=")[0] for word in _words(line)]
+    return [f"{option} is {_RENAMED[option]} now; the old name is still understood." for option in options if option in _RENAMED]
 
 
 _WORD = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")

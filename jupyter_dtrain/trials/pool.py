@@ -133,12 +133,16 @@ def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
         There are too few engines for a single trial, or not the devices that are asked for.
     """
     num_engines = len(plan_devices(options.cluster))
-    if options.each > num_engines:
-        raise UsageError(f"--each {options.each}: a trial cannot take more engines than there are, {num_engines}.")
-    num_lanes = min(num_trials, num_engines // options.each)
+    if options.engines_per_trial > num_engines:
+        raise UsageError(
+            f"--engines-per-trial {options.engines_per_trial}: a trial cannot take more engines than there are, {num_engines}."
+        )
+    num_lanes = min(num_trials, num_engines // options.engines_per_trial)
     kind = options.cluster.device
     # All of them together have been found not to be too many.
-    return [ClusterOptions(num_engines=options.each, device=kind, force=True, part=(part, num_lanes)) for part in range(num_lanes)]
+    return [
+        ClusterOptions(num_engines=options.engines_per_trial, device=kind, force=True, part=(part, num_lanes)) for part in range(num_lanes)
+    ]
 
 
 def _all_engines(lanes: Sequence[Lane]) -> ClusterUpdate:

@@ -36,7 +36,7 @@ def test_all_engines_are_killed_and_one_again(two):
 
 def test_where_the_cell_reads_each_engines_own_numbers(two):
     """What engines hold is not looked at for what they hold alike, and the parts are in the snapshot all the same."""
-    options = "--strategy zero1 --numbers local"
+    options = "--strategy zero1 --semantics local"
     cell = two.notebook.finish(two.start(options))
     assert cell.ok, cell
     expected = two.notebook.value(STATE)

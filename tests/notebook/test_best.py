@@ -35,7 +35,9 @@ MEASURED = {
 def test_the_best_checkpoint_has_the_weights_that_were_measured(notebook, measure):
     notebook.run(SETUP)
     name, metric = measure.replace(" ", "-"), "val_loss" if "own" in measure else "loss_of_validation:min"
-    cell = notebook.run(f"%%distribute --engines 2 --best {metric} --keep 1 --name {name}" + CELL.replace("MEASURE", MEASURED[measure]))
+    cell = notebook.run(
+        f"%%distribute --engines 2 --best {metric} --keep-checkpoints 1 --name {name}" + CELL.replace("MEASURE", MEASURED[measure])
+    )
     assert cell.stderr == ""
     assert notebook.value(f"dtrain.load_checkpoint({name!r}, 'best')['epoch']") == 2
     found = notebook.value(f"[p.detach() for p in dtrain.load_checkpoint({name!r}, 'best')['model'].parameters()]")

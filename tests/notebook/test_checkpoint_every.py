@@ -59,11 +59,11 @@ def steps_on_disk(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("line", "cell", "steps"),
     [
-        ("--checkpoint-every 5 --keep 9", FAST, [5, 10, 15, 20, 25, 30, 35, 40]),
+        ("--checkpoint-every 5 --keep-checkpoints 9", FAST, [5, 10, 15, 20, 25, 30, 35, 40]),
         ("--checkpoint-every 5", FAST, [35, 40]),
-        ("--checkpoint-every 15 --keep 9", FAST, [15, 30]),
+        ("--checkpoint-every 15 --keep-checkpoints 9", FAST, [15, 30]),
         # The loop of a comprehension is none that a run goes on in: they are taken behind it.
-        ("--checkpoint-every 7 --keep 9", UNSEEN, [10, 20, 30, 40]),
+        ("--checkpoint-every 7 --keep-checkpoints 9", UNSEEN, [10, 20, 30, 40]),
     ],
 )
 def test_each_multiple_has_one(notebook, line, cell, steps):
@@ -73,7 +73,7 @@ def test_each_multiple_has_one(notebook, line, cell, steps):
 
 def test_a_kernel_that_hears_of_all_of_them_at_once(notebook):
     kernel = notebook.process
-    cell = notebook.start(f"%%distribute --engines 2 --device cpu --checkpoint-every 5 --keep 9{STOPPED}")
+    cell = notebook.start(f"%%distribute --engines 2 --device cpu --checkpoint-every 5 --keep-checkpoints 9{STOPPED}")
     counted = notebook.folder / "counted"
     number = lambda: counted.stat().st_size if counted.exists() else 0  # noqa: E731
     notebook.wait(lambda: number() or not cell.running, "the first step", cell)

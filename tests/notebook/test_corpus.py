@@ -89,7 +89,7 @@ def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int], option
         assert found is None, f"{engines} engines: {found}"
 
 
-@pytest.mark.parametrize(("name", "option"), [("dropout_in_a_model", "--draws per-rank"), ("batchnorm", "--batchnorm per-rank")])
+@pytest.mark.parametrize(("name", "option"), [("dropout_in_a_model", "--rng per-rank"), ("batchnorm", "--batchnorm per-rank")])
 def test_what_may_be_per_rank_is_exact_on_one_engine_and_the_same_every_time(notebook, name, option):
     (cell,) = (cell for cell in CELLS if cell.name == name)
     plain = run(notebook, cell, PLAIN)

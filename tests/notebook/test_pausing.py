@@ -283,7 +283,7 @@ def told_steps(run):
 def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
     # Its checkpoint is seen before its end, and the way back is told.
     slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.0 if seen.exists() else 0.06)")
-    run = start("--checkpoint-every 40 --keep 9 --name back", cell=slowly)
+    run = start("--checkpoint-every 40 --keep-checkpoints 9 --name back", cell=slowly)
     run.wait_for_steps()
     run.wait(lambda: 40 in steps_on_disk(run), "a checkpoint")
     run.wait(lambda: run.num_steps > 2 * 60, "more steps")
@@ -310,7 +310,7 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
 
 
 def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, expected):
-    run = start("--checkpoint-every 120 --keep 9 --name shelf", cell=TRAIN)
+    run = start("--checkpoint-every 120 --keep-checkpoints 9 --name shelf", cell=TRAIN)
     run.finish()
     run.notebook.wait(lambda: (updates := run.messages("run_update")) and updates[-1]["phase"] == "finished", "the end")
     found = ask(run, "list_checkpoints")

@@ -654,7 +654,7 @@ def test_evaluation_in_the_training_cell_sees_the_whole_loader(notebook):
     assert [line.partition("over ")[2] for line in shown.stdout.splitlines()] == ["45 of 45"] * 3
 
 
-@pytest.mark.parametrize("options", ["--split-eval", "--batch per-rank"])
+@pytest.mark.parametrize("options", ["--split-eval", "--batch-size per-rank"])
 def test_evaluation_that_is_shared_out_reads_the_same(notebook, options):
     setup = [DATA, MODEL, "evaluated = DataLoader(dataset, batch_size=9)"]
     plain = notebook.run("".join(setup) + EVALUATE.replace("in loader", "in evaluated"))
@@ -688,7 +688,7 @@ def test_batches_of_each_rank_train_as_one_process_with_a_larger_batch(notebook)
     expected = notebook.value(STATE)
     for code in (DATA, "loader = DataLoader(dataset, batch_size=4, shuffle=True)", MODEL):
         notebook.run(code)
-    found = notebook.run("%%distribute --engines 3 --batch per-rank\n" + cell)
+    found = notebook.run("%%distribute --engines 3 --batch-size per-rank\n" + cell)
     assert difference(notebook.value(STATE), expected) is None
     assert [float(number) for number in found.stdout.split()] == pytest.approx([float(number) for number in plain.stdout.split()])
     assert notebook.value("len(loader)") == 12  # here, the loader is what it was

@@ -167,9 +167,9 @@ def test_an_error_in_all_trials_is_shown_once(trying):
         ("--vary depth=1,2", "neither the cell nor a function that it calls uses 'depth'"),
         ("--vary model=1,2", "line 3 of the cell sets 'model' itself"),
         ("--vary lr", "no name with its values"),
-        ("--vary lr=1,2 --each 3 --engines 2", "a trial cannot take more engines than there are, 2"),
+        ("--vary lr=1,2 --engines-per-trial 3 --engines 2", "a trial cannot take more engines than there are, 2"),
         ("--vary lr=1,2 --detach", "--vary and --detach do not go together yet"),
-        ("--each 2", "leave it out, or use --engines"),
+        ("--engines-per-trial 2", "leave it out, or use --engines"),
     ],
 )
 def test_what_cannot_be_tried(trying, options, message):
@@ -205,7 +205,7 @@ def test_a_trial_of_several_engines_gives_the_same(trying):
     trying.run(SETUP + "lr = 0.1" + CELL)
     plain = trying.value(STATE)
     trying.run(SETUP)
-    trying.run("%%distribute --engines 4 --each 2 --vary lr=0.1,0.0001 --best final" + CELL)
+    trying.run("%%distribute --engines 4 --engines-per-trial 2 --vary lr=0.1,0.0001 --best final" + CELL)
     assert difference(trying.value(STATE), plain) is None
 
 

@@ -78,7 +78,7 @@ def test_one_engine_has_nothing_to_share_out(notebook):
     assert notebook.value("kept") == [[6]]
 
 
-@pytest.mark.parametrize("options", ["--numbers local", "--batch per-rank"])
+@pytest.mark.parametrize("options", ["--semantics local", "--batch-size per-rank"])
 def test_with_other_conventions(notebook, options):
     expected, _ = run(notebook, *[f"%%distribute --engines 2 {options}"] * 2)
     found, _ = run(notebook, *[f"%%distribute --engines 2 --strategy zero1 {options}"] * 2, cell=CELL + NOTING)

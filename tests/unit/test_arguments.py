@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.notebook.parser import HelpAsked, LineCommand, parse_cell_line, parse_line
+from jupyter_dtrain.notebook.parser import HelpAsked, LineCommand, parse_cell_line, parse_line, renamed
 from jupyter_dtrain.options import ClusterOptions, RunOptions
 
 CELL_LINES = {
@@ -25,7 +25,7 @@ CELL_LINES = {
     "--split-eval": RunOptions(split_eval=True),
     "--split-inputs": RunOptions(split_inputs=True),
     "--detach": RunOptions(detach=True),
-    "--batch per-rank": RunOptions(batch="per-rank", split_eval=True),
+    "--batch-size per-rank": RunOptions(batch_size="per-rank", split_eval=True),
 }
 
 
@@ -62,8 +62,8 @@ CELL_MISTAKES = {
     "--device tpu": ["--device tpu", "auto, cpu or cuda"],
     "--split-inputs --strategy none": ["--split-inputs needs the global view", "--strategy none"],
     "--output some": ["--output some", "main or all"],
-    "--batch local": ["--batch local", "global or per-rank"],
-    "--batch per-rank --strategy none": ["--batch", "--strategy none"],
+    "--batch-size local": ["--batch-size local", "global or per-rank"],
+    "--batch-size per-rank --strategy none": ["--batch-size", "--strategy none"],
     "--gpus 2": ["Did you mean --engines?"],
     "--nproc_per_node=2": ["Did you mean --engines?"],
     "-np 2": ["Did you mean --engines?"],
@@ -170,7 +170,7 @@ def test_a_step_is_a_number():
         ("--vary config.net['a b'][0]=1,2", ("config.net['a b'][0]", "1,2")),
         ("--vary kind='a b',\"c\"", ("kind", "'a b',\"c\"")),
         ("--vary make=dict(a=1),dict(a=2)", ("make", "dict(a=1),dict(a=2)")),
-        ("--name 'a b' --vary x=1 --keep 3", ("x", "1")),
+        ("--name 'a b' --vary x=1 --keep-checkpoints 3", ("x", "1")),
     ],
 )
 def test_what_varies(line, expected):
@@ -185,3 +185,20 @@ def test_several_names_vary_in_their_order():
 def test_what_cannot_vary(text):
     with pytest.raises(UsageError, match=r"is no name with its values, as lr=0\.1,0\.01"):
         parse_cell_line(f"--vary '{text}'")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("--numbers local", "--semantics local"),
+        ("--draws=per-rank", "--rng=per-rank"),
+        ("--batch per-rank", "--batch-size per-rank"),
+        ("--vary lr=1,2 --each 2", "--vary lr=1,2 --engines-per-trial 2"),
+        ("--keep 3", "--keep-checkpoints 3"),
+    ],
+)
+def test_parse_cell_line_understands_the_name_that_an_option_had(before, now):
+    assert parse_cell_line(before) == parse_cell_line(now)
+    (sentence,) = renamed(before)
+    assert now.rpartition("--")[2].replace("=", " ").split()[0] in sentence
+    assert renamed(now) == []

@@ -141,11 +141,11 @@ def test_fewer_engines_than_gpus_take_the_first(machine):
     [
         (4, {}, 10, [[0], [1], [2], [3]], 4),
         (4, {}, 2, [[0], [2]], 8),
-        (4, {"each": 2}, 10, [[0, 1], [2, 3]], 4),
-        (5, {"each": 2}, 10, [[0, 1], [2, 3]], 4),
+        (4, {"engines_per_trial": 2}, 10, [[0, 1], [2, 3]], 4),
+        (5, {"engines_per_trial": 2}, 10, [[0, 1], [2, 3]], 4),
         (4, {"cluster": ClusterOptions(num_engines=2)}, 10, [[0], [2]], 8),
         (0, {}, 3, [[None]] * 3, 5),
-        (0, {"each": 2, "cluster": ClusterOptions(num_engines=4)}, 10, [[None, None]] * 2, 4),
+        (0, {"engines_per_trial": 2, "cluster": ClusterOptions(num_engines=4)}, 10, [[None, None]] * 2, 4),
     ],
 )
 def test_the_lanes_of_trials_share_a_machine(machine, gpus, options, num_trials, indices, num_threads):

@@ -357,7 +357,7 @@ class Training:
 
     def _say_apart(self) -> None:
         self._notes.say(
-            "What a model draws at random differed between ranks, so each draws for itself from now on (as with `--draws per-rank`)."
+            "What a model draws at random differed between ranks, so each draws for itself from now on (as with `--rng per-rank`)."
         )
 
     def _say_unknown(self, kind: str) -> None:
