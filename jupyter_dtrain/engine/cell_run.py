@@ -246,6 +246,8 @@ class CellRun:
             self._rescue.stand_down()
         if failure is None:
             observer.log_metric(self._namespace)
+            if isinstance(training, Training):
+                training.say_if_not_sharded()
         if self._rebuilt is not None and (line := self._rebuilt.trained(self._namespace)) is not None:
             self._reports.notes.say(line)
         self._control.close()

@@ -88,6 +88,7 @@ def instrumented(
     gradients: GradientSync | None,
     timing: Timing,
     on_backward: Callable[[torch.Tensor], None],
+    on_backward_failed: Callable[[], None],
     on_optimizer: Callable[[], None],
     on_optimizer_step: Callable[[torch.optim.Optimizer], None],
 ) -> Iterator[None]:
@@ -100,6 +101,8 @@ def instrumented(
     timing : Timing
     on_backward : callable
         Told of the root of every backward pass before it runs.
+    on_backward_failed : callable
+        Told that the pass has raised an error.
     on_optimizer : callable
         Told that an optimizer is made.
     on_optimizer_step : callable
@@ -110,7 +113,7 @@ def instrumented(
         (dist, "is_initialized", _is_initialized(models)),
         *_of_modules(models, timing),
         *_of_loaders(loaders, timing),
-        *_of_backward_passes(models, gradients, timing, on_backward),
+        *_of_backward_passes(models, gradients, timing, on_backward, on_backward_failed),
     )
     with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
         for target, name, replacement in replacements:
@@ -173,7 +176,11 @@ def _of_loaders(loaders: SharedLoaders, timing: Timing) -> list[Replacement]:
 
 
 def _of_backward_passes(
-    models: ModelCalls, gradients: GradientSync | None, timing: Timing, on_backward: Callable[[torch.Tensor], None]
+    models: ModelCalls,
+    gradients: GradientSync | None,
+    timing: Timing,
+    on_backward: Callable[[torch.Tensor], None],
+    on_backward_failed: Callable[[], None],
 ) -> list[Replacement]:
     backward, grad = torch.autograd.backward, torch.autograd.grad
     run = backward if gradients is None else partial(gradients.backward, backward)
@@ -206,6 +213,9 @@ def _of_backward_passes(
                 models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             if end is not None:
                 end()
+        except BaseException:
+            on_backward_failed()
+            raise
         finally:
             timing.switch(before)
 

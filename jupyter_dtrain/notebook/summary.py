@@ -56,7 +56,8 @@ class Summary:
         """How the run went, or how far it is, in one line, without its name."""
         run = self._run
         if self._has_ended:
-            facts = [run.phase, f"{run.step:,} step{'' if run.step == 1 else 's'} in {duration(run.elapsed)}"]
+            steps = f"{run.step:,} step{'' if run.step == 1 else 's'}" if run.step or run.phase == "finished" else "no step finished"
+            facts = [run.phase, f"{steps} in {duration(run.elapsed)}"]
         else:
             facts = [f"at step {run.step:,} after {duration(run.elapsed)}"]
         if run.samples_per_second:

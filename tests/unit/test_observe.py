@@ -85,6 +85,15 @@ def test_steps_by_hand_are_backward_passes():
     assert [(step, found, samples) for step, found, _, _, samples in steps_of(observer)] == [(3, 1.0, 2)]
 
 
+def test_a_pass_that_has_failed_is_no_step_by_hand():
+    observer = Observer(rank=0)
+    observer.on_backward(loss(3.0), 1.0)
+    observer.on_backward(loss(2.0), 1.0)  # which counts the first
+    observer.on_backward_failed()
+    observer.finish()
+    assert [(step, found) for step, found, *_ in steps_of(observer)] == [(1, 3.0)]
+
+
 def test_what_is_no_single_number_is_no_loss():
     observer, sgd = Observer(rank=0), optimizer()
     observer.on_backward(torch.ones(3, requires_grad=True), 1.0)

@@ -70,6 +70,12 @@ def test_how_long_it_took(elapsed, told):
     assert f"1 step in {told} on 1 engine" in Summary(run(elapsed=elapsed, step=1, world_size=1), []).text()
 
 
+def test_a_run_that_failed_in_its_first_step_has_made_none():
+    for phase, steps in (("failed", "no step finished"), ("stopped", "no step finished"), ("finished", "0 steps")):
+        summary = Summary(run(phase=phase, step=0, elapsed=0.3), [curve("accuracy", 0.5)])
+        assert summary.sentence == f"{phase}, {steps} in 0.3 s on 2 engines"
+
+
 def test_a_run_that_goes_on_says_what_stays_true_when_its_kernel_ends():
     so_far = Summary(run(phase="running", samples_per_second=512.0), [curve("loss", 2.0, 1.0)])
     assert so_far.text().splitlines()[:2] == [

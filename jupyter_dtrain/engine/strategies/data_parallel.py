@@ -201,6 +201,7 @@ class Training:
                     gradients=self._gradients,
                     timing=self._timing,
                     on_backward=self._on_backward,
+                    on_backward_failed=self._observer.on_backward_failed,
                     on_optimizer=self._observer.on_optimizer,
                     on_optimizer_step=self._observer.on_optimizer_step,
                 ),
@@ -211,9 +212,6 @@ class Training:
             iterator_state.current = None
             self._timing.stop()
             self._observer.finish()
-            if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
-                has_model = self._models.has_any()
-                self._notes.say(advice(self._conventions, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
             if self._gradients is not None:
                 self._gradients.close()
 
@@ -343,6 +341,12 @@ class Training:
         return 1.0 / self._world_size if self._share is None else self._share.weight
 
     # -- what the user is told ---------------------------------------------------------------------------------------
+
+    def say_if_not_sharded(self) -> None:
+        """Say that the engines have all computed the same, and what changes that; to be called where no error is to be shown below it."""
+        if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
+            has_model = self._models.has_any()
+            self._notes.say(advice(self._conventions, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
 
     def _say_whole(self, name: str) -> None:
         self._notes.say(

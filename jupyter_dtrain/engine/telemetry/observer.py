@@ -67,6 +67,10 @@ class Observer:
         self._weight = weight
         self._used, self._samples = self._used + self._samples, 0
 
+    def on_backward_failed(self) -> None:
+        """Note that the pass has raised an error: no step is made with it."""
+        self._loss = None
+
     def on_optimizer(self) -> None:
         """Note that there is an optimizer: from now on its steps count, and not the backward passes."""
         self.any_optimizer = True
