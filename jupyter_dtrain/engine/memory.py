@@ -8,13 +8,12 @@ PyTorch keeps in the same way, but others want that sooner: the notebook may go 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
 
 import torch
 
-from ..system.resources import memory
+from ..system.resources import give_back, memory
 
 SOON = 0.02
 """Seconds in which a task's answer is on its way."""
@@ -51,10 +50,3 @@ def give_back_what_is_scarce() -> None:
         torch.cuda.empty_cache()
     if memory().part < SPARE:
         give_back()
-
-
-def give_back() -> None:
-    """Give memory of the host back that nothing uses."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # glibc's
-        trim(0)

@@ -18,6 +18,7 @@ from ..cluster.folders import sweep
 from ..errors import CellInterrupted, UsageError
 from ..options import View
 from ..system.interpreter import Interrupts, interrupted_before_the_cell
+from ..system.resources import give_back
 from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
@@ -94,11 +95,14 @@ class DistributeMagics(Magics):
         with interrupted_before_the_cell("while the cell's values were packed"):
             bundle = self._packed(options, names)
         output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
-        result = self.session.get().run(source, bundle, options, cell=cell, origin=origin_of_cell(shell), filename=filename, output=output)
+        origin, result = origin_of_cell(shell), None
         try:
+            result = self.session.get().run(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
             return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
-        finally:
+        except BaseException:
             del result, bundle  # an error that is shown keeps this frame, until the next one or longer
+            give_back()  # here alone: it takes its time where there are many small objects, and a cell that has failed is followed by none
+            raise
 
     def _packed(self, options: RunOptions, names: CellNames) -> Bundle:
         """Return the values of a cell."""
