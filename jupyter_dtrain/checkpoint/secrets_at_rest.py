@@ -30,9 +30,16 @@ def part_without_secrets(part: bytes) -> bytes:
     return _changed(part, without_secrets)
 
 
-def part_with_secrets(part: bytes) -> bytes:
-    """Do as :func:`with_secrets` to a pickled part that is vouched for."""
-    return _changed(part, with_secrets)
+def part_with_secrets(part: bytes, missing: set[str] | None = None) -> bytes:
+    """Do as :func:`with_secrets` to a pickled part that is vouched for; what this process has none of is added to `missing`."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        changed = with_secrets(snapshot)
+        if missing is not None:
+            missing.update(changed.surroundings.withheld)
+        return changed
+
+    return _changed(part, change)
 
 
 def outcome_without_secrets(outcome: Outcome) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
@@ -205,10 +206,11 @@ class Runner:
         group.disband()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(group.cluster.blob_dir)
         kept = with_secrets(folder.read_task(blobs, trusted=trusted))
-        if missing := kept.surroundings.withheld:
-            output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(missing)}: the cell goes on without.")
+        missing = set(kept.surroundings.withheld)
         snapshot_folder = blobs.path / f".{record.run_id}"
-        newest = folder.read(intact, snapshot_folder, number=1, change=part_with_secrets)
+        newest = folder.read(intact, snapshot_folder, number=1, change=partial(part_with_secrets, missing=missing))
+        if missing:
+            output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell goes on without.")
         recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step)
         recording.recorder.note_checkpoint(checkpoint.step)

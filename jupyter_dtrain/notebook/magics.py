@@ -188,6 +188,8 @@ class DistributeMagics(Magics):
                     output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
                 if result.first.states_missing:
                     output.say(_missing(result.first))
+                if result.first.surroundings is not None and (withheld := result.first.surroundings.withheld):
+                    output.say(f"Secrets are not kept on disk: the notebook does not get {', '.join(withheld)}, which the cell has set.")
             result.taken()
         error: BaseException | None = result.lost
         if error is None:
