@@ -94,7 +94,7 @@ class DistributeMagics(Magics):
             self.session.begin_cluster(options.cluster)
         with interrupted_before_the_cell("while the cell's values were packed"):
             bundle = self._packed(options, names)
-        output = CellOutput(RunView(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
+        output = CellOutput(self._run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         origin, result = origin_of_cell(shell), None
         try:
             result = self.session.get().run(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
@@ -103,6 +103,9 @@ class DistributeMagics(Magics):
             del result, bundle  # an error that is shown keeps this frame, until the next one or longer
             give_back()  # here alone: it takes its time where there are many small objects, and a cell that has failed is followed by none
             raise
+
+    def _run_view(self, view: View, *, at_once: bool) -> RunView:
+        return RunView(view, at_once=at_once, has_extension=lambda: self.session.telemetry.num_listeners > 0)
 
     def _packed(self, options: RunOptions, names: CellNames) -> Bundle:
         """Return the values of a cell."""
@@ -155,7 +158,7 @@ class DistributeMagics(Magics):
 
         shell = self.shell
         assert shell is not None
-        output = CellOutput(RunView(self.view, at_once=True))
+        output = CellOutput(self._run_view(self.view, at_once=True))
         session = self.session.get()
         if command.action == "attach":
             result, packed = session.attach(command.run, trusted=command.trusted, output=output)

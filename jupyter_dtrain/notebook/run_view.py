@@ -7,21 +7,24 @@ The interactive curves of past runs are in the sidebar.
 
 All of it is shown by the thread that runs the cell, in moments in which that thread only waits, and never for more than a
 hundredth of the time.
+
+The view needs a front end that can draw it: JupyterLab or Notebook with our extension, which shows that it is there by listening to the
+telemetry. It may come late, in a notebook whose cells all run at once. Whoever has none sees the summary, as the run goes on.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from IPython.core.getipython import get_ipython
 
 from ..options import View
 from ..protocol import Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
 from .display import Display
+from .front_end import is_notebook, new_run_widget
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -51,11 +54,14 @@ class RunView:
     at_once : bool
         Whether to show it before the first step. A view that appears later breaks a progress bar that the cell has begun; one that
         appears for a cell that trains nothing is in the way.
+    has_extension : Callable[[], bool]
+        Whether a front end with our JupyterLab extension is listening.
     """
 
-    def __init__(self, view: View, *, at_once: bool) -> None:
+    def __init__(self, view: View, *, at_once: bool, has_extension: Callable[[], bool]) -> None:
         self._view: View = view
         self._at_once = at_once
+        self._has_extension = has_extension
         self._widget: RunWidget | None = None
         self._summary, self._live = Display(), Display()
         self._due = self._summary_due = 0.0
@@ -86,19 +92,20 @@ class RunView:
                 self._draw(run, recorder)
 
     def _draw(self, run: RunUpdate, recorder: ViewedRun) -> None:
-        if self._widget is None:
-            self._widget = _new_widget(self._summary.id)
-            if self._widget is None:
-                self._view = "summary"
-                return
+        if not is_notebook():
+            self._view = "summary"
+            return
         began = time.monotonic()
         if began >= self._summary_due:
             self._show_summary(Summary(run, recorder.outline(MAX_POINTS)))
             self._summary_due = _next(began, max(SUMMARY_INTERVAL, SUMMARY_PART * run.elapsed))
-        began = time.monotonic()
-        self._widget.show(run, _drawn(recorder))
-        if not self._live.is_shown:
-            self._live.show(self._widget.bundle())
+        if self._widget is None:
+            self._widget = new_run_widget(self._summary.id, has_extension=self._has_extension())
+        began = time.monotonic()  # without what was imported for it
+        if self._widget is not None:
+            self._widget.show(run, _drawn(recorder))
+            if not self._live.is_shown:
+                self._live.show(self._widget.bundle())
         self._due = _next(began, INTERVAL)
 
     def _finish(self, run: RunUpdate, recorder: ViewedRun) -> None:
@@ -129,12 +136,3 @@ def _drawn(recorder: ViewedRun) -> list[Points]:
     """Return the curves that a cell shows; over steps, so without their times."""
     curves = recorder.outline(MAX_POINTS)
     return [replace(curve, time=[]) for curve in curves if curve.name not in (EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND)]
-
-
-def _new_widget(summary: str) -> RunWidget | None:
-    """Return a widget in the place of that summary, or ``None`` where none can be shown: in a terminal, before the front end was built."""
-    if not hasattr(get_ipython(), "kernel"):
-        return None
-    from .run_widget import RunWidget, is_built
-
-    return RunWidget(summary) if is_built() else None

@@ -1,4 +1,6 @@
-"""The run in the output of its cell while it goes on, through anywidget.
+"""The run in the output of its cell while it goes on, as a widget whose script is in our JupyterLab extension.
+
+A notebook therefore holds no more of it than names and numbers, and to open one that somebody else has written runs nothing.
 
 Everything that is shown is in one trait that is written anew, so that a view that opens late has all of it and never asks. It is
 written by the thread that runs the cell; what a front end sent back would wait for the end of the cell, so it sends nothing.
@@ -6,32 +8,25 @@ written by the thread that runs the cell; what a front end sent back would wait 
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import anywidget
+import ipywidgets
 import traitlets
 
-from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Points, RunUpdate, Snapshot
+from ..protocol import PROTOCOL_VERSION, WIDGET_MODULE, ClusterUpdate, Points, RunUpdate, Snapshot
 
-STATIC = Path(__file__).parent / "static"
-_SCRIPT, _STYLE = STATIC / "cell_view.js", STATIC / "cell_view.css"
-
-
-def is_built() -> bool:
-    """Return whether the front end is there: a checkout has it once it was built, an installed package always."""
-    return _SCRIPT.exists() and _STYLE.exists()
+_MODULE_VERSION = f"{PROTOCOL_VERSION}.0.0"
 
 
-class RunWidget(anywidget.AnyWidget):
+class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # it has no types
     """Shows the snapshot that it holds, and hides the element with the id `summary` on the page that it is drawn on."""
 
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
+    _model_name = traitlets.Unicode("RunModel").tag(sync=True)
+    _model_module = traitlets.Unicode(WIDGET_MODULE).tag(sync=True)
+    _model_module_version = traitlets.Unicode(_MODULE_VERSION).tag(sync=True)
+    _view_name = traitlets.Unicode("RunView").tag(sync=True)
+    _view_module = traitlets.Unicode(WIDGET_MODULE).tag(sync=True)
+    _view_module_version = traitlets.Unicode(_MODULE_VERSION).tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
     snapshot = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
-
-    def __init__(self, summary: str) -> None:
-        super().__init__(_esm=_SCRIPT.read_text(encoding="utf-8"), _css=_STYLE.read_text(encoding="utf-8"), summary=summary)
 
     def show(self, run: RunUpdate, curves: list[Points]) -> None:
         """Show the run as it is now."""
@@ -42,3 +37,8 @@ class RunWidget(anywidget.AnyWidget):
         """Return the display of it, nothing where no widgets are shown: the summary is there."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         return {"text/plain": "", "application/vnd.jupyter.widget-view+json": view}
+
+    def close(self) -> None:
+        """Remove it from the front end, and with it what a front end saves of it: its layout is a widget too."""
+        super().close()
+        self.layout.close()

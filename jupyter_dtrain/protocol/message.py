@@ -10,6 +10,7 @@ PROTOCOL_VERSION = 2
 TELEMETRY_TARGET = "jupyter_dtrain:telemetry"
 COMMAND_TARGET = "jupyter_dtrain:commands"
 RECORD_TARGET = "jupyter_dtrain:record"  # for commands about past runs: a long answer keeps no other command waiting
+WIDGET_MODULE = "jupyter-dtrain"  # where widgets of ours come from: what the JupyterLab extension registers
 CLUSTER_VARIABLE = "JUPYTER_DTRAIN_CLUSTER"  # of the environment: who has it is a process of the cluster that it names
 
 ClusterPhase = Literal["stopped", "starting", "running", "stopping"]

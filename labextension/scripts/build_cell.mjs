@@ -1,6 +1,6 @@
 /**
  * Bundles the view of the cell's output into one module and one style sheet,
- * which the kernel sends: the front end there need have nothing of ours.
+ * which the kernel sends to front ends that have nothing of ours, by anywidget.
  *
  * From what tsc made of the sources in labextension/lib; `--watch` goes on.
  */
@@ -18,7 +18,7 @@ const bundler = rspack({
     cell_view: [
       './labextension/style/index.css',
       './labextension/style/cell.css',
-      './labextension/lib/cell/index.js'
+      './labextension/lib/cell/anywidget.js'
     ]
   },
   output: {
@@ -29,7 +29,13 @@ const bundler = rspack({
     module: true,
     clean: true
   },
-  resolve: { alias: { react: 'preact/compat' } },
+  resolve: {
+    // A third of the size of React, which JupyterLab would bring.
+    alias: {
+      react: 'preact/compat',
+      'react-dom/client': 'preact/compat/client'
+    }
+  },
   module: { rules: [{ test: /\.css$/, type: 'css' }] },
   performance: { maxAssetSize: 300_000, maxEntrypointSize: 300_000 }
 });

@@ -30,7 +30,7 @@ HEADER = """\
 // Generated from jupyter_dtrain/protocol by labextension/scripts/protocol_types.py: do not edit.
 // To write it again: python labextension/scripts/protocol_types.py
 """
-CONSTANTS = ("PROTOCOL_VERSION", "TELEMETRY_TARGET", "COMMAND_TARGET", "RECORD_TARGET")
+CONSTANTS = ("PROTOCOL_VERSION", "TELEMETRY_TARGET", "COMMAND_TARGET", "RECORD_TARGET", "WIDGET_MODULE")
 NAMED_LITERALS = ("ClusterPhase", "RunPhase", "CommandName")
 WIDTH = 80
 SCALARS: dict[Any, str] = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

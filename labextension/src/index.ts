@@ -11,6 +11,7 @@ import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { registerRunWidget } from './cell/register';
 import { NotebookCells } from './cells';
 import { addCommands, CommandIDs } from './commands';
 import { followCurrentKernel } from './model/currentKernel';
@@ -38,6 +39,13 @@ const modelPlugin: JupyterFrontEndPlugin<ITrainingModel> = {
     clearDeadViews(tracker, model);
     return model;
   }
+};
+
+const cellViewPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-dtrain:cell-view',
+  description: 'Shows the run in the output of its cell.',
+  autoStart: true,
+  activate: registerRunWidget
 };
 
 const SIDEBAR_PLUGIN = 'jupyter-dtrain:sidebar';
@@ -103,7 +111,7 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-const plugins = [modelPlugin, sidebarPlugin];
+const plugins = [modelPlugin, cellViewPlugin, sidebarPlugin];
 
 export default plugins;
 export { ITrainingModel };

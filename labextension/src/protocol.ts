@@ -21,6 +21,7 @@ export const PROTOCOL_VERSION = 2;
 export const TELEMETRY_TARGET = 'jupyter_dtrain:telemetry';
 export const COMMAND_TARGET = 'jupyter_dtrain:commands';
 export const RECORD_TARGET = 'jupyter_dtrain:record';
+export const WIDGET_MODULE = 'jupyter-dtrain';
 
 /**
  * The values of `ClusterPhase`.

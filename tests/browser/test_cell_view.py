@@ -1,11 +1,15 @@
-"""The run in the output of its cell: watched while it goes on, readable when the kernel is gone."""
+"""The run in the output of its cell: watched while it goes on, readable when the kernel is gone, harmless in a notebook from elsewhere."""
 
+import json
 import re
 
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
+
+from jupyter_dtrain.notebook.run_widget import RunWidget
+from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Points, RunUpdate, Snapshot
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,9 +34,23 @@ for step, (x,) in enumerate(loader):
 print("after")
 """
 setup, train = range(2)
+VIEW = "application/vnd.jupyter.widget-view+json"
+STATE = "application/vnd.jupyter.widget-state+json"
+SCRIPT = "window.hostile = true"
+MARKUP = f'<img src="nowhere" onerror="{SCRIPT}">'
 
 
-def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot):
+@pytest.fixture
+def saving_widgets(server):
+    """Let JupyterLab save the state of widgets, as its menu *Settings* offers."""
+    file = server.settings / "@jupyter-widgets" / "jupyterlab-manager" / "plugin.jupyterlab-settings"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"saveState": True}))
+    yield
+    file.unlink()
+
+
+def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot, saving_widgets):
     lab = open_lab(SETUP, TRAIN)
     lab.run(setup)
     lab.start(train)
@@ -75,7 +93,50 @@ def test_a_run_watched_in_its_cell_and_kept_in_the_notebook(open_lab, screenshot
     _engines_ready, summary, live = (display.data for display in displays)
     assert set(summary) == set(live) == {"text/plain", "text/html"}
     assert set(live.values()) == {""}
-    assert "widgets" not in notebook.metadata
+    assert notebook.metadata.widgets[STATE]["state"] == {}
+    assert "_esm" not in lab.path.read_text()
     html, _ = HTMLExporter().from_notebook_node(notebook)
     assert "finished, 250 steps" in html
     assert 'alt="Curves of loss, accuracy"' in html
+
+
+def hostile_notebook():
+    """Return a notebook that somebody else has written: a model and a view of our names, with script wherever there is a text."""
+    run = RunUpdate(run_id=MARKUP, name=MARKUP, phase="failed", world_size=2, started=0.0, elapsed=1.0, step=3, error=MARKUP)
+    points = [Points(run_id=MARKUP, name=MARKUP, step=[1, 2, 3], value=[1.0, 2.0, 3.0], time=[])]
+    snapshot = Snapshot(version=PROTOCOL_VERSION, cluster=ClusterUpdate(phase="running", detail=MARKUP), run=run, points=points)
+    state = RunWidget(summary="").get_state() | {
+        "layout": None,
+        "summary": "x, .jp-Notebook { display: none; } </style>" + MARKUP,
+        "snapshot": snapshot.to_json(),
+        "_esm": f"{SCRIPT}; export default {{ initialize() {{ {SCRIPT} }}, render() {{ {SCRIPT} }} }}",
+        "_css": ".jp-Notebook { display: none; }",
+    }
+    names = {name: state[name] for name in ("_model_name", "_model_module", "_model_module_version")}
+    model = {key.removeprefix("_"): value for key, value in names.items()} | {"state": state}
+    output = nbformat.v4.new_output(
+        "display_data", {"text/plain": "not drawn", VIEW: {"version_major": 2, "version_minor": 0, "model_id": "hostile"}}
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", execution_count=1, outputs=[output])])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata.widgets = {STATE: {"version_major": 2, "version_minor": 0, "state": {"hostile": model}}}
+    return notebook
+
+
+def test_a_notebook_from_elsewhere_runs_no_script(open_lab):
+    lab = open_lab("1")
+    nbformat.write(hostile_notebook(), lab.path.with_name("hostile.ipynb"))
+    lab.execute("docmanager:open", path=f"{lab.path.parent.name}/hostile.ipynb")
+    lab.wait_until_ready()
+    cell = lab.cell(0)
+    expect(cell.locator(".jp-OutputArea-output")).to_have_text("not drawn")
+    assert lab.page.evaluate("window.hostile") is None
+
+    # Nor does it when the user trusts it: its texts are shown as texts, and it hides nothing.
+    lab.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:trust'); }")
+    lab.page.locator(".jp-Dialog button.jp-mod-warn, .jp-Dialog button.jp-mod-accept").last.click()
+    view = cell.locator(".jp-dtrain-cell")
+    expect(view.locator(".jp-dtrain-cell-name")).to_have_text(MARKUP)
+    expect(view.locator("figure")).to_have_count(1)
+    expect(cell).to_be_visible()
+    assert lab.page.evaluate("window.hostile") is None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
-from jupyter_dtrain.notebook.run_widget import is_built
+from jupyter_dtrain.protocol import TELEMETRY_TARGET, WIDGET_MODULE
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SETUP = """
@@ -23,6 +21,13 @@ for step in range(20):
     dtrain.log(val_loss=loss.item() + 1)
 print("end")
 """
+OFTEN = """
+from jupyter_dtrain.notebook import run_view
+kept = run_view.SUMMARY_INTERVAL, run_view.SHARE
+run_view.SUMMARY_INTERVAL, run_view.SHARE = 0.0, 1.0
+"""
+"""Each picture has a summary, however slow the machine is."""
+AS_BEFORE = "run_view.SUMMARY_INTERVAL, run_view.SHARE = kept"
 
 
 def states(cell):
@@ -33,12 +38,21 @@ def states(cell):
     return [state["snapshot"] for state in updates if state.get("snapshot")]
 
 
-@pytest.mark.skipif(not is_built(), reason="the front end has not been built")
+def models(cell):
+    """Return the widgets that the cell has opened, each as the state that a front end or nbclient would save, by their ids."""
+    saved: dict[str, dict[str, object]] = {}
+    for content in cell.contents("comm_open") + cell.contents("comm_msg"):
+        saved.setdefault(content["comm_id"], {}).update(content["data"].get("state", {}))
+    return {comm: state for comm, state in saved.items() if "_model_name" in state}
+
+
 def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
     notebook.run(SETUP)
-    notebook.run("from jupyter_dtrain.notebook import run_view; run_view.SUMMARY_INTERVAL, kept = 0.0, run_view.SUMMARY_INTERVAL")
+    lab = notebook.open_comm(TELEMETRY_TARGET)  # as our extension does
+    notebook.run(OFTEN)
     cell = notebook.run(TRAIN.replace("dtrain.log", "time.sleep(0.1); dtrain.log"))
-    notebook.run("run_view.SUMMARY_INTERVAL = kept")
+    notebook.run(AS_BEFORE)
+    notebook.close_comm(lab)
     first, live, *more, emptied, last = cell.run_views
     assert live[WIDGET]["model_id"]
     assert set(emptied.values()) == {""}
@@ -57,6 +71,14 @@ def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
     assert first["text/html"].startswith(f'<div id="{hides}">')
     assert "comm_close" in kinds[kinds.index("update_display_data") :]
 
+    # It brings no script: its model and its view are those of the extension; and nothing of it is left to be saved.
+    opened = models(cell)
+    names = {(state["_model_module"], state["_model_name"], state["_view_module"], state["_view_name"]) for state in opened.values()}
+    assert (WIDGET_MODULE, "RunModel", WIDGET_MODULE, "RunView") in names
+    assert {state["_model_module"] for state in opened.values()} == {WIDGET_MODULE, "@jupyter-widgets/base"}  # its layout's
+    assert not [name for state in opened.values() for name in state if name in ("_esm", "_css")]
+    assert {content["comm_id"] for content in cell.contents("comm_close")} == set(opened)
+
     # It was written anew while the cell went on, with the curves so far.
     shown = states(cell)
     assert len(shown) > 1
@@ -71,6 +93,31 @@ def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
     assert "<b>tiny</b>: finished, 20 steps" in last["text/html"]
     assert "<td>val_loss</td>" in last["text/html"]
     assert '<img alt="Curves of loss"' in last["text/html"]
+
+
+def test_a_front_end_without_the_extension_has_the_summary_as_it_goes_on(notebook):
+    notebook.run(SETUP)
+    notebook.run(OFTEN)
+    cell = notebook.run(TRAIN.replace("dtrain.log", "time.sleep(0.1); dtrain.log"))
+    notebook.run(AS_BEFORE)
+    first, *_, last = cell.run_views
+    assert "tiny: at step " in first["text/plain"]
+    assert last["text/plain"].startswith("tiny: finished, 20 steps in ")
+    assert len(cell.contents("display_data")) == 1  # in its place, and no empty output beside it
+    assert models(cell) == {}  # nbclient and papermill keep what was opened, even what was closed
+
+
+def test_a_view_for_a_front_end_that_comes_while_the_cell_runs(notebook):
+    notebook.run(SETUP)
+    cell = notebook.start(TRAIN.replace("dtrain.log", "time.sleep(0.2); dtrain.log"))
+    notebook.wait(lambda: cell.run_views, "the summary", cell)
+    lab = notebook.open_comm(TELEMETRY_TARGET)
+    notebook.finish(cell)
+    notebook.close_comm(lab)
+    assert [view[WIDGET]["model_id"] for view in cell.run_views if WIDGET in view] == [
+        comm for comm, state in models(cell).items() if state["_model_name"] == "RunModel"
+    ]
+    assert states(cell)
 
 
 def test_a_summary_alone_or_nothing_on_request(notebook):

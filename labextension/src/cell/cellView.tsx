@@ -1,7 +1,7 @@
 /** A run's name, numbers and curves, below the cell that it runs. */
 
-import { render, type ComponentChild } from 'preact';
 import * as React from 'react';
+import { createRoot, type Root } from 'react-dom/client';
 import { PlotOptions } from '../model/plotOptions';
 import { TrainingState } from '../model/state';
 import { CurvePlots } from '../panels/curvePlots';
@@ -15,20 +15,24 @@ import { plainTexts } from './plainTexts';
 const THEME_MARKS = ['data-jp-theme-name', 'class', 'theme'];
 
 export class CellView {
-  /** @param summary - The id of what is shown where this is not. */
+  /** @param summary - The id of what is shown where this is not, if any. */
   constructor(
     private readonly _node: HTMLElement,
-    summary: string
+    summary: string | null
   ) {
     _node.classList.add('jp-dtrain-cell');
-    this._head = document.createElement('div');
+    const head = document.createElement('div');
+    this._head = createRoot(head);
     this._plots = new CurvePlots({
       plot: new PlotOptions(),
       trans: plainTexts,
       schedule: this._frames.schedule
     });
     this._plots.node.className = 'jp-dtrain-cell-curves';
-    _node.append(hiding(summary), this._head, this._plots.node);
+    if (summary !== null) {
+      _node.append(hiding(summary));
+    }
+    _node.append(head, this._plots.node);
     this._sizes = new ResizeObserver(this._frames.schedule);
     this._sizes.observe(_node);
     this._themes = new MutationObserver(() => {
@@ -52,7 +56,7 @@ export class CellView {
     this._sizes.disconnect();
     this._themes.disconnect();
     this._plots.dispose();
-    render(null, this._head);
+    this._head.unmount();
     this._node.replaceChildren();
   }
 
@@ -63,7 +67,7 @@ export class CellView {
     }
     const { phase, name } = run;
     this._node.dataset.phase = phase;
-    const head = (
+    this._head.render(
       <div className="jp-dtrain-cell-head" data-phase={phase}>
         <header>
           <span className="jp-dtrain-cell-name" title={name}>
@@ -81,13 +85,10 @@ export class CellView {
         />
       </div>
     );
-    // Preact in the place of React, which the bundle would be three times as
-    // large with. It has React's elements, and types of its own.
-    render(head as ComponentChild, this._head);
     this._plots.show(curves === null ? [] : [curves], null);
   }
 
-  private readonly _head: HTMLElement;
+  private readonly _head: Root;
   private readonly _plots: CurvePlots;
   private readonly _sizes: ResizeObserver;
   private readonly _themes: MutationObserver;

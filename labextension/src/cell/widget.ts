@@ -1,0 +1,47 @@
+/**
+ * The run in the output of its cell, as a widget of JupyterLab and Notebook 7.
+ *
+ * The kernel names these classes and sends no script, and a notebook that is
+ * opened can name them and no more.
+ */
+
+import { DOMWidgetModel, DOMWidgetView } from '@jupyter-widgets/base';
+import { PROTOCOL_VERSION, WIDGET_MODULE } from '../protocol';
+import { bindView } from './bindView';
+import { CellView } from './cellView';
+
+/** What is in the model is what the protocol says. */
+export const WIDGET_VERSION = `${PROTOCOL_VERSION}.0.0`;
+
+export class RunModel extends DOMWidgetModel {
+  override defaults(): Record<string, unknown> {
+    return {
+      ...super.defaults(),
+      _model_name: 'RunModel',
+      _model_module: WIDGET_MODULE,
+      _model_module_version: WIDGET_VERSION,
+      _view_name: 'RunView',
+      _view_module: WIDGET_MODULE,
+      _view_module_version: WIDGET_VERSION,
+      summary: '',
+      snapshot: null
+    };
+  }
+}
+
+export class RunView extends DOMWidgetView {
+  override render(): void {
+    this._unbind = bindView(
+      this.model,
+      summary => new CellView(this.el, summary)
+    );
+  }
+
+  override remove(): void {
+    this._unbind?.();
+    this._unbind = null;
+    super.remove();
+  }
+
+  private _unbind: (() => void) | null = null;
+}
