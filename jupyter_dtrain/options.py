@@ -103,6 +103,8 @@ class RunOptions:
     split_inputs : bool
         Whether models in training share out what they are called on along dim 0, where no loader did: for cells that draw their batches
         by index, or train on all data at once.
+    replicate : bool
+        Whether every engine computes a cell of which nothing can be sharded; by default one does.
     preview : bool
         Only tell what would be sent.
     checkpoint_every : timedelta or int, optional
@@ -156,6 +158,7 @@ class RunOptions:
     semantics: Semantics = "global"
     split: tuple[str, ...] = ()
     split_inputs: bool = False
+    replicate: bool = False
     preview: bool = False
     batch_size: BatchSize = "global"
     split_eval: bool = False

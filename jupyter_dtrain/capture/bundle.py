@@ -56,12 +56,18 @@ class Bundle:
         What was asked for, with the names that code looks up by a text.
     left_out : dict of str to str
         Names that may be read but could not be sent, with the reason.
+    seen : list of object
+        Every object that is in `packed`.
+    own_modules : frozenset of str
+        Modules that lie beside the notebook: what is in `packed` of them is there by value.
     """
 
     packed: Packed
     tracked: list[object]
     names: CellNames
     left_out: dict[str, str] = field(default_factory=dict)
+    seen: list[object] = field(default_factory=list)
+    own_modules: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -109,14 +115,13 @@ def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -
     CaptureError
         A value that the cell needs cannot be sent. The message names it and what in it is the cause.
     """
-    bundle, seen = _pack(names, namespace)
-    if not by_text or (all_names := with_names_by_text(names, seen, namespace)) is names:
+    bundle = _pack(names, namespace)
+    if not by_text or (all_names := with_names_by_text(names, bundle.seen, namespace)) is names:
         return bundle
-    return _pack(all_names, namespace)[0]
+    return _pack(all_names, namespace)
 
 
-def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[object]]:
-    """Return the bundle, and every object in it."""
+def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
     values = {name: namespace[name] for name in names if name in namespace}
     left_out: dict[str, str] = {}
     modules = modules_beside(Path.cwd())
@@ -128,7 +133,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
     def packer() -> Packer:
         return Packer(namespace=namespace, modules=modules, words=names.attributes)
 
-    def packed() -> tuple[Bundle, list[object]]:
+    def packed() -> Bundle:
         with collection_paused():
             whole = packer()
             whole.dump(dict(values))
@@ -144,7 +149,8 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> tuple[Bundle, list[obj
             whole.dump(())  # there are no more
             tracked = trackable(whole.seen)
             whole.dump(tracked)
-        return Bundle(whole.packed(), tracked, names, left_out), whole.seen
+        own_modules = frozenset(module.__name__ for module in modules)
+        return Bundle(whole.packed(), tracked, names, left_out, whole.seen, own_modules)
 
     with _by_value(modules):
         states += (*operators(), *patches(namespace, modules))

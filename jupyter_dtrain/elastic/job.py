@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from ..analysis.code_objects import sources_of
+from ..analysis.shardable import code_of_cell, shards_nothing
 from ..capture.bundle import Bundle, RandomState
 from ..capture.loggers import Loggers
 from ..capture.process_state import Surroundings
@@ -54,6 +57,10 @@ class Work:
         The notebook's values.
     cell, origin : str, CellOrigin
         The cell as it was typed, and where it is, for the record.
+    num_threads : int, optional
+        Where one rank is to compute all of it, the threads that PyTorch has in the notebook.
+    has_models : bool
+        Whether modules, or PyTorch's own, go along.
     """
 
     source: str
@@ -66,6 +73,13 @@ class Work:
     options: RunOptions
     cell: str
     origin: CellOrigin
+    num_threads: int | None = None
+    has_models: bool = False
+
+    @property
+    def on_one_engine(self) -> bool:
+        """Whether the ranks could share nothing of it, so that one computes it."""
+        return self.num_threads is not None
 
     @classmethod
     def of(
@@ -93,6 +107,8 @@ class Work:
             options=options,
             cell=cell,
             origin=origin,
+            num_threads=torch.get_num_threads() if _is_for_one_engine(source, bundle, options) else None,
+            has_models=any(isinstance(obj, torch.nn.Module) or obj is torch.nn for obj in bundle.seen),
         )
 
     def task(self, group: Group, blobs: BlobFolder, *, run_id: str) -> Task:
@@ -122,6 +138,7 @@ class Work:
                 split_inputs=options.split_inputs,
                 checkpoint_activations=options.checkpoint_activations,
                 shared_states=options.strategy == "zero1",
+                one_engine=self.on_one_engine,
                 verify=options.verify,
             ),
             split=options.split,
@@ -133,6 +150,7 @@ class Work:
             best=options.best,
             elastic=options.elastic,
             keep_secrets=options.keep_secrets,
+            num_threads=self.num_threads,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -153,6 +171,7 @@ class Work:
             "checkpoint_activations": options.checkpoint_activations,
             "balance": options.balance,
             "verify": options.verify,
+            "replicate": options.replicate,
             "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),
             "checkpoint_every": f"{every.total_seconds():g}s" if isinstance(every, timedelta) else every,
             "keep_checkpoints": options.keep_checkpoints,
@@ -162,6 +181,23 @@ class Work:
             "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
             "engines_per_trial": options.engines_per_trial if options.vary else None,
         }
+
+
+def _is_for_one_engine(source: str, bundle: Bundle, options: RunOptions) -> bool:
+    """Return whether one engine computes the cell: nothing of it can be sharded, and no option is about several ranks."""
+    asks_for_ranks = (
+        options.replicate
+        or options.strategy != "auto"
+        or bool(options.split)
+        or options.split_inputs
+        or options.batch_size == "per-rank"
+        or "per-rank" in (options.rng, options.batchnorm)
+        or options.semantics == "local"
+        or options.output == "all"
+        or options.elastic is not None
+        or bool(options.vary)
+    )
+    return not asks_for_ranks and shards_nothing(code_of_cell(source), bundle.seen, bundle.own_modules)
 
 
 def _is_global(option: OverRanks, device: str) -> bool:

@@ -16,7 +16,7 @@ from ..engine.side_effects.file_journal import go_on_from
 from ..engine.task import Outcome, Resume, Task
 from ..errors import CheckpointError, ClusterError, StoreError, UsageError
 from ..options import ClusterOptions
-from ..protocol import RUN_PHASES_ENDED, Message, RunPhase
+from ..protocol import RUN_PHASES_ENDED, Message, Notice, RunPhase
 from ..runs.detached_index import address_of, forget_results
 from ..runs.persister import Recording
 from ..runs.record import RunRecord
@@ -32,6 +32,9 @@ from .failure_report import lost_engines
 from .generation import Output
 from .job import Work
 from .worker_group import Group, RankEnd
+
+ON_ONE_ENGINE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
+BY_ITS_ROWS = " `--split-inputs` shards what models are called on by its rows."
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,9 @@ class Runner:
 
     def _run(self, group: Group, work: Work, blobs: BlobFolder, output: Output) -> RunResult:
         options = work.options
+        is_narrowed = work.on_one_engine and group.num_ranks > 1
+        if is_narrowed:
+            group = self._engines.group(group.cluster, 1)
         recording = Recording.begin(
             self._store,
             name=options.name,
@@ -146,6 +152,10 @@ class Runner:
                 "that can be, or leave out --detach."
             )
         with recording.failing("broken off"):
+            if is_narrowed:
+                text = ON_ONE_ENGINE + (BY_ITS_ROWS if work.has_models else "")
+                output.say(text)
+                recording.recorder.apply(Notice(rank=0, text=text))
             task = work.task(group, blobs, run_id=recording.run_id)
             task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep_checkpoints)

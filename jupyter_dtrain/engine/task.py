@@ -43,6 +43,8 @@ class Conventions:
         Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again.
     shared_states : bool
         Whether each rank keeps a part of what optimizers keep of their parameters, or all of it.
+    one_engine : bool
+        Whether the cell runs on one engine of several, as nothing of it seemed to be for more.
     verify : {"auto", "always", "first", "off"}
         Which calls on parts of a batch are compared with those on all of it (`verify`).
     """
@@ -55,6 +57,7 @@ class Conventions:
     split_inputs: bool = False
     checkpoint_activations: bool = False
     shared_states: bool = False
+    one_engine: bool = False
     verify: Verify = "off"
 
 
@@ -85,6 +88,7 @@ class Task:
     given a part of a batch: it has come to something else on one. Models of the classes in `full_batch` keep state of their samples, which
     their first calls do not show.
     `keep_secrets`: environment variables that look like secrets go to disk with checkpoints too.
+    `num_threads` are PyTorch's where the cell is computed by one rank alone: as many as in the notebook.
     `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files.
     """
 
@@ -115,6 +119,7 @@ class Task:
     generation: int = 0
     count_targets: bool = False
     keep_secrets: bool = False
+    num_threads: int | None = None
     whole: tuple[str, ...] = ()
     full_batch: frozenset[str] = frozenset()
     loggers: Loggers = field(default_factory=Loggers)

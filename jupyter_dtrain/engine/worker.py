@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,20 @@ def run(encoded: bytes, rank: int) -> bytes:
     return result
 
 
+@contextlib.contextmanager
+def _threads_of(task: Task) -> Iterator[None]:
+    """Let PyTorch have the notebook's threads where the other engines have nothing to do, until the end of the ``with`` block."""
+    if task.num_threads is None or task.world_size > 1:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(task.num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _run(task: Task, interrupts: Interrupts) -> Outcome:
     device = torch.device(task.device)
     if device.type == "cuda":
@@ -96,7 +111,13 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
     commands_to(command)
     try:
         apart = task.program_port is not None
-        with contextlib.closing(reports.emitter), left_afterwards(), left_as_it_was(apart=apart) as clean_up, guarded_groups():
+        with (
+            contextlib.closing(reports.emitter),
+            left_afterwards(),
+            left_as_it_was(apart=apart) as clean_up,
+            guarded_groups(),
+            _threads_of(task),
+        ):
             reports.emitter.start()
             cell_run = CellRun(task, device, talk=talk, control=control, reports=reports, rescue=rescue)
             try:

@@ -140,6 +140,11 @@ def _cell_parser() -> argparse.ArgumentParser:
         "--split-inputs", action="store_true", help="share out what models are called on in training by its rows, where no loader does"
     )
     parser.add_argument(
+        "--replicate",
+        action="store_true",
+        help="let every engine compute all of a cell that draws no batches from a DataLoader (default: one engine computes it)",
+    )
+    parser.add_argument(
         "--strategy",
         default="auto",
         metavar="KIND",
@@ -308,6 +313,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         semantics=found.semantics,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
         split_inputs=found.split_inputs,
+        replicate=found.replicate,
         preview=found.preview,
         batch_size=found.batch_size,
         split_eval=found.split_eval,

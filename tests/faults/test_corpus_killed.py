@@ -55,7 +55,7 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
     folder = None if at_once else str(notebook.folder)
     notebook.value(f"{ENGINE.format(rank)}.apply_sync({MORTAL}.die, {kind!r}, {math.ceil(steps * thirds / 3)}, {folder!r})")
     pid = notebook.engines()[rank]
-    killed = run(notebook, cell, 2, "--checkpoint-every 1")
+    killed = run(notebook, cell, 2, "--checkpoint-every 1 --replicate")
     (ran,) = [one for one in notebook.cells.values() if one.code.startswith("%%distribute") and one.code.endswith(cell.cell)][-1:]
     assert notebook.engines()[rank] != pid, "it was not killed"
     assert ran.stderr.count(f"Lost rank {rank} (its process has ended): going on from ") == 1, ran.stderr

@@ -14,7 +14,7 @@ model = nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 inputs = torch.randn(8, 2)
 """
-TRAIN = """%%distribute --engines 2
+TRAIN = """%%distribute --engines 2 --replicate
 for _ in range(2):
     optimizer.zero_grad()
     model(inputs).square().mean().backward()

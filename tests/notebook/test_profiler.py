@@ -35,7 +35,7 @@ def num_events(path):
 def test_the_recipe_of_the_documentation(prepared):
     notebook = prepared
     taken = f"with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:{STEPS}"
-    shown = notebook.run(f"%%distribute --engines 2\n{taken}print(prof.key_averages().table(sort_by='cpu_time_total'))").stdout
+    shown = notebook.run(f"%%distribute --engines 2 --replicate\n{taken}print(prof.key_averages().table(sort_by='cpu_time_total'))").stdout
     assert notebook.value("prof.key_averages().table(sort_by='cpu_time_total')") in shown
     (own,) = (event for event in notebook.value("[(event.key, event.count) for event in prof.key_averages()]") if event[0] == "my own part")
     assert own == ("my own part", 6)
@@ -50,11 +50,13 @@ def test_the_recipe_of_the_documentation(prepared):
 def test_traces_that_the_cell_exports_are_one_file_each(prepared):
     notebook = prepared
     cycles = "schedule=schedule(wait=1, warmup=1, active=1), on_trace_ready=tensorboard_trace_handler('traces')"
-    notebook.run(f"%%distribute --engines 2\nwith profile({cycles}) as prof:{STEPS}")
+    notebook.run(f"%%distribute --engines 2 --replicate\nwith profile({cycles}) as prof:{STEPS}")
     assert len(list((notebook.folder / "traces").glob("*.json"))) == 2
-    notebook.run(f"%%distribute --engines 2\nwith profile() as prof:{STEPS}prof.export_chrome_trace('cell.json')")
+    notebook.run(f"%%distribute --engines 2 --replicate\nwith profile() as prof:{STEPS}prof.export_chrome_trace('cell.json')")
     assert num_events(notebook.folder / "cell.json") > 6
-    notebook.run(f"%%distribute --engines 2\nwith torch.autograd.profiler.profile() as prof:{STEPS.replace('prof.step()', 'pass')}")
+    notebook.run(
+        f"%%distribute --engines 2 --replicate\nwith torch.autograd.profiler.profile() as prof:{STEPS.replace('prof.step()', 'pass')}"
+    )
     assert notebook.value(f"'my own part' in {NAMES}")
 
 

@@ -24,6 +24,7 @@ CELL_LINES = {
     "--output all": RunOptions(output="all"),
     "--split-eval": RunOptions(split_eval=True),
     "--split-inputs": RunOptions(split_inputs=True),
+    "--replicate": RunOptions(replicate=True),
     "--detach": RunOptions(detach=True),
     "--batch-size per-rank": RunOptions(batch_size="per-rank", split_eval=True),
 }

@@ -29,7 +29,7 @@ from ..rng.streams import LoadingStream, ModelStream
 from ..side_effects.file_journal import FileLog, written_once
 from ..side_effects.temp_dirs import TemporaryFolders
 from ..task import Conventions
-from ..telemetry.not_shared import advice
+from ..telemetry.not_shared import NOT_FORESEEN, advice
 from ..telemetry.notices import Notes
 from ..telemetry.observer import Observer
 from ..tensor.batch_norm import GlobalNormalization
@@ -347,6 +347,8 @@ class Training:
         if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
             has_model = self._models.has_any()
             self._notes.say(advice(self._conventions, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
+        if self._conventions.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):
+            self._notes.say(NOT_FORESEEN)
 
     def _say_whole(self, name: str) -> None:
         self._notes.say(

@@ -11,6 +11,12 @@ ALONE = (
 """Of a cell that is to distribute itself."""
 
 
+NOT_FORESEEN = (
+    "One engine ran this cell, which draws batches from a DataLoader that could not be seen beforehand: "
+    "with `--replicate` all engines share them."
+)
+
+
 def advice(conventions: Conventions, *, drew: bool, has_model: bool, has_trained: bool) -> str:
     """Return what to say of a cell that has trained and shared nothing out.
 
