@@ -378,7 +378,7 @@ def test_a_start_that_is_disturbed_is_tried_again(mark, monkeypatch):
 KERNEL = """
     import json, os, signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a kernel, also where the tests run in the background
-    from jupyter_dtrain.cluster import cluster as cluster_module
+    from jupyter_dtrain.cluster import local as cluster_module
     from jupyter_dtrain.cluster.local import EngineCluster
     from jupyter_dtrain.options import ClusterOptions
 

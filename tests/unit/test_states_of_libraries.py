@@ -146,6 +146,6 @@ def test_what_a_process_has_done_is_not_told_to_another(library, notebook):
 
 
 def test_a_state_that_cannot_be_sent_is_left_out_and_the_cell_runs(library, notebook):
-    notebook.plain(SETUP + "import threading\nState(lock=threading.Lock()); statelib.set_floatx('float64')")
+    notebook.plain(SETUP + "State(rows=(row for row in ())); statelib.set_floatx('float64')")
     notebook.distribute("k = statelib.floatx(), State().known")
     assert notebook.names["k"] == ("float64", False)

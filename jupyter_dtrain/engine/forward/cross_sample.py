@@ -79,6 +79,11 @@ def normalizes_parts(model: nn.Module) -> bool:
     return False
 
 
+def scales_tables(model: nn.Module) -> bool:
+    """Return whether tables in `model` scale the rows that are looked up, in place (``max_norm``): a rank has those of its samples only."""
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None for module in modules_in(model))
+
+
 def shows_itself(model: nn.Module, drawing: Drawing | None, sites: DrawSites | None) -> bool:
     """Return whether the results of a call are those that the same samples come to again when :func:`mixes_samples` calls `model`.
 

@@ -31,7 +31,7 @@ from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NotPerSample
 from .arguments import Handed
-from .cross_sample import left_alone, mixes_samples, normalizes_parts, shows_itself
+from .cross_sample import left_alone, mixes_samples, normalizes_parts, scales_tables, shows_itself
 from .module_state import Before, BeforeLater, Called, drawn_with, statistics_of
 from .state import CannotRestore, Change, fingerprint, hold_tensors
 from .watch import KeepsState, Watch
@@ -243,6 +243,9 @@ class PartCall:
         NotPerSample
             It is an open model, on all ranks, or has marked what it was given.
         """
+        if scales_tables(self.module):
+            self.refused = True
+            raise NotPerSample
         result: Any = None
         drawing: Drawing | None = None
         failed: BaseException | None = None
