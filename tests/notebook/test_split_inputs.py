@@ -12,6 +12,7 @@ torch.manual_seed(1)
 inputs = torch.randn(48, 6)
 targets = torch.sin(inputs.sum(1, keepdim=True))
 rows = []
+note = rows.append  # out of sight: what a model keeps of its samples would give it the whole batch
 
 class Net(nn.Module):
     def __init__(self):
@@ -19,7 +20,7 @@ class Net(nn.Module):
         self.first, self.norm, self.drop, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1)
 
     def forward(self, x):
-        rows.append(x.shape[0])
+        note(x.shape[0])
         return self.last(self.drop(torch.tanh(self.norm(self.first(x)))))
 
 model = Net()
