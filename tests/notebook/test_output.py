@@ -279,4 +279,4 @@ def test_a_cell_that_asks_for_input_gets_an_error_and_does_not_hang(notebook):
     notebook.fail("%%distribute --engines 2\nexit()")  # closes nothing
     cell = notebook.fail("%%distribute --engines 2\ninput('your name? ')")
     assert cell.error[0] == "EOFError"
-    assert "ask with input() in another cell" in cell.traceback
+    assert "ask with input() or getpass() in another cell" in cell.traceback
