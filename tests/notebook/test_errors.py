@@ -358,12 +358,12 @@ def test_whatever_is_raised_is_an_error_of_that_name(notebook, statement, name, 
 
 def test_what_an_object_itself_leaves_out_is_not_missed(notebook):
     notebook.run(
-        "import threading\nclass Traced:\n    n = 0\n    def __getstate__(self): return {'n': self.n}\n"
-        "    def __call__(self): self.own = threading.local(); self.n += 1\ntraced = Traced()"
+        "class Traced:\n    n = 0\n    def __getstate__(self): return {'n': self.n}\n"
+        "    def __call__(self): self.own = (row for row in ()); self.n += 1\ntraced = Traced()"
     )
     cell = notebook.run("%%distribute --engines 2\ntraced()")
     assert "stays on the engines" not in cell.stderr
-    assert notebook.value("traced.n, list(vars(traced))") == (1, ["n"])
+    assert notebook.value("vars(traced)") == {"n": 1}
 
 
 def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):

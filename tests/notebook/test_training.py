@@ -668,7 +668,9 @@ def test_evaluation_that_is_shared_out_reads_the_same(notebook, options):
 @pytest.mark.parametrize("broken", ["weights.grad.no_such_name", "raise KeyError(1)"])
 def test_advice_does_not_stand_above_an_error(notebook, broken):
     notebook.run("weights = torch.ones(4, requires_grad=True)\nnot_in_training = nn.Linear(4, 1).eval()")
-    cell = notebook.fail(f"%%distribute --engines 3 --replicate\nfor step in range(3):\n    not_in_training(weights).sum().backward()\n{broken}")
+    cell = notebook.fail(
+        f"%%distribute --engines 3 --replicate\nfor step in range(3):\n    not_in_training(weights).sum().backward()\n{broken}"
+    )
     assert (cell.stderr, cell.run_views[-1]["text/plain"].partition(" in ")[0].partition(": ")[2]) == ("", "failed, 3 steps")
 
 
