@@ -7,7 +7,7 @@ from torch import nn
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 """
-TRAIN = """%%distribute --engines 2 --name {name}
+TRAIN = """%%distribute --engines 2 --replicate --name {name}
 for step in range({steps}):
     time.sleep(0.02)
     loss = model(torch.ones(8, 4)).square().mean()

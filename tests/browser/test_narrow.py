@@ -19,7 +19,7 @@ model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 """
 # The accuracy is there before the loss, whose last values are no numbers.
-TRAIN = """%%distribute --engines 2
+TRAIN = """%%distribute --engines 2 --replicate
 jupyter_dtrain.log(accuracy=0.1)
 for step in range(2000):
     time.sleep(0.02)
