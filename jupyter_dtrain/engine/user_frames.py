@@ -47,3 +47,9 @@ def is_users_module(name: str) -> bool:
         return True
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and is_users(file)
+
+
+def place_of(frame: FrameType) -> tuple[int | None, int]:
+    """Return the line and column of what `frame` is at; no line where Python does not know it."""
+    line, _, column, _ = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+    return line, column or 0

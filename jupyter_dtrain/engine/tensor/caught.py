@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..user_frames import is_ours, is_users
+from ..user_frames import is_ours, is_users, place_of
 from .rank0_guard import alone_now
 
 Span = tuple[tuple[int, int], tuple[int, int]]  # from a line and column to another
@@ -172,6 +172,6 @@ def _value_of(expression: ast.expr, frame: FrameType) -> Any:
 
 
 def _is_within(frame: FrameType, spans: tuple[Span, ...]) -> bool:
-    line, _, column, _ = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-    place = (frame.f_lineno if line is None else line, column or 0)
+    line, column = place_of(frame)
+    place = (frame.f_lineno if line is None else line, column)
     return any(first <= place < last for first, last in spans)

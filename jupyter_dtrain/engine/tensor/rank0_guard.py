@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from ..user_frames import users_frames
+from ..user_frames import place_of, users_frames
 from .thread_guard import in_turn
 
 Place = tuple[int, int]  # line and column
@@ -110,5 +110,5 @@ def _asks(test: ast.expr) -> bool:
 
 
 def _is_within(frame: FrameType, spans: list[tuple[Place, Place]]) -> bool:
-    line, _, column, _ = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-    return line is not None and any(first <= (line, column or 0) < last for first, last in spans)
+    line, column = place_of(frame)
+    return line is not None and any(first <= (line, column) < last for first, last in spans)
