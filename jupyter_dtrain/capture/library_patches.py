@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ..serialization.reducers import is_dynamic
@@ -39,8 +40,9 @@ def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list
     for text, names in texts:
         for path, name in _assigned(text):
             owner = _found(path, names)
-            if name in getattr(owner, "__dict__", {}) and _is_librarys(owner):
-                found[id(owner), name] = Patch(owner, name, vars(owner)[name])
+            value = getattr(owner, "__dict__", {}).get(name, _MISSING)
+            if value is not _MISSING and _is_librarys(owner) and not _is_its_own(value, owner, name):
+                found[id(owner), name] = Patch(owner, name, value)
     return list(found.values())
 
 
@@ -74,6 +76,14 @@ def _is_librarys(owner: Any) -> bool:
         return False
     home = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
     return home.partition(".")[0] not in _OF_THE_PROCESS
+
+
+def _is_its_own(value: Any, owner: Any, name: str) -> bool:
+    """Return whether `value` is what the text of the library has made `owner` with: the code that sets it has not run, or was undone."""
+    if not isinstance(value, FunctionType):
+        return False
+    home, path = (owner, name) if isinstance(owner, ModuleType) else (sys.modules.get(owner.__module__), f"{owner.__qualname__}.{name}")
+    return home is not None and value.__globals__ is vars(home) and value.__qualname__ == path
 
 
 def _found(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:

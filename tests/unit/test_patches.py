@@ -38,10 +38,16 @@ def test_attributes_that_cells_have_set(names, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ["p.gone = 1", "own.limit = 1", "unknown.limit = 1", "import sys\nsys.argv = []", "def f(self):\n self.p = 1"]
+    "text",
+    ["p.gone = 1", "own.limit = 1", "unknown.limit = 1", "import sys\nsys.argv = []", "def f(self):\n self.p = 1", "p.encode_long = 1"],
 )
 def test_what_is_not_there_or_not_a_librarys(names, text):
     assert found(names, text) == {}
+
+
+def test_a_function_of_the_library_in_another_place_is_a_patch(names, monkeypatch):
+    monkeypatch.setattr(pickle, "encode_long", pickle.decode_long)
+    assert found(names, "p.encode_long = p.decode_long") == {"encode_long": pickle.decode_long}
 
 
 def test_libraries_are_as_they_were_after_a_cell(names):

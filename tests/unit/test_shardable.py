@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from types import ModuleType
 
@@ -116,13 +117,14 @@ MAY_SHARD = {
 
 
 @pytest.fixture(scope="module")
-def namespace():
+def namespace(tmp_path_factory):
     library = ModuleType("other_library")
     exec("def fit(x): pass", vars(library))
     found = {"__name__": "__main__", "other_library": library}
     sys.modules["other_library"] = library
     exec(compile(SETUP, "<cell>", "exec"), found)
-    yield found
+    with contextlib.chdir(tmp_path_factory.mktemp("notebook")):  # modules of the tests' own folder would be the notebook's
+        yield found
     del sys.modules["other_library"]
 
 
