@@ -170,7 +170,7 @@ def _reached(steps: Sequence[Step], moment: float) -> int:
     return max(step.number for step in steps[: bisect.bisect_right(steps, moment, key=lambda step: step.time)])
 
 
-class Training(ABC):
+class DataParallelTraining(ABC):
     """The endless training on two processes, which note their steps in `folder`."""
 
     def __init__(self, folder: Path) -> None:
@@ -246,7 +246,7 @@ class Training(ABC):
         return found
 
 
-class Cell(Training):
+class Cell(DataParallelTraining):
     """A notebook's cell on engines that are up."""
 
     def __init__(self, folder: Path) -> None:
@@ -277,7 +277,7 @@ class Cell(Training):
         self._place.cleanup()
 
 
-class Script(Training):
+class Script(DataParallelTraining):
     """A script under ``torchrun``."""
 
     process: subprocess.Popen[str] | None = None
@@ -361,7 +361,7 @@ def main() -> None:
     ours, theirs = Figures(), Figures()
     with contextlib.ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
-        pairs: list[tuple[Training, Figures]] = [(Cell(folders[0]), ours)]
+        pairs: list[tuple[DataParallelTraining, Figures]] = [(Cell(folders[0]), ours)]
         stack.callback(pairs[0][0].close)
         pairs.append((Script(folders[1]), theirs))
         stack.callback(pairs[1][0].close)

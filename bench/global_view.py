@@ -26,14 +26,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from jupyter_dtrain.engine.comm.collectives import reducer_group
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.comm.store import Talk
+from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.strategies.data_parallel import Training
-from jupyter_dtrain.engine.task import Conventions
-from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.strategies.data_parallel import DataParallelTraining
+from jupyter_dtrain.engine.task import Semantics
+from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.tensor.batch_shard import share_of
-from jupyter_dtrain.engine.tensor.placement_types import Shard, place
+from jupyter_dtrain.engine.tensor.placement_types import Shard, from_local
 from jupyter_dtrain.engine.timing import Timing
 
 ROUNDS = 15
@@ -73,7 +73,7 @@ def operations(rank: int, world_size: int) -> None:
         distribute_tensor(torch.randint(0, 10, (2 * BATCH,)), mesh, [DShard(0)]),
     )
     with training.installed():
-        gx, gy = place(x, Shard(0, share)), place(y, Shard(0, share))
+        gx, gy = from_local(x, Shard(0, share)), from_local(y, Shard(0, share))
         cases: dict[str, dict[str, Callable[[], Any]]] = {
             "x + x": {"plain": lambda: x + x, "ours": lambda: gx + gx, "DTensor": lambda: dx + dx},
             "x.argmax(1) == y": {
@@ -172,7 +172,7 @@ def _ratio(values: list[float], base: list[float]) -> str:
 class _kept:  # noqa: N801
     """Installs a training without closing its reducers at the end."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: DataParallelTraining) -> None:
         self._training = training
 
     def __enter__(self) -> None:
@@ -186,16 +186,16 @@ class _kept:  # noqa: N801
         self._installed.__exit__(*error)
 
 
-def _training(rank: int, world_size: int, model: nn.Module | None) -> Training:
-    return Training(
+def _training(rank: int, world_size: int, model: nn.Module | None) -> DataParallelTraining:
+    return DataParallelTraining(
         rank=rank,
         world_size=world_size,
         objects=[] if model is None else [model],
-        conventions=Conventions(),
-        control=Control(Talk(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))),  # type: ignore[attr-defined]
+        semantics=Semantics(),
+        control=Control(StoreChannel(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(rank, torch.device("cpu")),
-        notes=Notes(lambda _: None, rank=rank),
+        notes=Notices(lambda _: None, rank=rank),
     )
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from .cluster.folders import Folders
 from .detached.connection import SOCKET, Ended, Ready
-from .detached.results import Ending, mark_taken, results_of, write_ending
+from .detached.results import DetachedResult, mark_taken, results_of, write_ending
 from .detached.server import Kernel, Server
-from .elastic.engine_pool import Engines
-from .elastic.job import Work
+from .elastic.engine_pool import EnginePool
+from .elastic.job import CellJob
 from .errors import CheckpointError, ClusterError, DtrainError
 from .options import ClusterOptions
 from .runs.detached_index import HostFile
@@ -36,13 +36,13 @@ class Host:
     server : Server
     runs : Path
         The folder of runs.
-    engines : Engines
+    engines : EnginePool
         Those that are starting already, as `options` say.
     folders : Folders
         This process's own.
     """
 
-    def __init__(self, server: Server, runs: Path, engines: Engines, options: ClusterOptions, folders: Folders) -> None:
+    def __init__(self, server: Server, runs: Path, engines: EnginePool, options: ClusterOptions, folders: Folders) -> None:
         self._server, self._options, self._folders = server, options, folders
         self._values: Packed | None = None
         self._run_folder: Path | None = None
@@ -63,14 +63,14 @@ class Host:
             if (kernel := self._server.kernel) is not None:
                 self._server.flush(kernel)
             self._session.drain()  # the snapshot has what was drained
-            self._deliver(Ending(self._session.snapshot(), result, self._values, error))
+            self._deliver(DetachedResult(self._session.snapshot(), result, self._values, error))
         self._session.close()
         if self._file is not None:
             self._file.remove()
 
-    def _receive(self, blobs: BlobFolder) -> Work:
-        self._server.tell(Ready(blobs.path))
-        work: Work | None = self._server.receive()
+    def _receive(self, blobs: BlobFolder) -> CellJob:
+        self._server.send(Ready(blobs.path))
+        work: CellJob | None = self._server.receive()
         if work is None:
             raise ClusterError("The kernel has ended before the run began.")
         self._values = from_parcel(work.parcel, blobs)  # what is mapped outlives the engines
@@ -81,7 +81,7 @@ class Host:
             self._run_folder = self._session.runs_folder / run.run_update().run_id
             self._file = HostFile(self._run_folder, self._folders.sockets / SOCKET)
 
-    def _deliver(self, ending: Ending) -> None:
+    def _deliver(self, ending: DetachedResult) -> None:
         """Give the results to the kernel that follows the run, or leave them in the run's folder."""
         told = ""
         while True:
@@ -110,14 +110,14 @@ class Host:
             if kept:
                 return
 
-    def _write(self, ending: Ending, kernel: Kernel | None) -> Path:
+    def _write(self, ending: DetachedResult, kernel: Kernel | None) -> Path:
         """Write the results where the kernel, or a later one, looks for them, and return where that is.
 
         The kernel whose cell it is needs less of them, and gets them through shared memory; another one does where the disk is full.
         """
         run_id = "" if self._run_folder is None else self._run_folder.name
         in_memory = results_of(self._folders.blobs)
-        attempts: list[tuple[Path, Ending]] = []
+        attempts: list[tuple[Path, DetachedResult]] = []
         if self._run_folder is not None:
             attempts.append((results_of(self._run_folder), ending))
         if kernel is not None and kernel.begins:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cluster.folders import Folders
-from .elastic.engine_pool import Engines
+from .elastic.engine_pool import EnginePool
 from .options import ClusterOptions
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     said = json.loads(sys.argv[1])
     options = ClusterOptions(num_engines=said["num_engines"], device=said["device"], force=said["force"])
-    engines = Engines()
-    engines.begin(options)
+    engines = EnginePool()
+    engines.prepare(options)
     folders = Folders()
-    held = folders.hold()
+    held = folders.acquire()
     from .detached.connection import SOCKET
     from .detached.server import Server
     from .host import Host

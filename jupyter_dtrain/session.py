@@ -17,12 +17,12 @@ from .capture.bundle import Bundle
 from .checkpoint.metadata import Wanted
 from .cluster.devices import plan_devices
 from .cluster.local import EngineCluster
-from .detached.client import Remote
+from .detached.client import DetachedRuns
 from .detached.mirror import RunMirror
-from .elastic.agent import Supervisor
-from .elastic.engine_pool import Engines
+from .elastic.agent import Agent
+from .elastic.engine_pool import EnginePool
 from .elastic.generation import Output
-from .elastic.job import Moment, Work
+from .elastic.job import CellJob, ProcessState
 from .elastic.runner import Runner, RunResult
 from .errors import DtrainError, UsageError
 from .options import ClusterOptions, RunOptions
@@ -33,9 +33,9 @@ from .runs.store import RunStore
 from .serialization.pickler import Packed
 from .transport.blob_store import BlobFolder, Sending
 from .trials.grid import Trial
-from .trials.pool import Lanes, lanes_for
+from .trials.pool import LanePool, lanes_for
 from .trials.recorder import SideBySide
-from .trials.scheduler import Prepare, Trials
+from .trials.scheduler import Prepare, TrialScheduler
 
 NOT_RUNNING = "No cell is running."
 
@@ -49,18 +49,18 @@ class Session:
     ----------
     folder : Path, optional
         Where runs are recorded; by default ``dtrain-runs`` beside the notebook.
-    engines : Engines, optional
+    engines : EnginePool, optional
         Those that are starting already.
 
     Attributes
     ----------
     on_news : callable
         Called, on any thread, when there is something new for :meth:`drain`.
-    remote : Remote
+    remote : DetachedRuns
         Runs of this kernel, or of others, in processes of their own.
     """
 
-    def __init__(self, folder: Path | None = None, engines: Engines | None = None) -> None:
+    def __init__(self, folder: Path | None = None, engines: EnginePool | None = None) -> None:
         self._store = RunStore(folder) if folder is not None else RunStore()
         self._lock = threading.Lock()
         self._recorder: RunRecorder | RunMirror | SideBySide | None = None
@@ -68,13 +68,13 @@ class Session:
         self._news: list[Message] = []
         self._is_running = False
         self.on_news: Callable[[], None] = lambda: None
-        self._engines = engines or Engines()
+        self._engines = engines or EnginePool()
         self._engines.on_update = self.note_cluster
         if engines is not None:
             self.note_cluster(engines.update)
-        self._runner = Runner(self._engines, self._store, on_begin=self.begin, on_news=lambda: self.on_news())
-        self._lanes = Lanes(self._store, on_begin=self.begin, on_cluster=self.note_cluster, on_news=lambda: self.on_news())
-        self.remote = Remote(self._store, self)
+        self._runner = Runner(self._engines, self._store, on_begin=self.start, on_news=lambda: self.on_news())
+        self._lanes = LanePool(self._store, on_begin=self.start, on_cluster=self.note_cluster, on_news=lambda: self.on_news())
+        self.remote = DetachedRuns(self._store, self)
 
     @property
     def runs_folder(self) -> Path:
@@ -118,14 +118,14 @@ class Session:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def run(
+    def submit(
         self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
     ) -> RunResult:
         """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
-        moment = Moment.now(None if options.detach else source)
+        moment = ProcessState.now(None if options.detach else source)
 
-        def work(blobs: BlobFolder) -> Work:
-            return Work.of(
+        def work(blobs: BlobFolder) -> CellJob:
+            return CellJob.of(
                 source,
                 bundle,
                 blobs,
@@ -145,13 +145,13 @@ class Session:
             self._stop_lanes()
             return self._runner.run(options.cluster, work, output=output)
 
-    def run_handed(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
+    def run_handed(self, options: ClusterOptions, work: Callable[[BlobFolder], CellJob], *, output: Output) -> RunResult:
         """Run a cell of another process on the engines: see :meth:`Runner.run`."""
         with self._one_run():
             return self._runner.run(options, work, output=output)
 
     def attach(self, run: str | None, *, trusted: bool, output: Output) -> tuple[RunResult, Packed]:
-        """Follow a detached run: see :meth:`Remote.attach`."""
+        """Follow a detached run: see :meth:`DetachedRuns.attach`."""
         with self._one_run():
             return self.remote.attach(run, trusted=trusted, output=output)
 
@@ -170,9 +170,9 @@ class Session:
         prepare: Prepare,
         *,
         output: Output,
-        on_tick: Callable[[Trials], None],
-    ) -> Trials:
-        """Run a cell's trials side by side, and return what has become of them: see :meth:`Trials.run`."""
+        on_tick: Callable[[TrialScheduler], None],
+    ) -> TrialScheduler:
+        """Run a cell's trials side by side, and return what has become of them: see :meth:`TrialScheduler.run`."""
         with self._one_run():
             wanted = lanes_for(options, len(trials))
             self._engines.stop()  # what they compute on is the trials' now
@@ -195,7 +195,7 @@ class Session:
             self._show_phase("stopping")
         return how or self._lanes.stop_trials()
 
-    def _supervisor(self) -> Supervisor:
+    def _supervisor(self) -> Agent:
         supervisor = self._runner.supervisor
         self._lanes.check_none()
         if supervisor is None:
@@ -208,7 +208,7 @@ class Session:
             recorder.set_phase(phase)
         self.on_news()
 
-    def begin(self, recorder: RunRecorder | RunMirror | SideBySide) -> None:
+    def start(self, recorder: RunRecorder | RunMirror | SideBySide) -> None:
         """Show this run to views from now on."""
         with self._lock:
             self._news.extend(() if self._recorder is None else self._recorder.drain())
@@ -312,7 +312,7 @@ class Session:
 def _in_background(action: Callable[[], object]) -> None:
     """Run `action` on a thread; a `DtrainError` is part of the cluster's state, which views are told of."""
 
-    def run() -> None:
+    def submit() -> None:
         try:
             action()
         except DtrainError:
@@ -320,4 +320,4 @@ def _in_background(action: Callable[[], object]) -> None:
         except Exception:
             _log.exception("An order to the engines could not be carried out")
 
-    threading.Thread(target=run, name="dtrain-cluster", daemon=True).start()
+    threading.Thread(target=submit, name="dtrain-cluster", daemon=True).start()

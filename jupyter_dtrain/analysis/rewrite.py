@@ -118,7 +118,7 @@ class _Body:
             start += 1
         body = self._block(node.body[start:], (self.numbers.first(node.body[0]), self.numbers.end_of(node.body)))
         if not self.unit.is_cell:
-            body.insert(0, placed_at(node, ast.If(at_compare(ast.GtE, 0), [ast.Expr(ask("arrive", self.unit.index))], [])))
+            body.insert(0, placed_at(node, ast.If(at_compare(ast.GtE, 0), [ast.Expr(ask("enter_function", self.unit.index))], [])))
         node.body[start:] = body
 
     # -- what places there are ---------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class _Body:
                 node.test = placed_at(node.test, ast.BoolOp(ast.Or(), [ask("turn", first), live]), whole=True)
                 node.body = self._block(node.body, within)
                 node.orelse = self._block(node.orelse, (within[1] + 1, last))
-                return [placed_at(node, ast.Expr(ask("begin", first))), node]
+                return [placed_at(node, ast.Expr(ask("start", first))), node]
             case ast.If():
                 end = self.numbers.end_of_header(node)
                 self._calls_in(node.test)

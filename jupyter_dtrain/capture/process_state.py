@@ -16,7 +16,7 @@ from .settings import ENVIRONMENT, SOME_OF_IT, changes, make_settings, settings_
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ProcessSettings:
     """Settings of one process. The cell finds the notebook's on the engines, and what it changes of them counts in the notebook.
 
     Attributes
@@ -47,7 +47,7 @@ class Surroundings:
     withheld: tuple[str, ...] = ()
 
     @classmethod
-    def now(cls) -> Surroundings:
+    def now(cls) -> ProcessSettings:
         """Return those of this process."""
         return cls(
             folder=os.getcwd(),  # noqa: PTH109 - a text, to be compared
@@ -59,22 +59,22 @@ class Surroundings:
             settings=settings_now(),
         )
 
-    def changed_from(self, before: Surroundings) -> Surroundings:
+    def changed_from(self, before: ProcessSettings) -> ProcessSettings:
         """Return them with only those of the `settings` that are other than `before`."""
         return replace(self, settings=changes(before.settings, self.settings))
 
-    def of_rank(self, rank: int) -> Surroundings:
+    def of_rank(self, rank: int) -> ProcessSettings:
         """Return them for a rank: another than 0 logs nothing."""
         return self if rank == 0 else replace(self, settings=wandb.without_run(self.settings))
 
-    def of_host(self, source: str) -> Surroundings:
+    def of_host(self, source: str) -> ProcessSettings:
         """Return them for a cell whose engines belong to this process, and not to the notebook's."""
         if self.settings.get(wandb.NAME) is not None:  # it is open in the notebook's
             return self
         environment = wandb.with_own_service(self.settings.get(ENVIRONMENT, {}), source)
         return replace(self, settings={**self.settings, ENVIRONMENT: environment})
 
-    def without_secrets(self) -> Surroundings:
+    def without_secrets(self) -> ProcessSettings:
         """Return them as they may lie on a disk."""
         kept, withheld = dict(self.settings), set(self.withheld)
         for name in (ENVIRONMENT, SOME_OF_IT):
@@ -84,7 +84,7 @@ class Surroundings:
                 kept[name] = {variable: value for variable, value in kept[name].items() if variable not in secret}
         return self if withheld == set(self.withheld) else replace(self, settings=kept, withheld=tuple(sorted(withheld)))
 
-    def with_secrets_of(self, environment: Mapping[str, str]) -> Surroundings:
+    def with_secrets_of(self, environment: Mapping[str, str]) -> ProcessSettings:
         """Return them with the values that what was left out has in an `environment`; what it has none of stays `withheld`."""
         found = {name: environment[name] for name in self.withheld if name in environment}
         if not found:

@@ -52,7 +52,7 @@ from ..transport.blob_store import BlobFolder, bytes_of
 from .disk_blobs import DiskBlobs
 from .manifest import LARGEST, check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling, write_manifest
 from .metadata import Checkpoint, Intact, Measured, best_of
-from .snapshot_index import Whole
+from .snapshot_index import CompleteSnapshot
 
 CHECKPOINTS, BLOBS = "checkpoints", "blobs"
 TASK = "task"
@@ -163,7 +163,7 @@ class CheckpointFolder:
     def _check_room(self, sizes: Iterable[int]) -> None:
         check_disk(self._run_folder, sum(sizes), what="a checkpoint")
 
-    def keep(self, number: int) -> None:
+    def prune(self, number: int) -> None:
         """Remove all but the newest `number` checkpoints, the best and those that are pinned, and what no other needs."""
         checkpoints, best = self.newest_first(), self.best()
         others = [checkpoint for checkpoint in checkpoints if not checkpoint.pinned]
@@ -323,7 +323,7 @@ class CheckpointFolder:
         if failed is not None:
             raise failed
 
-    def read(self, intact: Intact, folder: Path, *, number: int, change: Callable[[bytes], bytes] = lambda part: part) -> Whole:
+    def read(self, intact: Intact, folder: Path, *, number: int, change: Callable[[bytes], bytes] = lambda part: part) -> CompleteSnapshot:
         """Copy a checkpoint to where ranks look for snapshot `number`, each part as `change` makes it.
 
         Raises
@@ -336,7 +336,7 @@ class CheckpointFolder:
             self._blobs.copy_to(blobs, key, checksum=checksum, what=f"Checkpoint {checkpoint.folder.name}")
         for rank, part in enumerate(intact.parts):
             write_whole(snapshot_file(folder, number, rank), change(part))
-        return Whole(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(intact.blobs))
+        return CompleteSnapshot(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(intact.blobs))
 
     def _verified(self, folder: Path, *, trusted: bool) -> Intact:
         what, parts = f"Checkpoint {folder.name}", self._parts_of(folder)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..capture.bundle import unpack
-from ..engine.results import Home
+from ..engine.results import CellResults
 from ..engine.snapshot.snapshotter import read_snapshot, snapshot_blobs
 from ..errors import CheckpointError, UsageError
 from ..runs.record import DEFAULT_FOLDER, RunRecord
@@ -23,7 +23,7 @@ from ..transport.blob_store import BlobFolder
 from ..transport.parcel import from_parcel
 from .folder import CheckpointFolder
 from .metadata import Checkpoint, Intact, Wanted, step_of
-from .snapshot_index import SnapshotKeeper, Whole
+from .snapshot_index import CompleteSnapshot, SnapshotKeeper
 from .writer import CheckpointWriter
 
 # The values in a checkpoint: for a notebook that wants its weights, and for other programs.
@@ -54,7 +54,7 @@ def read_values(folder: CheckpointFolder, step: int | None, *, trusted: bool = F
         namespace: dict[str, Any] = {"__name__": "__main__"}
         values, tracked = unpack(Unpacker(from_parcel(task.parcel, blobs), namespace=namespace, device_for=_on_cpu))
         namespace.update(values)
-        home = Home(namespace, tracked)
+        home = CellResults(namespace, tracked)
         state = Path(name) / "state"
         state.mkdir()
         folder.read(intact, state, number=1)
@@ -173,10 +173,10 @@ class RollBack:
     """What was ordered of it, and what has come of that."""
 
     def __init__(self) -> None:
-        self._found: Whole | None = None
+        self._found: CompleteSnapshot | None = None
         self._reader: threading.Thread | None = None
 
-    def begin(self, step: int, writer: CheckpointWriter, keeper: SnapshotKeeper, *, on_read: Callable[[], None]) -> None:
+    def start(self, step: int, writer: CheckpointWriter, keeper: SnapshotKeeper, *, on_read: Callable[[], None]) -> None:
         """Read the checkpoint of `step`, and call `on_read` when it is there; a `UsageError` or `CheckpointError` says why it cannot be."""
         checkpoint = writer.folder.at(step)
         if self._found is not None or (self._reader is not None and self._reader.is_alive()):
@@ -193,7 +193,7 @@ class RollBack:
         else:
             on_read()
 
-    def take(self) -> Whole | None:
+    def pop(self) -> CompleteSnapshot | None:
         """Return the snapshot that was made of it, once."""
         found, self._found = self._found, None
         return found

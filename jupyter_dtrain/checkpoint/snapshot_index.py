@@ -19,7 +19,7 @@ SHORTEST = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Whole:
+class CompleteSnapshot:
     """A snapshot that every rank has written. `keys` are the buffers that it refers to, `metric` its value where it is the best so far."""
 
     number: int
@@ -42,18 +42,18 @@ class SnapshotKeeper:
     world_size : int
     keep : int
         How many wait for the disk at most: as many as stay there.
-    newest : Whole, optional
+    newest : CompleteSnapshot, optional
         One that is there.
     clock : callable
         Seconds; tests give their own.
 
     Attributes
     ----------
-    newest : Whole, optional
+    newest : CompleteSnapshot, optional
         The last that is whole.
-    held, best : Whole, optional
+    held, best : CompleteSnapshot, optional
         Others that are not removed: one that is being written, and the best by a metric, which is to be.
-    waiting : list of Whole
+    waiting : list of CompleteSnapshot
         Those at multiples of steps that are to be written as well, the oldest first.
     training_since : float, optional
         When the first step was reported.
@@ -65,14 +65,14 @@ class SnapshotKeeper:
         world_size: int,
         *,
         keep: int,
-        newest: Whole | None = None,
+        newest: CompleteSnapshot | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder, self._world_size, self._clock = folder, world_size, clock
         self.newest = newest
-        self.held: Whole | None = None
-        self.best: Whole | None = None
-        self.waiting: list[Whole] = []
+        self.held: CompleteSnapshot | None = None
+        self.best: CompleteSnapshot | None = None
+        self.waiting: list[CompleteSnapshot] = []
         self.training_since: float | None = None
         self._numbers = itertools.count(newest.number + 1 if newest is not None else 1)
         self._keep = keep
@@ -82,7 +82,7 @@ class SnapshotKeeper:
         self._seconds = 0.0  # that the first one is likely to take
         self._parts: dict[int, dict[int, SnapshotTaken]] = {}
 
-    def begin(self, world_size: int) -> None:
+    def start(self, world_size: int) -> None:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
         self._world_size = world_size
         for number in list(self._parts):  # which are not whole
@@ -114,7 +114,7 @@ class SnapshotKeeper:
 
     def due(self, *, idle: bool = False) -> int | None:
         """Return the number of a snapshot to ask for now, if it is time for one. `idle`: the ranks wait and come no further."""
-        self.settle()
+        self.commit()
         if self._next is None or self._asked is not None or self._clock() < self._next or (idle and not self._hastened):
             return None
         self._asked = self.new_number()
@@ -124,7 +124,7 @@ class SnapshotKeeper:
         """Return a number that no snapshot has. Any thread may call this."""
         return next(self._numbers)
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Look whether what was asked for is whole, and remove the one before."""
         for number in sorted(number for number, parts in list(self._parts.items()) if len(parts) >= self._world_size):
             if number == self._asked:
@@ -142,7 +142,7 @@ class SnapshotKeeper:
             return
         self._hastened = False
         keys = frozenset(key for part in parts.values() for key in part.keys)
-        whole = Whole(number, self._world_size, first.step, first.place, keys, first.best)
+        whole = CompleteSnapshot(number, self._world_size, first.step, first.place, keys, first.best)
         before = [self.newest, whole]
         if self.newest is None or whole.step >= self.newest.step:
             self.newest = whole
@@ -159,7 +159,7 @@ class SnapshotKeeper:
     def _pause(cost: float) -> float:
         return max(SHORTEST.total_seconds(), cost / SHARE)
 
-    def go_back(self, snapshot: Whole) -> None:
+    def go_back(self, snapshot: CompleteSnapshot) -> None:
         """Let `snapshot`, whose files are there, be the newest."""
         before, self.newest, self.waiting = [self.newest, *self.waiting], snapshot, []
         self._drop(*before)
@@ -169,7 +169,7 @@ class SnapshotKeeper:
         before, self.newest, self.waiting, self.best = [self.newest, self.best, *self.waiting], None, [], None
         self._drop(*before)
 
-    def hold(self, snapshot: Whole) -> None:
+    def retain(self, snapshot: CompleteSnapshot) -> None:
         """Keep a snapshot until :meth:`release`."""
         self.held = snapshot
         self.waiting = [waiting for waiting in self.waiting if waiting is not snapshot]
@@ -181,17 +181,17 @@ class SnapshotKeeper:
         held, self.held = self.held, None
         self._drop(held)
 
-    def _drop(self, *snapshots: Whole | None) -> None:
+    def _drop(self, *snapshots: CompleteSnapshot | None) -> None:
         """Remove those that are nothing any more."""
         for snapshot in snapshots:
             if snapshot is not None and snapshot not in (self.newest, self.held, self.best, *self.waiting):
                 self._remove(snapshot.number)
 
-    def files(self, snapshot: Whole) -> list[Path]:
+    def files(self, snapshot: CompleteSnapshot) -> list[Path]:
         """Return each rank's part of a snapshot."""
         return [snapshot_file(self.folder, snapshot.number, rank) for rank in range(snapshot.world_size)]
 
-    def blobs(self, snapshot: Whole) -> BlobFolder:
+    def blobs(self, snapshot: CompleteSnapshot) -> BlobFolder:
         """Return the buffers of a snapshot."""
         return BlobFolder(snapshot_blobs(self.folder, snapshot.number))
 

@@ -16,7 +16,7 @@ from ..transport.blob_store import BlobFolder, bytes_of
 from .folder import CheckpointFolder
 from .metadata import Checkpoint, Measured
 from .secrets_at_rest import part_without_secrets, without_secrets
-from .snapshot_index import SnapshotKeeper, Whole
+from .snapshot_index import CompleteSnapshot, SnapshotKeeper
 
 FIRST = timedelta(seconds=10)
 """Training that is worth a checkpoint."""
@@ -56,13 +56,13 @@ class CheckpointWriter:
         self._has_best = folder.best() is not None
         self._say, self._on_written = say, on_written
         self._thread: threading.Thread | None = None
-        self._last: Whole | None = None
+        self._last: CompleteSnapshot | None = None
         self._step_of_best: int | None = None  # that was written last
         self._next: float | None = None
         self._refused = False  # the last one that was due
         self._wrote_task = False
         self._wanted = False
-        self._wanted_after: Whole | None = None
+        self._wanted_after: CompleteSnapshot | None = None
         self._news: list[str] = []
 
     def want(self, keeper: SnapshotKeeper) -> None:
@@ -103,7 +103,7 @@ class CheckpointWriter:
         if wanted:
             self._wanted = False
         self._last = snapshot
-        keeper.hold(snapshot)
+        keeper.retain(snapshot)
         arguments = keeper, snapshot, BlobFolder(blob_dir), wanted
         self._thread = threading.Thread(target=self._write, args=arguments, name="dtrain-checkpoint", daemon=True)
         self._thread.start()
@@ -115,7 +115,7 @@ class CheckpointWriter:
         here: the results are still to come home.
         """
         self._wait(keeper)
-        keeper.settle()
+        keeper.commit()
         while (keeper.best is not None or keeper.waiting) and blob_dir.exists():
             self.offer(keeper, blob_dir)
             self._wait(keeper)
@@ -123,7 +123,7 @@ class CheckpointWriter:
             self._news.append("No checkpoint was written: the cell came to no place any more where it could go on from one.")
         if through and self._every is None:
             try:
-                self._folder.keep(0)
+                self._folder.prune(0)
             except (CheckpointError, OSError) as error:  # somebody has taken the folder away, or the right to write there
                 self._news.append(f"Checkpoints of this run that nobody needs any more stay behind: {error}.")
         if through and self._best is not None and self._expects_best and not self._has_best:
@@ -137,7 +137,7 @@ class CheckpointWriter:
             self._thread = None
             keeper.release()
 
-    def _check_size(self, snapshot: Whole) -> None:
+    def _check_size(self, snapshot: CompleteSnapshot) -> None:
         """Raise a `CheckpointError` where nobody has asked for checkpoints and they would take a large part of the disk."""
         needed = sum(map(bytes_of, {*self._task.parcel.keys, *snapshot.keys}))
         if self._every is None and self._best is None and needed > PART * self._folder.free():
@@ -153,7 +153,7 @@ class CheckpointWriter:
             self._next = keeper.training_since + (self._every or FIRST).total_seconds()
         return self._next is not None and time.monotonic() >= self._next
 
-    def _write(self, keeper: SnapshotKeeper, snapshot: Whole, blobs: BlobFolder, wanted: bool) -> None:
+    def _write(self, keeper: SnapshotKeeper, snapshot: CompleteSnapshot, blobs: BlobFolder, wanted: bool) -> None:
         began = time.monotonic()
         try:
             if not wanted:
@@ -163,7 +163,7 @@ class CheckpointWriter:
                 self._folder.write_task(pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
                 self._wrote_task = True
             written = self._written(keeper, snapshot, pinned=wanted)
-            self._folder.keep(self._keep)
+            self._folder.prune(self._keep)
         except (CheckpointError, StoreError, OSError) as error:
             if wanted:
                 self._news.append(str(error))
@@ -182,7 +182,7 @@ class CheckpointWriter:
         self._plan_next(began)
         self._on_written(written)
 
-    def _written(self, keeper: SnapshotKeeper, snapshot: Whole, *, pinned: bool) -> Checkpoint:
+    def _written(self, keeper: SnapshotKeeper, snapshot: CompleteSnapshot, *, pinned: bool) -> Checkpoint:
         """Return the checkpoint of a snapshot: that of the best, if it is of the same step, as there is one of each."""
         if snapshot.metric is None and snapshot.step == self._step_of_best:
             with suppress(CheckpointError):  # it is gone, as a better one has come

@@ -100,7 +100,7 @@ class Folders:
             return ""
         return "\n".join(f"    {line}" for line in of(text).splitlines())
 
-    def hold(self) -> list[int]:
+    def acquire(self) -> list[int]:
         """Say that this process uses the folders, as a guard does, until the files that are returned are closed."""
         handles = [os.open(folder, os.O_RDONLY) for folder in self.all]
         for handle in handles:

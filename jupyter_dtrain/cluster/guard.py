@@ -189,7 +189,7 @@ class Guard:
             finally:
                 os._exit(127)
         if template is not None:
-            template.begin(pid)
+            template.start(pid)
             self.template = template
         if how != "fork":
             self.needed.add(pid)
@@ -298,7 +298,7 @@ class Template:
         os.dup2(self.its_requests, 0)
         os.dup2(self.its_replies, REPLIES)
 
-    def begin(self, pid: int) -> None:
+    def start(self, pid: int) -> None:
         """Keep the other ends, here in the guard."""
         self.pid = pid
         os.close(self.its_requests)

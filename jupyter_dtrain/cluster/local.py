@@ -236,7 +236,7 @@ class EngineCluster:
         for rank in ranks:
             lost = self._members[rank]
             self._processes.forget(lost.name)
-            self._members[rank] = self._spare.take(lost.plan) or self._launcher.start_engine(lost.plan)
+            self._members[rank] = self._spare.acquire(lost.plan) or self._launcher.start_engine(lost.plan)
         arrival.of_engines(self.engine_ids)
         others = [self._members[rank] for rank in ranks]
         for member in others:
@@ -262,7 +262,7 @@ class EngineCluster:
         self._spare.prepare()
         return self._spare.ready
 
-    def let_go(self, ranks: Sequence[int]) -> None:
+    def drop(self, ranks: Sequence[int]) -> None:
         """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
         self.send_signal(signal.SIGKILL, ranks)  # one may only be slow
         self._let_go += [self._members[rank].plan for rank in ranks]
@@ -276,7 +276,7 @@ class EngineCluster:
 
     def take_back(self) -> bool:
         """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
-        member = self._spare.take(replace(self._let_go[-1], rank=len(self._members))) if self._let_go else None
+        member = self._spare.acquire(replace(self._let_go[-1], rank=len(self._members))) if self._let_go else None
         if member is None:
             return False
         self._let_go.pop()

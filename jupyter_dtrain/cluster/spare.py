@@ -60,7 +60,7 @@ class Spare:
         elif self._member.warming is None and self._is_registered(self._member.engine_id):
             self._warm_up(self._member)
 
-    def take(self, plan: DevicePlan) -> Member | None:
+    def acquire(self, plan: DevicePlan) -> Member | None:
         """Return the engine in reserve, for `plan`; it is in reserve no longer. ``None`` if there is none that lives."""
         member, self._member = self._member, None
         if member is None or self._has_ended(member.name):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..checkpoint.folder import CheckpointFolder
 from ..elastic.generation import Output
-from ..elastic.job import Work
+from ..elastic.job import CellJob
 from ..elastic.runner import RunResult
 from ..errors import CheckpointError, ClusterError, UsageError
 from ..options import RunOptions
@@ -21,18 +21,18 @@ from ..runs.record import RunRecord
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..transport.blob_store import HASHED, BlobFolder
-from .connection import Ended, Hello, Interrupt, Line, start_host
+from .connection import Ended, Hello, Interrupt, PeerConnection, start_host
 from .follower import Follower, Views
 from .journal import calls_in, replay
 from .mirror import RunMirror
-from .results import Ending, mark_taken, read_ending, results_of
+from .results import DetachedResult, mark_taken, read_ending, results_of
 
 ENDING_LIMIT = timedelta(seconds=60)
 """Time in which a host that has hung up writes the results and ends."""
 LOOK = timedelta(seconds=0.05)
 
 
-class Remote:
+class DetachedRuns:
     """The detached runs of one kernel, one at a time.
 
     Parameters
@@ -63,7 +63,7 @@ class Remote:
             raise UsageError("No cell is running.")
         return follower.command(command)
 
-    def run(self, options: RunOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
+    def run(self, options: RunOptions, work: Callable[[BlobFolder], CellJob], *, output: Output) -> RunResult:
         """Run a cell in a host; `work` stores its values in a folder and returns it."""
         output.progress("starting a process for the run")
         line = start_host(options.cluster, self._store.folder)
@@ -79,7 +79,7 @@ class Remote:
             line.close()
             raise
         ending = self._follow(follower, output, None, ready.folder if isinstance(ready, Ended) else None)
-        return _result(ending, follower.take)
+        return _result(ending, follower.mark_returned)
 
     def attach(self, run: str | None, *, trusted: bool, output: Output) -> tuple[RunResult, Packed]:
         """Follow a detached run to its end, or take the results of one that has ended.
@@ -108,19 +108,19 @@ class Remote:
         address = address_of(record.folder)
         if address is not None:
             try:
-                line = Line.to(address)
+                line = PeerConnection.to(address)
                 line.send(Hello(os.getpid()))
             except (OSError, EOFError):  # it is ending this moment
                 pass
             else:
                 follower = Follower(line, self._views, is_leaving=lambda: self.is_leaving())
                 ending = self._follow(follower, output, record, None)
-                return _result(ending, follower.take), _values(ending, record)
+                return _result(ending, follower.mark_returned), _values(ending, record)
         self._wait_for_end(record)
         ending = self._from_disk(record, trusted=trusted, output=output)
         return _result(ending, lambda: mark_taken(results_of(record.folder))), _values(ending, record)
 
-    def _follow(self, follower: Follower, output: Output, record: RunRecord | None, folder: Path | None) -> Ending:
+    def _follow(self, follower: Follower, output: Output, record: RunRecord | None, folder: Path | None) -> DetachedResult:
         """Follow a run to its end and return that; `folder`: where its results lie already."""
         self._follower = follower
         try:
@@ -141,20 +141,20 @@ class Remote:
             error = _died(record)
             if mirror is not None:
                 mirror.end(error)
-                output.run(mirror)
+                output.show_run(mirror)
             raise ClusterError(error)
         return read_ending(folder, None if record is None else record.run_id, trusted=False)
 
-    def _from_disk(self, record: RunRecord, *, trusted: bool, output: Output) -> Ending:
+    def _from_disk(self, record: RunRecord, *, trusted: bool, output: Output) -> DetachedResult:
         ending = read_ending(results_of(record.folder), record.run_id, trusted=trusted)
         replay(calls_in(ending.shown), output)
         run = ending.snapshot.run
         assert run is not None
         mirror = RunMirror(run)
-        mirror.begin(ending.snapshot)
-        self._views.begin(mirror)
+        mirror.start(ending.snapshot)
+        self._views.start(mirror)
         self._views.on_news()
-        output.run(mirror)
+        output.show_run(mirror)
         return ending
 
     # -- which -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Remote:
             time.sleep(LOOK.total_seconds())
 
 
-def _result(ending: Ending, taken: Callable[[], None]) -> RunResult:
+def _result(ending: DetachedResult, taken: Callable[[], None]) -> RunResult:
     """Return the result of a run, or raise what it had instead."""
     if ending.result is None:
         taken()
@@ -186,7 +186,7 @@ def _result(ending: Ending, taken: Callable[[], None]) -> RunResult:
     return replace(ending.result, taken=taken)
 
 
-def _values(ending: Ending, record: RunRecord) -> Packed:
+def _values(ending: DetachedResult, record: RunRecord) -> Packed:
     if ending.values is None:
         raise CheckpointError(f"What {record.run_id} began with is not there any more.")
     return ending.values

@@ -94,7 +94,7 @@ class Taken:
     """The results are in the notebook."""
 
 
-class Line:
+class PeerConnection:
     """One end of it. Any thread may send, one receives."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
@@ -102,7 +102,7 @@ class Line:
         self._sending = threading.Lock()
 
     @classmethod
-    def to(cls, address: Path) -> Line:
+    def to(cls, address: Path) -> PeerConnection:
         """Connect to the process that listens at `address`.
 
         Raises
@@ -128,7 +128,7 @@ class Line:
         return cls(_open(connection))
 
     @classmethod
-    def answering(cls, connection: socket.socket, key: bytes) -> Line | None:
+    def answering(cls, connection: socket.socket, key: bytes) -> PeerConnection | None:
         """Return the end of what a listener has accepted, ``None`` where the other side is another user's, or has not the same `key`.
 
         Raises
@@ -167,7 +167,7 @@ class Line:
 
 
 def listen(folder: Path) -> tuple[socket.socket, bytes]:
-    """Return what accepts connections for :meth:`Line.answering`, with its socket in `folder`, and their key, which is put beside it."""
+    """Return what listens for :meth:`PeerConnection.answering`, with its socket in `folder`, and their key, which is put beside it."""
     key = secrets.token_bytes(SIZE)
     with open(folder / KEY, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         file.write(key)
@@ -228,7 +228,7 @@ def _open(connection: socket.socket) -> Connection[Any, Any]:
 MODULE = f"{__package__.partition('.')[0]}.host_app"
 
 
-def start_host(options: ClusterOptions, runs: Path) -> Line:
+def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
     """Return the line to a new process that runs one cell of this kernel; it lives on when the kernel ends.
 
     Parameters
@@ -263,7 +263,7 @@ def start_host(options: ClusterOptions, runs: Path) -> Line:
         if not Path(address).is_socket():
             rest = address + "\n" + process.stdout.read().decode(errors="replace")
             raise ClusterError(f"The process that runs a cell detached has ended while it started:\n{rest.strip()}")
-        line = Line.to(Path(address))
+        line = PeerConnection.to(Path(address))
         line.send(Hello(os.getpid(), begins=True))
     except BaseException:
         process.kill()  # its guard ends what it has started

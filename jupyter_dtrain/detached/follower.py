@@ -14,7 +14,7 @@ from ..elastic.generation import TICK, Output
 from ..errors import CellInterrupted, UsageError
 from ..protocol import ClusterUpdate, Command, Message, Reply, RunUpdate, Snapshot
 from ..system.interpreter import Interrupts
-from .connection import Ended, Interrupt, Line, Ready, Refused, Shown, Taken, Updates
+from .connection import Ended, Interrupt, PeerConnection, Ready, Refused, Shown, Taken, Updates
 from .journal import replay
 from .mirror import RunMirror
 
@@ -29,7 +29,7 @@ class Views(Protocol):
     def note_cluster(self, update: ClusterUpdate) -> None:
         """Take the state of the engines."""
 
-    def begin(self, mirror: RunMirror) -> None:
+    def start(self, mirror: RunMirror) -> None:
         """Take the run."""
 
     def on_news(self) -> None:
@@ -41,7 +41,7 @@ class Follower:
 
     Parameters
     ----------
-    line : Line
+    line : PeerConnection
     views : Views
     is_leaving : callable
         Whether the kernel is about to end.
@@ -52,7 +52,7 @@ class Follower:
         The run, once it has been told of.
     """
 
-    def __init__(self, line: Line, views: Views, *, is_leaving: Callable[[], bool]) -> None:
+    def __init__(self, line: PeerConnection, views: Views, *, is_leaving: Callable[[], bool]) -> None:
         self._line, self._views, self._is_leaving = line, views, is_leaving
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._replies: dict[str, queue.SimpleQueue[Reply]] = {}
@@ -96,7 +96,7 @@ class Follower:
                 if isinstance(message, Shown):
                     replay(message.calls, output)
                 if self.mirror is not None:
-                    output.run(self.mirror)
+                    output.show_run(self.mirror)
                 if isinstance(message, Ended):
                     return message.folder
                 if isinstance(message, Refused):
@@ -122,7 +122,7 @@ class Follower:
         finally:
             del self._replies[command.id]
 
-    def take(self) -> None:
+    def mark_returned(self) -> None:
         """Know that the results are in the notebook."""
         self._line.send(Taken())
         self.close()
@@ -152,17 +152,17 @@ class Follower:
             run = next((message for message in messages if isinstance(message, RunUpdate)), None)
         if self.mirror is None and isinstance(run, RunUpdate):
             self.mirror = RunMirror(run)
-            self._views.begin(self.mirror)
+            self._views.start(self.mirror)
         if isinstance(first, Snapshot):
             self._views.note_cluster(first.cluster)
             if self.mirror is not None:
-                self.mirror.begin(first)
+                self.mirror.start(first)
         else:
             for message in messages:
                 if isinstance(message, ClusterUpdate):
                     self._views.note_cluster(message)
             if self.mirror is not None:
-                self.mirror.take(messages)
+                self.mirror.apply(messages)
         self._views.on_news()
 
 

@@ -59,7 +59,7 @@ class Journal:
         """Keep a line of this project's own."""
         self._add("say", text)
 
-    def run(self, run: ViewedRun) -> None:
+    def show_run(self, run: ViewedRun) -> None:
         """Keep nothing: views of the run are told in another way."""
         self.on_run(run)
 

@@ -32,11 +32,11 @@ class RunMirror:
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def begin(self, snapshot: Snapshot) -> None:
+    def start(self, snapshot: Snapshot) -> None:
         """Take what there is so far."""
-        self.take([*snapshot.points, *snapshot.devices, *snapshot.times, *snapshot.notices])
+        self.apply([*snapshot.points, *snapshot.devices, *snapshot.times, *snapshot.notices])
 
-    def take(self, messages: Sequence[Message]) -> None:
+    def apply(self, messages: Sequence[Message]) -> None:
         """Take what is new."""
         with self._lock:
             told_anew = [message.step[0] for message in messages if isinstance(message, Points) and self._has_beyond(message)]
@@ -64,7 +64,7 @@ class RunMirror:
     def end(self, error: str) -> None:
         """Know that its process is gone."""
         if not self.has_ended:
-            self.take([replace(self.run_update(), phase="failed", error=error)])
+            self.apply([replace(self.run_update(), phase="failed", error=error)])
 
     def _has_beyond(self, points: Points) -> bool:
         last = self._curves.last_step(points.name)

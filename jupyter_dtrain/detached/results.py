@@ -22,7 +22,7 @@ from ..checkpoint.disk_blobs import DiskBlobs
 from ..checkpoint.manifest import check_signature, check_versions, checksum_of, read_manifest, unpickling, write_manifest
 from ..checkpoint.secrets_at_rest import outcome_without_secrets, without_secrets
 from ..elastic.runner import RunResult
-from ..elastic.worker_group import RankEnd
+from ..elastic.worker_group import WorkerResult
 from ..engine.task import Task
 from ..errors import CheckpointError, ClusterError
 from ..protocol import Snapshot
@@ -42,14 +42,14 @@ class Stored:
     """How a run ended, as it is written: the parts of its :class:`~..runner.RunResult`, whose `parcel` is what rank 0 sent back."""
 
     task: Task
-    ends: list[RankEnd]
+    ends: list[WorkerResult]
     lost: ClusterError | None
     interrupted: bool
     parcel: Parcel | None
 
 
 @dataclass(frozen=True)
-class Ending:
+class DetachedResult:
     """How a run ended.
 
     Attributes
@@ -72,7 +72,7 @@ class Ending:
     shown: bytes = b""
 
 
-def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: str) -> None:
+def write_ending(folder: Path, ending: DetachedResult, *, shown: Path | None, run_id: str) -> None:
     """Write it into `folder`, which is made, and, where that lies in the folder of a run, with it what the cell has `shown`.
 
     Raises
@@ -110,7 +110,7 @@ def write_ending(folder: Path, ending: Ending, *, shown: Path | None, run_id: st
         raise CheckpointError(f"The results cannot be written to {folder.parent}: {error}.") from error
 
 
-def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> Ending:
+def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> DetachedResult:
     """Return what :func:`write_ending` has written into a folder for a run, ``None``: for one that has come to no record.
 
     Raises
@@ -138,7 +138,7 @@ def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> Ending:
         returned = None if stored.parcel is None else from_parcel(stored.parcel, blobs)
         values = from_parcel(stored.task.parcel, blobs) if has_values else None
         result = RunResult(stored.ends, returned, stored.lost, stored.interrupted, stored.task)
-    return Ending(snapshot, result, values, error, shown)
+    return DetachedResult(snapshot, result, values, error, shown)
 
 
 def results_of(run_folder: Path) -> Path:
@@ -162,7 +162,7 @@ def _read(within: tuple[Path, str, str], name: str, checksum: str | None, what: 
     raise CheckpointError(f"{what} is damaged: it is not what was written.")
 
 
-def _check_room(place: Path, ending: Ending, shown: Path | None) -> None:
+def _check_room(place: Path, ending: DetachedResult, shown: Path | None) -> None:
     packed = [part for part in (ending.values, None if ending.result is None else ending.result.returned) if part is not None]
     num_bytes = sum(buffer.nbytes for part in packed for buffer in part.buffers)
     check_disk(place, num_bytes + (shown.stat().st_size if shown is not None else 0), what="the results of the run")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..cluster.folders import Folders
 from ..errors import DtrainError
 from ..protocol import Command, Message, Reply, Snapshot
-from .connection import Hello, Interrupt, Line, Refused, Shown, Taken, Updates, listen
+from .connection import Hello, Interrupt, PeerConnection, Refused, Shown, Taken, Updates, listen
 from .journal import Journal, read_calls
 
 INTERVAL = timedelta(seconds=0.1)
@@ -41,7 +41,7 @@ class Served(Protocol):
 class Kernel:
     """A kernel that follows the run: process `pid` at the other end of `line`. `begins`: it is the one whose cell it is."""
 
-    def __init__(self, line: Line, hello: Hello) -> None:
+    def __init__(self, line: PeerConnection, hello: Hello) -> None:
         self.line, self.pid, self.begins = line, hello.pid, hello.begins
         self.position = 0  # up to where it has been told what the cell has shown
         self.is_new = True  # it has no snapshot
@@ -84,14 +84,14 @@ class Server:
         self._notify()
 
     def receive(self) -> Any:
-        """Return what the kernel whose cell it is has sent next: ``Hello`` or ``Work``; ``None`` where it is gone."""
+        """Return what the kernel whose cell it is has sent next: ``Hello`` or ``CellJob``; ``None`` where it is gone."""
         return self._received.get()
 
     def give_up(self) -> None:
         """Let :meth:`receive` know that the kernel is gone, whether it has been heard of or not."""
         self._received.put(None)
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send a message to the kernel that follows the run, if there is one."""
         kernel = self.kernel
         if kernel is not None:
@@ -156,7 +156,7 @@ class Server:
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            line = Line.answering(connection, self._key)
+            line = PeerConnection.answering(connection, self._key)
         except (OSError, EOFError):  # somebody who has changed their mind
             return
         if line is None:

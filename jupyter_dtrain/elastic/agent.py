@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..checkpoint.load import RollBack
-from ..checkpoint.snapshot_index import SnapshotKeeper, Whole
+from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..cluster.local import EngineCluster
 from ..engine.side_effects.file_journal import cut_back, go_on_from
@@ -24,11 +24,11 @@ from ..errors import UsageError
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..system.interpreter import Interrupts
 from .balance import Balance
-from .generation import Execution, Output
+from .generation import Generation, Output
 from .pause import Pauses
-from .recovery import Cause, Restarts, Succession, place_of, salvage, stop_there
-from .watchdog import Stall
-from .worker_group import Group, RankEnd
+from .recovery import EngineReplacement, RestartReason, Restarts, place_of, salvage, stop_there
+from .watchdog import Watchdog
+from .worker_group import WorkerGroup, WorkerResult
 
 SPARE_AFTER = timedelta(seconds=2)
 """Training that is worth an engine in reserve."""
@@ -36,7 +36,7 @@ SILENCE = timedelta(seconds=5)
 """Time in which a living engine tells something."""
 
 
-class Supervisor:
+class Agent:
     """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
 
     What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
@@ -45,7 +45,7 @@ class Supervisor:
 
     Parameters
     ----------
-    group : Group
+    group : WorkerGroup
     keeper : SnapshotKeeper
     writer : CheckpointWriter, optional
         ``None``: nothing is written to disk.
@@ -64,7 +64,7 @@ class Supervisor:
 
     def __init__(
         self,
-        group: Group,
+        group: WorkerGroup,
         *,
         keeper: SnapshotKeeper,
         writer: CheckpointWriter | None,
@@ -73,20 +73,20 @@ class Supervisor:
         on_paused: Callable[[], None],
         on_replaced: Callable[[int], None],
         on_back: Callable[[int], None],
-        renew: Callable[[Group], Group],
+        renew: Callable[[WorkerGroup], WorkerGroup],
     ) -> None:
         self._keeper = keeper
         self._writer = writer
         self._output = output
         self._on_event = on_event
         self._on_back = on_back
-        self._execution: Execution | None = None
-        self._stall: Stall | None = None
+        self._execution: Generation | None = None
+        self._stall: Watchdog | None = None
         self._balance: Balance | None = None
         self._stopping = False
         self._is_program = False
         self._growing = False  # the ranks are to stop, because there is an engine for one more,
-        self._grow_after: Whole | None = None  # behind a snapshot that is newer than this
+        self._grow_after: CompleteSnapshot | None = None  # behind a snapshot that is newer than this
         self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
         self._on_paused = on_paused
@@ -94,18 +94,18 @@ class Supervisor:
         self._looked = time.monotonic()
         self.interrupted = self.pressed = False
         self.restarts = Restarts()
-        self._succession = Succession(
+        self._replacement = EngineReplacement(
             group, restarts=self.restarts, renew=renew, on_replaced=on_replaced, tell=self._tell, on_progress=output.progress
         )
 
     @property
-    def _group(self) -> Group:
-        return self._succession.group
+    def _group(self) -> WorkerGroup:
+        return self._replacement.group
 
     @property
     def cluster(self) -> EngineCluster:
         """The cluster that the task runs on now."""
-        return self._succession.cluster
+        return self._replacement.cluster
 
     def stop(self) -> str:
         """Ask all ranks to stop, and return how they do."""
@@ -117,7 +117,7 @@ class Supervisor:
     def pause(self) -> None:
         """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
         self._check_orders("paused")
-        number = self._pauses.begin()
+        number = self._pauses.start()
         if self._execution is not None:
             self._execution.pause(number)
 
@@ -139,7 +139,7 @@ class Supervisor:
         self._check_orders("taken back")
         if self._writer is None:
             raise UsageError("This run has no folder of its own, and so no checkpoints.")
-        self._roll_back.begin(step, self._writer, self._keeper, on_read=self._call_back)
+        self._roll_back.start(step, self._writer, self._keeper, on_read=self._call_back)
 
     def _call_back(self) -> None:
         if self._execution is not None:
@@ -162,23 +162,23 @@ class Supervisor:
     def _is_stopping(self) -> bool:
         return self._stopping or (self._execution is not None and self._execution.interrupted)
 
-    def run(self, task: Task, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
+    def supervise(self, task: Task, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[WorkerResult]:
         """Run `task` on all ranks and return how each ended, in rank order."""
 
         def tick() -> None:
             on_tick()
             self._look_after(execution)
 
-        ends: list[RankEnd] = []
+        ends: list[WorkerResult] = []
         self._is_program = task.program_port is not None
-        self._succession.elastic = task.elastic
+        self._replacement.elastic = task.elastic
         self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
         try:
             following: Task | None = self._met(task)
             while following is not None:
                 task = following
                 self._execution = execution = self._begun(task)
-                ends = execution.run(on_tick=tick, on_interrupt=on_interrupt)
+                ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
                 cause = self._cause(ends)
                 if not cause or execution.interrupted or self._stopping or self._is_program:
                     execution.show_held()
@@ -201,37 +201,37 @@ class Supervisor:
                 shutil.rmtree(self._keeper.folder, ignore_errors=True)
             self.pressed |= late.count > 0
 
-    def _begun(self, task: Task) -> Execution:
+    def _begun(self, task: Task) -> Generation:
         """Return that of the next generation, with the orders that are in force."""
-        self._keeper.begin(task.world_size)
-        execution = Execution(self._group, task, on_event=self._take, on_output=self._note_output, output=self._output)
+        self._keeper.start(task.world_size)
+        execution = Generation(self._group, task, on_event=self._take, on_output=self._note_output, output=self._output)
         where, through = execution.ask_where, execution.is_through
-        self._stall = Stall(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
+        self._stall = Watchdog(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
         if self._stopping:
             execution.stop()
-        if paused := self._pauses.again(task.world_size):
+        if paused := self._pauses.resume(task.world_size):
             execution.pause(paused)
         elif task.pause:  # it has ended meanwhile
             execution.resume(task.pause)
         return execution
 
-    def _cause(self, ends: list[RankEnd]) -> Cause:
+    def _cause(self, ends: list[WorkerResult]) -> RestartReason:
         """Return why the run goes on, whose ranks have ended."""
         outcomes = [end.outcome for end in ends if end.outcome is not None]
         lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
-        back = self._roll_back.take() if lost or stopped else None
+        back = self._roll_back.pop() if lost or stopped else None
         more, self._growing = self._growing and stopped, False
         full_batch = sorted({outcome.full_batch for outcome in outcomes} - {""})
         found = next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None)
         count_targets = any(outcome.count_targets for outcome in outcomes)
-        return Cause(lost, back, more=more, count_targets=count_targets, found=found, full_batch=full_batch)
+        return RestartReason(lost, back, more=more, count_targets=count_targets, found=found, full_batch=full_batch)
 
-    def _following(self, cause: Cause, task: Task, execution: Execution) -> Task | None:
+    def _following(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
-        self._keeper.settle()
+        self._keeper.commit()
         if cause.back is not None:
             self._keeper.go_back(cause.back)
-            self._group.disband()
+            self._group.leave()
             if task.file_log is not None:
                 go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)
             self._on_back(cause.back.step)
@@ -247,7 +247,7 @@ class Supervisor:
                 self._keeper.begin_anew()
             task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
             self._on_back(newest.step if newest is not None else 0)
-            self._tell(f"{cause.found.told()} Going on from {place_of(newest)} with it on the whole batch.")
+            self._tell(f"{cause.found.message()} Going on from {place_of(newest)} with it on the whole batch.")
         if cause.full_batch:
             task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
             self._on_back(newest.step if newest is not None else 0)
@@ -255,10 +255,10 @@ class Supervisor:
             self._tell(
                 f"{names} keeps state of its samples, from a later call on: going on from {place_of(newest)}, giving it whole batches."
             )
-        if cause.lost and not self._succession.mend(cause.lost, newest):
+        if cause.lost and not self._replacement.replace(cause.lost, newest):
             return None
         if cause.more and not cause.lost:
-            self._succession.take_back(newest)
+            self._replacement.take_back(newest)
         return self._task_of_next(task, execution)
 
     def _take(self, event: Message) -> None:
@@ -280,7 +280,7 @@ class Supervisor:
         if self._stall is not None:
             self._stall.note(None)
 
-    def _look_after(self, execution: Execution) -> None:
+    def _look_after(self, execution: Generation) -> None:
         """Do what is due a few times a second."""
         if unwanted := execution.at_work(self.restarts.ranks):
             self.cluster.send_signal(signal.SIGKILL, unwanted)
@@ -297,12 +297,12 @@ class Supervisor:
         if self._writer is not None:
             self._writer.offer(keeper, self.cluster.blob_dir)
             self._tell_all(self._writer.news())
-        if self._succession.may_grow:
+        if self._replacement.may_grow:
             self._grow(execution)
         elif keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
 
-    def _grow(self, execution: Execution) -> None:
+    def _grow(self, execution: Generation) -> None:
         """Let the ranks stop behind a snapshot once there is an engine for one more."""
         if not self.cluster.prepare_spare() or self._pauses.reached:
             return
@@ -312,7 +312,7 @@ class Supervisor:
         elif self._keeper.newest is not self._grow_after:
             execution.call_back()
 
-    def _share_by(self, number: int, speeds: list[float], execution: Execution) -> None:
+    def _share_by(self, number: int, speeds: list[float], execution: Generation) -> None:
         execution.share_by(number, speeds)
         if number == 1:
             parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
@@ -327,7 +327,7 @@ class Supervisor:
         self._output.say(text)
         self._on_event(Notice(rank=0, text=text))
 
-    def _end_stuck(self, execution: Execution) -> None:
+    def _end_stuck(self, execution: Generation) -> None:
         """End engines that neither tell anything nor compute: a stopped process never leaves by itself."""
         self.cluster.end_stopped_guard()
         silent = {rank: self.cluster.cpu_time(rank) for rank in execution.silent_ranks(SILENCE)}
@@ -339,18 +339,18 @@ class Supervisor:
     def _computed(self) -> list[float | None]:
         return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]
 
-    def _task_of_next(self, task: Task, execution: Execution) -> Task:
+    def _task_of_next(self, task: Task, execution: Generation) -> Task:
         met = self._met(task)
         snapshot = self._keeper.newest
         number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
         if task.file_log is not None:
             cut_back(task.file_log, number)
         resume = Resume(number=number, world_size=world_size, seen=execution.seen)
-        return replace(met, resume=resume, pause=self._pauses.again(met.world_size), generation=task.generation + 1)
+        return replace(met, resume=resume, pause=self._pauses.resume(met.world_size), generation=task.generation + 1)
 
     def _met(self, task: Task) -> Task:
         """Return `task` for ranks that meet on the engines that there are."""
-        met = self._group.meet(task)
+        met = self._group.rendezvous(task)
         folder = self.cluster.blob_dir
         self._keeper.folder = folder / task.snapshot_folder.name
         return replace(met, world_size=self._group.num_ranks, blob_folder=folder, snapshot_folder=self._keeper.folder)

@@ -16,7 +16,7 @@ from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
 
 if TYPE_CHECKING:
-    from .worker_group import Group
+    from .worker_group import WorkerGroup
 
 Progress = Callable[[str], None]
 RESTART_LIMIT = timedelta(seconds=60)
@@ -24,7 +24,7 @@ STARTING = "while the engines were starting"
 """What an interrupt says that comes then."""
 
 
-class Engines:
+class EnginePool:
     """Owns at most one cluster. Any thread may use it; one lock is held while a cluster starts or stops.
 
     Importing this module imports no torch: engines start while the notebook's process does.
@@ -40,7 +40,7 @@ class Engines:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._cluster: EngineCluster | None = None
-        self._group: Group | None = None
+        self._group: WorkerGroup | None = None
         self._beginning: _Beginning | None = None
         self._part = (0, 1)
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
@@ -52,7 +52,7 @@ class Engines:
         cluster = self._cluster
         return cluster if cluster is not None and cluster.alive and cluster.has_folders else None
 
-    def begin(self, options: ClusterOptions) -> None:
+    def prepare(self, options: ClusterOptions) -> None:
         """Start a cluster in the background if there is none; the next :meth:`start` waits for it."""
         if self._cluster is None and (self._beginning is None or self._beginning.over):
             self._beginning = _Beginning(lambda progress: self._started(options, progress))
@@ -148,16 +148,16 @@ class Engines:
         cluster.wait_warm(options.start_timeout)
         return cluster
 
-    def group(self, cluster: EngineCluster, num_ranks: int) -> Group:
+    def group(self, cluster: EngineCluster, num_ranks: int) -> WorkerGroup:
         """Return the first `num_ranks` engines as a group, the same as for the last cell where that is possible."""
-        from .worker_group import Group
+        from .worker_group import WorkerGroup
 
         group = self._group
         stopped = [] if group is not None and group.have_met else [rank for rank in range(num_ranks) if cluster.is_stopped(rank)]
         if stopped:
             self.restart(cluster, stopped)  # the others would wait for them where they meet
         if group is None or group.cluster is not cluster or group.num_ranks != num_ranks:
-            group = self._group = Group(cluster, num_ranks)
+            group = self._group = WorkerGroup(cluster, num_ranks)
         return group
 
     def show(self) -> None:

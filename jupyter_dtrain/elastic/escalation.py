@@ -56,7 +56,7 @@ class Patience:
         """Whether the ranks are to leave."""
         return self._pace is not None
 
-    def begin(self, pace: Pace) -> None:
+    def start(self, pace: Pace) -> None:
         """Let the ranks leave, by a `pace` that takes the place of a slower one."""
         self._pace = pace
         self._at = min(self._at, self._clock() + pace.first.total_seconds())

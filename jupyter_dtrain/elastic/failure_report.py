@@ -10,14 +10,14 @@ from ..engine.task import Outcome
 from ..errors import ClusterError
 from ..protocol import DeviceUse
 from ..system.resources import ON_HOST, gibibytes
-from .worker_group import RankEnd, reasons_of
+from .worker_group import WorkerResult, reasons_of
 
 NAMED = 8
 """Engines that are named; of more the number is told."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 
-def lost_engines(ends: Sequence[RankEnd], cluster: EngineCluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
+def lost_engines(ends: Sequence[WorkerResult], cluster: EngineCluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
     """Return the error to raise where an engine was lost, with what it wrote last.
 
     `uses` is what each rank told last of its device.

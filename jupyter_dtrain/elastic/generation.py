@@ -25,7 +25,7 @@ from ..runs.record import ViewedRun
 from ..system.interpreter import Interrupts
 from .escalation import ASKED, AT_ONCE, FAILED, Means, Patience
 from .output import Inbox, RankLines
-from .worker_group import Group, RankEnd, RankEnds
+from .worker_group import RankEnds, WorkerGroup, WorkerResult
 
 REST = timedelta(seconds=3)  # for output that is still on its way when the results are there
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
@@ -53,16 +53,16 @@ class Output(Protocol):
     def say(self, text: str) -> None:
         """Show a line of this project's own."""
 
-    def run(self, run: ViewedRun) -> None:
+    def show_run(self, run: ViewedRun) -> None:
         """Show how the run is doing: called when it begins, some ten times a second, and when it has ended."""
 
 
-class Execution:
+class Generation:
     """A task on every rank of a group.
 
     Parameters
     ----------
-    group : Group
+    group : WorkerGroup
     task : Task
         Its `rank` is set for each rank in turn.
     on_event : callable
@@ -78,7 +78,7 @@ class Execution:
     """
 
     def __init__(
-        self, group: Group, task: Task, *, on_event: Callable[[Message], None], on_output: Callable[[], None], output: Output
+        self, group: WorkerGroup, task: Task, *, on_event: Callable[[Message], None], on_output: Callable[[], None], output: Output
     ) -> None:
         self._group = group
         self._task = task
@@ -95,7 +95,7 @@ class Execution:
         self._standing: dict[str, dict[str, Any]] = {}  # orders that a rank gets too which begins later
         self.interrupted = False
 
-    def run(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[RankEnd]:
+    def execute(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[WorkerResult]:
         """Run the task on all ranks and return how each ended, in rank order.
 
         Parameters
@@ -112,7 +112,7 @@ class Execution:
             self.interrupted |= interrupts.count > 0
         ends = [self._ends.of(rank) for rank in self._ranks]
         if any(end.reason or end.outcome is None or end.outcome.failure is not None for end in ends):
-            self._group.disband()
+            self._group.leave()
         if ends[0].killed and ends[0].outcome is None:
             # It did not even let another thread run. What a rank beside it has is the same.
             saved = next((end.outcome for end in ends if end.outcome is not None and end.outcome.parcel is not None), None)
@@ -150,17 +150,17 @@ class Execution:
             self._inbox.work(TICK)
             on_tick()
             if not patience.begun and self._someone_left():
-                patience.begin(FAILED)
+                patience.start(FAILED)
             count = interrupts.count
             if count > handled == 0:
                 self.interrupted = True
                 self.stop()
                 on_interrupt()
-                patience.begin(AT_ONCE if is_program else ASKED)
+                patience.start(AT_ONCE if is_program else ASKED)
             elif (means := patience.due(pressed=count > handled)) is not None:
                 self._urge(means)
             elif is_program and "stop" in self._standing and not patience.begun:
-                patience.begin(AT_ONCE)
+                patience.start(AT_ONCE)
             handled = count  # those of an impatient moment are one
 
     def stop(self) -> None:

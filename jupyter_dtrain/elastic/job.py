@@ -13,36 +13,36 @@ from ..analysis.code_objects import sources_of
 from ..analysis.shardable import code_of_cell, shards_nothing
 from ..capture.bundle import Bundle, RandomState
 from ..capture.loggers import Loggers
-from ..capture.process_state import Surroundings
-from ..engine.task import Conventions, Task
+from ..capture.process_state import ProcessSettings
+from ..engine.task import Semantics, Task
 from ..integrations.wandb import begin_service
 from ..options import OverRanks, RunOptions
 from ..runs.record import CellOrigin
 from ..transport.blob_store import BlobFolder, OnProgress
 from ..transport.parcel import Parcel, to_parcel
-from .worker_group import Group
+from .worker_group import WorkerGroup
 
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
 
 
 @dataclass(frozen=True)
-class Moment:
+class ProcessState:
     """What a cell begins with besides the notebook's values: random streams, settings of libraries, loggers."""
 
     random_state: RandomState
-    surroundings: Surroundings
+    surroundings: ProcessSettings
     loggers: Loggers
 
     @classmethod
-    def now(cls, source: str | None) -> Moment:
+    def now(cls, source: str | None) -> ProcessState:
         """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
         if source is not None:
             begin_service(source)  # which the environment names
-        return cls(RandomState.now(), Surroundings.now(), Loggers.now())
+        return cls(RandomState.now(), ProcessSettings.now(), Loggers.now())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class CellJob:
     """A cell and what it needs of the notebook.
 
     Attributes
@@ -68,7 +68,7 @@ class Work:
     sources: Mapping[str, str]
     parcel: Parcel
     random_state: RandomState
-    surroundings: Surroundings
+    surroundings: ProcessSettings
     loggers: Loggers
     options: RunOptions
     cell: str
@@ -88,13 +88,13 @@ class Work:
         bundle: Bundle,
         blobs: BlobFolder,
         *,
-        moment: Moment,
+        moment: ProcessState,
         options: RunOptions,
         filename: str,
         cell: str,
         origin: CellOrigin,
         on_progress: OnProgress,
-    ) -> Work:
+    ) -> CellJob:
         """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
         return cls(
             source=source,
@@ -111,7 +111,7 @@ class Work:
             has_models=any(isinstance(obj, torch.nn.Module) or obj is torch.nn for obj in bundle.seen),
         )
 
-    def task(self, group: Group, blobs: BlobFolder, *, run_id: str) -> Task:
+    def task(self, group: WorkerGroup, blobs: BlobFolder, *, run_id: str) -> Task:
         """Return what the ranks of `group` are given, whose values are in `blobs`."""
         options, device = self.options, group.cluster.device_plans[0].device
         return Task(
@@ -129,7 +129,7 @@ class Work:
             loggers=self.loggers,
             blob_folder=blobs.path,
             device=device,
-            conventions=Conventions(
+            semantics=Semantics(
                 global_numbers=options.semantics == "global",
                 global_draws=_is_global(options.rng, device),
                 global_batchnorm=_is_global(options.batchnorm, device),

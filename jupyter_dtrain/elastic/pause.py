@@ -32,7 +32,7 @@ class Pauses:
         with self._lock:
             return self._active and len(self._waiting) == self._world_size
 
-    def begin(self) -> int:
+    def start(self) -> int:
         """Return the number of a new pause; a `UsageError`: there is one."""
         with self._lock:
             if self._active:
@@ -48,7 +48,7 @@ class Pauses:
             self._active = False
             return self._number
 
-    def again(self, world_size: int) -> int:
+    def resume(self, world_size: int) -> int:
         """Say that other ranks take over, so many, and return the number of the pause that they are to wait in, 0 if there is none."""
         with self._lock:
             self._world_size, self._waiting = world_size, set()

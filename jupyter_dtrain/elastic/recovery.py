@@ -12,14 +12,14 @@ from datetime import timedelta
 
 import torch
 
-from ..checkpoint.snapshot_index import SnapshotKeeper, Whole
+from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..cluster.local import EngineCluster
 from ..engine.snapshot.snapshotter import read_snapshot
 from ..engine.task import Outcome, Task
 from ..engine.verify.report import GoBack
 from ..errors import ClusterError, UsageError
 from ..transport.blob_store import BlobFolder
-from .worker_group import Group, RankEnd, reasons_of
+from .worker_group import WorkerGroup, WorkerResult, reasons_of
 
 # The engines of a run that somebody wants restarted: until the run does it, or leaves it to whoever comes after it.
 
@@ -45,14 +45,14 @@ class Restarts:
         with self._lock:
             return sorted(self._ranks)
 
-    def take(self, lost: Iterable[int]) -> bool:
+    def replace(self, lost: Iterable[int]) -> bool:
         """Know that the ranks `lost` get other engines; return whether all of them were to."""
         with self._lock:
             wanted = self._ranks.issuperset(lost)
             self._ranks.difference_update(lost)
             return wanted
 
-    def let_go(self, missing: Iterable[int]) -> None:
+    def drop(self, missing: Iterable[int]) -> None:
         """Know that the run goes on without the ranks `missing`: those behind them have moved up."""
         with self._lock:
             gone = sorted(missing)
@@ -71,13 +71,13 @@ REPLACE_LIMIT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
-class Cause:
+class RestartReason:
     """Why a run goes on after all of its ranks have left; false where it does not.
 
     Attributes
     ----------
-    lost : list of RankEnd
-    back : Whole, optional
+    lost : list of WorkerResult
+    back : CompleteSnapshot, optional
         Where it is to go on, by somebody's order.
     more : bool
         There is an engine for one more rank.
@@ -89,8 +89,8 @@ class Cause:
         Classes of models that have to be given whole batches from here on.
     """
 
-    lost: list[RankEnd]
-    back: Whole | None
+    lost: list[WorkerResult]
+    back: CompleteSnapshot | None
     more: bool
     count_targets: bool
     found: GoBack | None = None
@@ -101,12 +101,12 @@ class Cause:
         return bool(self.lost or self.more or back)
 
 
-class Succession:
+class EngineReplacement:
     """Puts engines in the place of others.
 
     Parameters
     ----------
-    group : Group
+    group : WorkerGroup
         Of the first generation.
     restarts : Restarts
         Engines that somebody wants restarted: these are not lost.
@@ -121,7 +121,7 @@ class Succession:
 
     Attributes
     ----------
-    group : Group
+    group : WorkerGroup
         Of the generation that is at work, or is to come.
     elastic : tuple of int, optional
         With how few ranks the run may go on, and with how many again.
@@ -129,10 +129,10 @@ class Succession:
 
     def __init__(
         self,
-        group: Group,
+        group: WorkerGroup,
         *,
         restarts: Restarts,
-        renew: Callable[[Group], Group],
+        renew: Callable[[WorkerGroup], WorkerGroup],
         on_replaced: Callable[[int], None],
         tell: Callable[[str], None],
         on_progress: Callable[[str], None],
@@ -156,12 +156,12 @@ class Succession:
         """Whether there are fewer engines than there may be."""
         return self.elastic is not None and self.group.num_ranks < self.elastic[1]
 
-    def mend(self, lost: Sequence[RankEnd], snapshot: Whole | None) -> bool:
+    def replace(self, lost: Sequence[WorkerResult], snapshot: CompleteSnapshot | None) -> bool:
         """Put other engines in the place of those of the ranks `lost`, to go on from `snapshot`; return whether that can be."""
         cluster = self.cluster
         place = snapshot.number if snapshot is not None else None
         ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
-        if self._restarts.take([end.rank for end in lost]):
+        if self._restarts.replace([end.rank for end in lost]):
             what = f"Restarting {ranks}"
         else:
             self._attempts[place] += 1
@@ -200,21 +200,21 @@ class Succession:
             left = len(cluster.engine_ids) - len(missing)
             if self.elastic is None or not cluster.controller_alive or not missing or left < self.elastic[0]:
                 raise
-            cluster.let_go(missing)
-            self._restarts.let_go(missing)
-            self.group = Group(cluster, min(left, self.group.num_ranks))
+            cluster.drop(missing)
+            self._restarts.drop(missing)
+            self.group = WorkerGroup(cluster, min(left, self.group.num_ranks))
             self._tell(f"No new engine has come up: going on with {_engines(left)}, and with more as soon as one does.")
 
-    def take_back(self, snapshot: Whole | None) -> None:
+    def take_back(self, snapshot: CompleteSnapshot | None) -> None:
         """Take in the engine that has come up, to go on from `snapshot` with one rank more."""
-        self.group.disband()  # its store knows of the stop
+        self.group.leave()  # its store knows of the stop
         if self.cluster.take_back():
-            self.group = Group(self.cluster, self.group.num_ranks + 1)
+            self.group = WorkerGroup(self.cluster, self.group.num_ranks + 1)
             self._on_replaced(self.group.num_ranks)
             self._tell(f"An engine has come up: going on from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
 
 
-def place_of(snapshot: Whole | None) -> str:
+def place_of(snapshot: CompleteSnapshot | None) -> str:
     """Return from where a run goes on, in words."""
     return "the cell's beginning" if snapshot is None else f"step {snapshot.step}"
 
@@ -228,11 +228,11 @@ def _engines(number: int) -> str:
 # So also where it is there, but others have taken their part of the optimizers with them: weights and moments are to be of one step.
 
 
-def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
+def salvage(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, task: Task) -> None:
     """Let rank 0 that is gone, or has not all of the optimizers, have come home with its part of the newest snapshot, if there is one."""
     first = ends[0].outcome if ends else None
     if ends and (first is None or (first.states_missing and not first.from_snapshot)):
-        keeper.settle()
+        keeper.commit()
         # Where somebody has removed the files, or there is no room, how the run has ended is to be told all the same.
         with suppress(OSError):
             found = salvaged(keeper, task)
@@ -242,7 +242,7 @@ def salvage(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None
                 ends[0].outcome = replace(found, failure=first.failure, held=first.held, states_missing=True)
 
 
-def stop_there(ends: Sequence[RankEnd], keeper: SnapshotKeeper, task: Task) -> None:
+def stop_there(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, task: Task) -> None:
     """Let the run have been stopped where its ranks have left: the error that freed them is none of the cell's."""
     salvage(ends, keeper, task)
     for end in ends:

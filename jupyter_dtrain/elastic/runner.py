@@ -26,12 +26,12 @@ from ..serialization.pickler import Packed
 from ..system.interpreter import interrupted_before_the_cell
 from ..transport.blob_store import HASHED, BlobFolder, bytes_of
 from ..transport.parcel import from_parcel
-from .agent import Supervisor
-from .engine_pool import STARTING, Engines
+from .agent import Agent
+from .engine_pool import STARTING, EnginePool
 from .failure_report import lost_engines
 from .generation import Output
-from .job import Work
-from .worker_group import Group, RankEnd
+from .job import CellJob
+from .worker_group import WorkerGroup, WorkerResult
 
 ON_ONE_ENGINE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
 BY_ITS_ROWS = " `--split-inputs` shards what models are called on by its rows."
@@ -43,7 +43,7 @@ class RunResult:
 
     Attributes
     ----------
-    ends : list of RankEnd
+    ends : list of WorkerResult
         How each rank ended, in rank order.
     returned : Packed, optional
         What rank 0 sent back.
@@ -57,7 +57,7 @@ class RunResult:
         To be called when the results are in the notebook.
     """
 
-    ends: list[RankEnd]
+    ends: list[WorkerResult]
     returned: Packed | None
     lost: ClusterError | None
     interrupted: bool
@@ -77,7 +77,7 @@ class Runner:
 
     Parameters
     ----------
-    engines : Engines
+    engines : EnginePool
     store : RunStore
     on_begin : callable
         Told of the recorder of each run.
@@ -89,7 +89,7 @@ class Runner:
 
     def __init__(
         self,
-        engines: Engines,
+        engines: EnginePool,
         store: RunStore,
         *,
         on_begin: Callable[[RunRecorder], None],
@@ -98,7 +98,7 @@ class Runner:
     ) -> None:
         self._engines, self._store = engines, store
         self._on_begin, self._on_news, self._others = on_begin, on_news, others
-        self.supervisor: Supervisor | None = None
+        self.supervisor: Agent | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
     def stop(self) -> str | None:
@@ -106,7 +106,7 @@ class Runner:
         supervisor = self.supervisor
         return None if supervisor is None else supervisor.stop()
 
-    def run(self, options: ClusterOptions, work: Callable[[BlobFolder], Work], *, output: Output) -> RunResult:
+    def run(self, options: ClusterOptions, work: Callable[[BlobFolder], CellJob], *, output: Output) -> RunResult:
         """Run a cell on the engines and return how it ended.
 
         Parameters
@@ -131,12 +131,12 @@ class Runner:
             self._blobs = BlobFolder(folder, hashed=HASHED, watched=True)
         return self._blobs
 
-    def _run(self, group: Group, work: Work, blobs: BlobFolder, output: Output) -> RunResult:
+    def _run(self, group: WorkerGroup, work: CellJob, blobs: BlobFolder, output: Output) -> RunResult:
         options = work.options
         is_narrowed = work.on_one_engine and group.num_ranks > 1
         if is_narrowed:
             group = self._engines.group(group.cluster, 1)
-        recording = Recording.begin(
+        recording = Recording.start(
             self._store,
             name=options.name,
             cell=work.cell,
@@ -213,7 +213,7 @@ class Runner:
         if differs := folder.other_versions():
             output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
         group = self._group(options, options.num_engines or record.world_size, output)
-        group.disband()  # the ranks' store knows what this run's were told before
+        group.leave()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(group.cluster.blob_dir)
         kept = with_secrets(folder.read_task(blobs, trusted=trusted))
         missing = set(kept.surroundings.withheld)
@@ -221,7 +221,7 @@ class Runner:
         newest = folder.read(intact, snapshot_folder, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
             output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell goes on without.")
-        recording = Recording.again(self._store, record, world_size=group.num_ranks, say=output.say)
+        recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step)
         recording.recorder.note_checkpoint(checkpoint.step)
         output.say(f"{record.name}: going on from step {checkpoint.step}.")
@@ -245,7 +245,7 @@ class Runner:
 
     def _carry_out(
         self,
-        group: Group,
+        group: WorkerGroup,
         task: Task,
         keeper: SnapshotKeeper,
         writer: CheckpointWriter | None,
@@ -261,7 +261,7 @@ class Runner:
 
         def on_tick() -> None:
             recording.tick()
-            output.run(recorder)
+            output.show_run(recorder)
 
         def on_interrupt() -> None:
             nonlocal interrupted
@@ -278,14 +278,14 @@ class Runner:
             recording.go_back(step)
             self._on_news()
 
-        def renew(lost: Group) -> Group:
+        def renew(lost: WorkerGroup) -> WorkerGroup:
             return self._engines.group(self._engines.renew(lost.cluster, on_progress=output.progress), lost.num_ranks)
 
         def on_replaced(world_size: int) -> None:
             recorder.begin_again(world_size)
             self._engines.show()
 
-        supervisor = Supervisor(
+        supervisor = Agent(
             group,
             keeper=keeper,
             writer=writer,
@@ -298,15 +298,15 @@ class Runner:
         )
         self._on_begin(recorder)
         self.supervisor = supervisor
-        output.run(recorder)
+        output.show_run(recorder)
         try:
             with recording.failing("broken off"):
-                ends = supervisor.run(task, on_tick=on_tick, on_interrupt=on_interrupt)
+                ends = supervisor.supervise(task, on_tick=on_tick, on_interrupt=on_interrupt)
             recording.finish(*(("stopped", None) if supervisor.interrupted else _phase_of(ends)))
         finally:
             self.supervisor = None
             self._on_news()
-            output.run(recorder)
+            output.show_run(recorder)
         first, cluster = ends[0].outcome, supervisor.cluster
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
@@ -321,7 +321,7 @@ class Runner:
             self._engines.begin_restart(cluster, sorted({*left, *killed}))
         return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
 
-    def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> Group:
+    def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> WorkerGroup:
         """Return the engines of a run, started and with torch imported."""
         cluster = self._engines.start(replace(options, num_engines=num_ranks), on_progress=output.progress)
         if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
@@ -357,7 +357,7 @@ class Runner:
         raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
 
 
-def _phase_of(ends: list[RankEnd]) -> tuple[RunPhase, str | None]:
+def _phase_of(ends: list[WorkerResult]) -> tuple[RunPhase, str | None]:
     outcomes = [end.outcome for end in ends if end.outcome is not None]
     if any(end.lost for end in ends):
         return "failed", "an engine was lost"

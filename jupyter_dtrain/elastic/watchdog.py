@@ -22,7 +22,7 @@ IDLE = 0.1
 """Part of that time that a process computes at most which does nothing for its cell."""
 
 
-class Stall:
+class Watchdog:
     """Watches for progress, and says where the ranks are when there is none.
 
     :meth:`note` is called on any thread, all else on one.

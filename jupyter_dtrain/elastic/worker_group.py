@@ -23,7 +23,7 @@ from ..engine.task import Outcome, Task
 KEY_SIZE = 32  # bytes
 
 
-class Group:
+class WorkerGroup:
     """The ranks that share a process group, and where they meet. Kept between cells while the group is whole."""
 
     def __init__(self, cluster: EngineCluster, num_ranks: int) -> None:
@@ -42,10 +42,10 @@ class Group:
         """Whether it is known where the ranks meet, or there is one only."""
         return self._rendezvous is not None or self.num_ranks == 1
 
-    def meet(self, task: Task) -> Task:
+    def rendezvous(self, task: Task) -> Task:
         """Return `task` with the place where its ranks meet, a new one if there is none yet."""
         if task.program_port is not None:
-            self.disband()
+            self.leave()
             return replace(task, program_port=free_port(), rendezvous=self._new_rendezvous())
         if self._rendezvous is None and self.num_ranks > 1:
             self._rendezvous = self._new_rendezvous()
@@ -57,7 +57,7 @@ class Group:
             left.unlink(missing_ok=True)
         return Rendezvous(folder / uuid.uuid4().hex, secrets.token_bytes(KEY_SIZE))
 
-    def disband(self) -> None:
+    def leave(self) -> None:
         """Meet anew the next time: somebody has left."""
         self._rendezvous = None
 
@@ -66,7 +66,7 @@ class Group:
 
 
 @dataclass
-class RankEnd:
+class WorkerResult:
     """How one rank's task ended: with an outcome, or with the engine gone, for a `reason`.
 
     Then the outcome is what could be saved, if anything. An engine that somebody else than we has interrupted counts as gone. `killed`: by
@@ -96,7 +96,7 @@ ON_ITS_WAY = timedelta(seconds=1)
 """Time that an answer may take which a process has sent before its end."""
 
 
-def reasons_of(lost: Sequence[RankEnd]) -> str:
+def reasons_of(lost: Sequence[WorkerResult]) -> str:
     """Return why these engines were lost, each reason once."""
     counts = Counter(end.reason for end in lost)
     return ", ".join(_OF_SEVERAL.get(reason, reason) if count > 1 else reason for reason, count in counts.items())
@@ -121,7 +121,7 @@ class RankEnds:
 
     def __init__(self, task: Task, cluster: EngineCluster, calls: Sequence[Call]) -> None:
         self._task, self._cluster, self._calls = task, cluster, calls
-        self._ends: dict[int, RankEnd] = {}
+        self._ends: dict[int, WorkerResult] = {}
         self.killed: set[int] = set()
         self.interrupted: set[int] = set()
         self._ended: dict[int, float] = {}  # when the process of a rank was seen to have ended
@@ -150,23 +150,23 @@ class RankEnds:
         """Return where the outcome of `rank` lies if it does not come home by itself."""
         return rescue_file(self._task.snapshot_folder, rank)
 
-    def of(self, rank: int) -> RankEnd:
+    def of(self, rank: int) -> WorkerResult:
         """Return how `rank`, which is over, has ended."""
         if rank not in self._ends:
             self._ends[rank] = self._found(rank)
         return self._ends[rank]
 
-    def _found(self, rank: int) -> RankEnd:
+    def _found(self, rank: int) -> WorkerResult:
         call = self._calls[rank]
         if not call.done:
             outcome = self._left(rank)
             comes_home = outcome is not None and self._task.program_port is not None
-            return RankEnd(rank, outcome, "" if comes_home else self._cluster.unreachable or _GONE, killed=rank in self.killed)
+            return WorkerResult(rank, outcome, "" if comes_home else self._cluster.unreachable or _GONE, killed=rank in self.killed)
         try:
             answered: Outcome = pickle.loads(call.result())
             # A cell that distributes itself goes on from nowhere.
             is_ended = answered.failure is not None and answered.interrupted and self._task.program_port is None
-            return RankEnd(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
+            return WorkerResult(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
         except Exception as error:
             if self._cluster.has_ended(rank):
                 reason = _GONE
@@ -176,7 +176,7 @@ class RankEnds:
                 reason = _SILENT
             else:
                 reason = f"{type(error).__name__}: {error}"
-            return RankEnd(rank, self._left(rank), reason, killed=rank in self.killed)
+            return WorkerResult(rank, self._left(rank), reason, killed=rank in self.killed)
 
     def _left(self, rank: int) -> Outcome | None:
         file = self.file(rank)

@@ -34,7 +34,7 @@ class CellLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run_until_complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return what `coroutine` comes to."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -131,7 +131,7 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops
     tree = ast.parse(source, filename)
     keep_text(filename, source)
     if loops is not None and not _awaits(tree, filename):
-        return loops.run(tree, filename, namespace)
+        return loops.execute(tree, filename, namespace)
     last: ast.Expression | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
@@ -152,7 +152,7 @@ def _awaits(tree: ast.Module, filename: str) -> bool:
 
 def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:
     value = eval(code, namespace)
-    return loop.run(value) if code.co_flags & inspect.CO_COROUTINE else value
+    return loop.run_until_complete(value) if code.co_flags & inspect.CO_COROUTINE else value
 
 
 def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failure:

@@ -14,7 +14,7 @@ import torch
 from ..analysis.code_objects import keep_text
 from ..capture.bundle import RandomState, unpack
 from ..capture.library_patches import in_place
-from ..capture.process_state import Surroundings
+from ..capture.process_state import ProcessSettings
 from ..integrations.wandb import followed
 from ..serialization.pickler import Unpacker
 from ..transport.blob_store import HASHED, BlobFolder
@@ -24,11 +24,11 @@ from .arrival.objects import DeviceNames, connect_schedulers
 from .arrival.rebuilt import Rebuilt
 from .arrival.warnings import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
-from .comm.process_group import near
-from .comm.store import Talk
+from .comm.process_group import shared_memory
+from .comm.store import StoreChannel
 from .control import Control, StopRun, all_failed_alike
 from .forward.watch import KeepsState
-from .results import Home
+from .results import CellResults
 from .resume.loops import Loops
 from .side_effects.event_writers import event_writers
 from .side_effects.file_journal import FileLog
@@ -39,10 +39,10 @@ from .snapshot.rank_state import RankState
 from .snapshot.rescue import Rescue
 from .snapshot.snapshotter import Snapshots
 from .staging import bytes_of_state
-from .strategies.data_parallel import Training
-from .strategies.external import Program
-from .strategies.zero1.orphans import LIMIT_OF_RESCUE, LeftParts
-from .strategies.zero1.sharded_optimizer import SharedStates
+from .strategies.data_parallel import DataParallelTraining
+from .strategies.external import ExternalProgram
+from .strategies.zero1.orphans import LIMIT_OF_RESCUE, OrphanShards
+from .strategies.zero1.sharded_optimizer import ShardedOptimizerStates
 from .task import Outcome, Task
 from .telemetry.kernel_link import Interrupts, look_like_a_notebook, output_of, shell_in
 from .telemetry.not_shared import ALONE
@@ -62,19 +62,19 @@ class CellRun:
     task : Task
     device : torch.device
         The rank's.
-    talk : Talk
+    talk : StoreChannel
     control : Control
     reports : Reports
     rescue : Rescue
         Stands by while the cell runs.
     """
 
-    def __init__(self, task: Task, device: torch.device, *, talk: Talk, control: Control, reports: Reports, rescue: Rescue) -> None:
+    def __init__(self, task: Task, device: torch.device, *, talk: StoreChannel, control: Control, reports: Reports, rescue: Rescue) -> None:
         self._task, self._device = task, device
         self._talk, self._control, self._reports, self._rescue = talk, control, reports, rescue
         self._blobs = BlobFolder(task.blob_folder, hashed=HASHED)
         task.surroundings.of_rank(task.rank).set()
-        self._surroundings = Surroundings.now()
+        self._surroundings = ProcessSettings.now()
         _modules.refresh(Path.cwd())
         look_like_a_notebook()
         for filename, text in task.sources.items():
@@ -84,9 +84,9 @@ class CellRun:
         self._rebuilt = Rebuilt(self._tracked) if task.rank == 0 else None
         self._devices = DeviceNames(self._namespace, self._tracked, device)
         self._devices.move_models()
-        self._left_parts: LeftParts | None = None
+        self._orphan_shards: OrphanShards | None = None
         self._states = self._new_states()
-        self._home = Home(self._namespace, self._tracked)
+        self._home = CellResults(self._namespace, self._tracked)
         task.random_state.set()
         self._loops = Loops(on_boundary=self._at_boundary, say=reports.notes.say)
         self._meter = ExtentMeter(task.rank, self._loops, reports.observer) if task.rank == 0 else None
@@ -115,13 +115,15 @@ class CellRun:
         connect_schedulers(tracked)
         return tracked
 
-    def _new_states(self) -> SharedStates | None:
+    def _new_states(self) -> ShardedOptimizerStates | None:
         task = self._task
-        if not task.conventions.shared_states or task.world_size == 1 or task.program_port is not None:
+        if not task.semantics.shared_states or task.world_size == 1 or task.program_port is not None:
             return None
-        states = SharedStates(rank=task.rank, world_size=task.world_size, say=self._reports.notes.say)
-        states.arrive(self._tracked)
-        self._left_parts = LeftParts(task.snapshot_folder, states, rank=task.rank, world_size=task.world_size, generation=task.generation)
+        states = ShardedOptimizerStates(rank=task.rank, world_size=task.world_size, say=self._reports.notes.say)
+        states.register(self._tracked)
+        self._orphan_shards = OrphanShards(
+            task.snapshot_folder, states, rank=task.rank, world_size=task.world_size, generation=task.generation
+        )
         return states
 
     def _as_it_is(self) -> AbstractContextManager[None]:
@@ -135,13 +137,13 @@ class CellRun:
         since = task.resume.number if task.resume is not None else None
         return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)
 
-    def _new_training(self) -> Training:
+    def _new_training(self) -> DataParallelTraining:
         task, reports = self._task, self._reports
-        return Training(
+        return DataParallelTraining(
             rank=task.rank,
             world_size=task.world_size,
             objects=self._tracked,
-            conventions=task.conventions,
+            semantics=task.semantics,
             count_targets=task.count_targets,
             whole=task.whole,
             full_batch=task.full_batch,
@@ -156,13 +158,13 @@ class CellRun:
             temporary=self._temporary,
         )
 
-    def _new_program(self, port: int) -> Program:
+    def _new_program(self, port: int) -> ExternalProgram:
         task = self._task
         assert task.rendezvous is not None
         said = partial(self._reports.notes.say, ALONE)
-        return Program(rank=task.rank, world_size=task.world_size, port=port, rendezvous=task.rendezvous, on_alone=said)
+        return ExternalProgram(rank=task.rank, world_size=task.world_size, port=port, rendezvous=task.rendezvous, on_alone=said)
 
-    def _new_snapshots(self, training: Training) -> Snapshots:
+    def _new_snapshots(self, training: DataParallelTraining) -> Snapshots:
         """Return what takes snapshots, after the cell goes on from the one that the task names, if it does."""
         task, reports = self._task, self._reports
         state = RankState(
@@ -190,7 +192,7 @@ class CellRun:
             emitter=reports.emitter,
             notes=reports.notes,
             every=every if isinstance(every := task.checkpoints[0], int) else None,
-            shares=task.conventions.global_numbers,
+            shares=task.semantics.global_numbers,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size
@@ -216,13 +218,13 @@ class CellRun:
     def outcome(self, interrupts: Interrupts) -> Outcome:
         """Run the cell and return what it came to; rank 0's has what goes home."""
         rank, training, observer = self._task.rank, self._training, self._reports.observer
-        if rank == 0 or isinstance(training, Training):  # what others have of a cell that distributes itself may be a part
+        if rank == 0 or isinstance(training, DataParallelTraining):  # what others have of a cell that distributes itself may be a part
             self._rescue.stand_by(self._rescued, num_bytes=self._num_bytes)
-        if isinstance(training, Training):
+        if isinstance(training, DataParallelTraining):
             self._control.on_speeds = training.shares.follow
             self._snapshots = self._new_snapshots(training)
         if observer.best is not None:
-            observer.best.begin(self._namespace)
+            observer.best.start(self._namespace)
         self._hold_when_broken(interrupts)
         failure: Failure | None = None
         stopped = count_targets = False
@@ -246,7 +248,7 @@ class CellRun:
             self._rescue.stand_down()
         if failure is None:
             observer.log_metric(self._namespace)
-            if isinstance(training, Training):
+            if isinstance(training, DataParallelTraining):
                 training.say_if_not_sharded()
         if self._rebuilt is not None and (line := self._rebuilt.trained(self._namespace)) is not None:
             self._reports.notes.say(line)
@@ -262,13 +264,13 @@ class CellRun:
             full_batch=full_batch,
             held=held,
         )
-        if self._left_parts is not None and not (count_targets or full_batch) and go_back is None:
-            outcome = replace(outcome, states_missing=not self._left_parts.come_home(observer.step))
+        if self._orphan_shards is not None and not (count_targets or full_batch) and go_back is None:
+            outcome = replace(outcome, states_missing=not self._orphan_shards.come_home(observer.step))
         return self._with_results(outcome, value) if rank == 0 else outcome
 
     def _rescued(self, failure: Failure) -> Outcome:
         """Return what the cell has made so far. Called on another thread."""
-        step, parts = self._reports.observer.step, self._left_parts
+        step, parts = self._reports.observer.step, self._orphan_shards
         missing = parts is not None and not parts.come_home(step, LIMIT_OF_RESCUE)
         outcome = Outcome(rank=self._task.rank, failure=failure, stopped=False, steps=step, states_missing=missing)
         return self._with_results(outcome, skip=self._skip)
@@ -282,18 +284,18 @@ class CellRun:
 
         def on_interrupt() -> None:
             if not self._control.is_ending:  # nobody has pressed ■
-                self._shown.hold()
+                self._shown.buffer()
 
         interrupts.on_interrupt = on_interrupt
-        self._control.on_return = self._shown.hold
-        memory = near()
+        self._control.on_return = self._shown.buffer
+        memory = shared_memory()
         if memory is not None:
-            memory.watch(self._shown.hold)
+            memory.watch(self._shown.buffer)
 
     @contextmanager
     def _surrounded(self) -> Iterator[None]:
         """Let everything take part in what the cell does, until the end of the ``with`` block."""
-        task, rank, is_training = self._task, self._task.rank, isinstance(self._training, Training)
+        task, rank, is_training = self._task, self._task.rank, isinstance(self._training, DataParallelTraining)
         with ExitStack() as stack:
             stack.callback(_modules.note)
             stack.enter_context(in_place(self._tracked))
@@ -339,7 +341,7 @@ class CellRun:
                     self._namespace[name] = self._whole[name]
 
     def _failed_alike(self, failure: Failure) -> bool:
-        if failure.secondary or failure.memory or not isinstance(self._training, Training) or self._task.world_size == 1:
+        if failure.secondary or failure.memory or not isinstance(self._training, DataParallelTraining) or self._task.world_size == 1:
             return False
         return all_failed_alike(failure, self._talk, step=self._reports.observer.step)
 
@@ -347,14 +349,14 @@ class CellRun:
         """Return the cell's value as a whole, after the same has been done to its names and to what it changed. A collective."""
         changed, unchanged = self._home.changed_and_not()
         with nullcontext() if self._states is None else self._states.gathered():
-            value, *_ = self._training.settle(value, self._namespace, *changed, unchanged=unchanged)
+            value, *_ = self._training.materialize(value, self._namespace, *changed, unchanged=unchanged)
         return value
 
     def _with_results(self, outcome: Outcome, value: object = None, *, skip: Mapping[str, object] | None = None) -> Outcome:
         """Return an outcome with what goes home, but for what is in `skip`."""
         with self._as_it_is():
             packed, not_returned = self._home.pack(value, skip=skip or {})
-        after = Surroundings.now()
+        after = ProcessSettings.now()
         return replace(
             outcome,
             parcel=to_parcel(packed, self._blobs),

@@ -19,8 +19,8 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 from .cell import Failure
-from .comm.process_group import near
-from .comm.store import Talk
+from .comm.process_group import shared_memory
+from .comm.store import StoreChannel
 
 _NEVER = 2**62  # a step that no run reaches
 
@@ -34,7 +34,7 @@ class Control:
 
     Parameters
     ----------
-    talk : Talk
+    talk : StoreChannel
         By which the ranks agree.
     pausing : callable
         Returns a context manager that the rank is in while it waits in the pause of this number.
@@ -47,7 +47,7 @@ class Control:
         Called just before :class:`StopRun` is raised where the run comes again, from a checkpoint.
     """
 
-    def __init__(self, talk: Talk, *, pausing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
+    def __init__(self, talk: StoreChannel, *, pausing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
         self._talk, self._pausing = talk, pausing
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -85,7 +85,7 @@ class Control:
     def _ask(self, command: str) -> None:
         if command not in self._targets:
             self._targets[command] = None
-            self._talk.tell(command, str(self._committed))
+            self._talk.publish(command, str(self._committed))
 
     def close(self) -> None:
         """Say that this rank goes no further: no other waits for what it is committed to, or for its word of a snapshot.
@@ -99,7 +99,7 @@ class Control:
         for number in asked:
             self.refuse(number)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Hold nothing of the cell any more, of which only answers to others are left."""
         self._pausing, self.on_speeds, self.on_return = lambda _: nullcontext(), lambda _: None, lambda: None
 
@@ -172,21 +172,21 @@ class Control:
 
         `state` is a line.
         """
-        self._talk.tell(f"state/{number}", f"{state}\n{alike}")
+        self._talk.publish(f"state/{number}", f"{state}\n{alike}")
         words = [word.partition("\n") for word in self._talk.words(f"state/{number}") or ()]
         return all(word[0] == state for word in words), all(word[2] == alike for word in words)
 
     def all_come(self, number: int, place: str) -> bool:
         """Return whether all ranks are at one `place` to take snapshot `number`, which wants an exchange; waits for them."""
         self._came.add(number)
-        self._talk.tell(f"place/{number}", place)
+        self._talk.publish(f"place/{number}", place)
         return all(word == place for word in self._talk.words(f"place/{number}") or ())
 
     def refuse(self, number: int) -> None:
         """Say that this rank does not take snapshot `number`, for whose word the others wait."""
         if number not in self._came:
-            self._talk.tell(f"place/{number}", "")
-        self._talk.tell(f"state/{number}", "")
+            self._talk.publish(f"place/{number}", "")
+        self._talk.publish(f"state/{number}", "")
 
     def _agree(self, command: str) -> int:
         """Return the step at which all ranks act; waits until all of them have the command, or it is one to pause that is over."""
@@ -208,13 +208,13 @@ class Control:
 _LIMIT = timedelta(seconds=2)  # for ranks that neither fail nor come to an exchange
 
 
-def all_failed_alike(failure: Failure, talk: Talk, *, step: int) -> bool:
+def all_failed_alike(failure: Failure, talk: StoreChannel, *, step: int) -> bool:
     """Return whether every rank calls this, with the same kind of error in the same lines, at the same step, after the same exchanges.
 
     The message is not compared: it may tell of a rank's part of the batch. Ranks without shared memory cannot see that another waits for
     them, and are taken for different.
     """
-    shared = near()
+    shared = shared_memory()
     if shared is None:
         return False
     place = repr((failure.name, [(frame.filename, frame.line) for frame in failure.frames], step, shared.number))

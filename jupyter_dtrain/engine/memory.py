@@ -48,5 +48,5 @@ def give_back_what_is_scarce() -> None:
     """Give memory back of a GPU, and of the host where little is left."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    if memory().part < SPARE:
+    if memory().available_fraction < SPARE:
         give_back()

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from .backward.gradient_sync import GradientSync
 from .data import own_iterators
-from .data.dataloader import SharedLoaders
+from .data.dataloader import ShardedLoaders
 from .forward.model_call import ModelCalls
 from .module_tree import registrations_counted
 from .tensor.compile import scripting
@@ -84,7 +84,7 @@ Replacement = tuple[object, str, Any]
 def instrumented(
     *,
     models: ModelCalls,
-    loaders: SharedLoaders,
+    loaders: ShardedLoaders,
     gradients: GradientSync | None,
     timing: Timing,
     on_backward: Callable[[torch.Tensor], None],
@@ -109,13 +109,13 @@ def instrumented(
         Told of every optimizer after its step.
     """
     replacements = (
-        (torch.Tensor, "data", _Data(models.whole)),
+        (torch.Tensor, "data", _Data(models.full_tensor)),
         (dist, "is_initialized", _is_initialized(models)),
         *_of_modules(models, timing),
         *_of_loaders(loaders, timing),
         *_of_backward_passes(models, gradients, timing, on_backward, on_backward_failed),
     )
-    with registrations_counted(), hooks_noticed(models), scripting(models.whole), ExitStack() as stack:
+    with registrations_counted(), hooks_noticed(models), scripting(models.full_tensor), ExitStack() as stack:
         for target, name, replacement in replacements:
             stack.enter_context(mock.patch.object(target, name, replacement))
         stack.enter_context(_optimizers_watched(timing, on_optimizer, on_optimizer_step))
@@ -152,7 +152,7 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
     return [(nn.Module, "__init__", module_init), (nn.Module, "__call__", module_call), (nn.Module, "__setattr__", module_setattr)]
 
 
-def _of_loaders(loaders: SharedLoaders, timing: Timing) -> list[Replacement]:
+def _of_loaders(loaders: ShardedLoaders, timing: Timing) -> list[Replacement]:
     count = DataLoader.__len__
 
     def iterating(iterate: Callable[[Any], Any]) -> Any:
@@ -207,7 +207,7 @@ def _of_backward_passes(
         before = timing.switch(BACKWARD)
         try:
             statistics = models.new_statistics() if gradients is not None else []
-            end = Exchange.from_first(statistics) if statistics else None
+            end = Exchange.broadcast(statistics) if statistics else None
             # A pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`.
             with torch.enable_grad(), models.in_pass():
                 models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)

@@ -93,7 +93,7 @@ class Saved:
     extra: list[frozenset[str]]
 
 
-class Home:
+class CellResults:
     """The namespace of a cell and the objects that came with it, as they were before the cell ran."""
 
     def __init__(self, namespace: dict[str, Any], tracked: list[object]) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..capture.bundle import RandomState
 from ..capture.loggers import Loggers
-from ..capture.process_state import Surroundings
+from ..capture.process_state import ProcessSettings
 from ..options import Metric, Verify
 from ..transport.parcel import Parcel
 from .cell import Failure
@@ -22,7 +22,7 @@ from .verify.report import GoBack
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conventions:
+class Semantics:
     """What one rank does of the whole, as the options say. Without any: numbers over the whole batch, the rest each rank for itself.
 
     Attributes
@@ -102,10 +102,10 @@ class Task:
     sources: Mapping[str, str]
     parcel: Parcel
     random_state: RandomState
-    surroundings: Surroundings
+    surroundings: ProcessSettings
     blob_folder: Path
     device: str
-    conventions: Conventions
+    semantics: Semantics
     split: tuple[str, ...]
     output: Literal["main", "all"]
     timeout: timedelta
@@ -151,7 +151,7 @@ class Outcome:
         Names that stayed on the engine, with the reason.
     random_state : RandomState, optional
         From rank 0: the notebook's random streams continue from it.
-    surroundings : Surroundings, optional
+    surroundings : ProcessSettings, optional
         From rank 0, if the cell changed them.
     device : str
         Type of the rank's device.
@@ -177,7 +177,7 @@ class Outcome:
     parcel: Parcel | None = None
     not_returned: dict[str, str] = field(default_factory=dict)
     random_state: RandomState | None = None
-    surroundings: Surroundings | None = None
+    surroundings: ProcessSettings | None = None
     device: str = "cpu"
     from_cpu: bool = False
     held: list[Held] = field(default_factory=list)

@@ -20,12 +20,12 @@ from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
 from .cell_run import CellRun
 from .comm.process_group import ProcessGroup
-from .comm.store import Talk
+from .comm.store import StoreChannel
 from .comm.strangers import guarded_groups
 from .control import Control
 from .memory import Idle
 from .snapshot.rescue import Rescue, leave_outcome, rescue_file
-from .strategies.external import Program
+from .strategies.external import ExternalProgram
 from .task import Outcome, Task
 from .telemetry.kernel_link import Interrupts, commands_to
 from .telemetry.reporter import Reports
@@ -46,7 +46,7 @@ def run(encoded: bytes, rank: int) -> bytes:
         forget_frames(error)
     outcome = replace(outcome, interrupted=interrupts.raised)
     if task.program_port is not None:
-        Program.leave()
+        ExternalProgram.leave()
     if outcome.failure is not None:
         # The others may wait for this rank in a collective: leaving frees them.
         _group.leave()
@@ -88,7 +88,7 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         store, rank, world_size = HashStore(), 0, 1
     reports = Reports(task, device)
     reports.started(world_size=world_size)
-    talk = Talk(store, rank=rank, world_size=world_size, timeout=task.timeout, key=key)
+    talk = StoreChannel(store, rank=rank, world_size=world_size, timeout=task.timeout, key=key)
     control = Control(talk, pausing=reports.pausing)
     if task.pause:
         control.command("pause", number=task.pause)
@@ -104,7 +104,7 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
         if name == "stand":
             reports.tell_standing()
         elif name == "rescue":
-            rescue.begin()
+            rescue.start()
         else:
             control.command(name, **options)
 
@@ -125,5 +125,5 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
             finally:
                 clean_up(cell_run.objects())
     finally:
-        control.let_go()
+        control.release()
         commands_to(control.command)  # for whose answers others may wait; all else would keep the cell's values until the next cell

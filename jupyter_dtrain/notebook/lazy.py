@@ -11,7 +11,7 @@ from .kernel import is_leaving
 
 if TYPE_CHECKING:
     from ..checkpoint.commands import CheckpointShelf
-    from ..elastic.engine_pool import Engines
+    from ..elastic.engine_pool import EnginePool
     from ..options import ClusterOptions
     from ..runs.archive import RunArchive
     from ..session import Session
@@ -30,7 +30,7 @@ class LazySession:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._archive: RunArchive | None = None
-        self._engines: Engines | None = None
+        self._engines: EnginePool | None = None
         self._shelf: CheckpointShelf | None = None
         self._told = _STOPPED  # what the sidebar was told last of engines before there was a session
         self.telemetry = Telemetry(self)
@@ -55,12 +55,12 @@ class LazySession:
         """Let engines start, if there are none, while this process imports torch and looks at the cell."""
         with self._lock:
             if self._session is None and self._engines is None:
-                from ..elastic.engine_pool import Engines
+                from ..elastic.engine_pool import EnginePool
 
-                self._engines = Engines()
+                self._engines = EnginePool()
                 self._engines.on_update = lambda _update: self.telemetry.notify()
             if self._engines is not None:
-                self._engines.begin(options)
+                self._engines.prepare(options)
 
     def close(self) -> None:
         """Stop what the session runs, and serve the sidebar no more."""

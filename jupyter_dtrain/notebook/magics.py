@@ -22,7 +22,7 @@ from ..system.resources import give_back
 from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
-from .parser import HelpAsked, parse_cell_line, parse_line, renamed
+from .parser import HelpRequested, parse_cell_line, parse_line, renamed
 from .preview import cell_to_preview, preview_text
 from .run_view import RunView
 from .summary import describe
@@ -51,7 +51,7 @@ class DistributeMagics(Magics):
         """Start, show or stop the cluster and its runs (``%distribute --help`` lists what there is)."""
         try:
             command = parse_line(line)
-        except HelpAsked as asked:
+        except HelpRequested as asked:
             _show(asked)
             return
         if command.action == "start":
@@ -74,7 +74,7 @@ class DistributeMagics(Magics):
         """Run the cell on every engine of the cluster (``%%distribute --help`` lists the options)."""
         try:
             options = parse_cell_line(line, view=self.view)
-        except HelpAsked as asked:
+        except HelpRequested as asked:
             _show(asked)
             return None
         for sentence in renamed(line):
@@ -97,7 +97,7 @@ class DistributeMagics(Magics):
         output = CellOutput(self._run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         origin, result = origin_of_cell(shell), None
         try:
-            result = self.session.get().run(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
+            result = self.session.get().submit(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
             return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
         except BaseException:
             del result, bundle  # an error that is shown keeps this frame, until the next one or longer

@@ -54,7 +54,7 @@ class CellOutput:
         if self._view is not None:
             self._view.cleared()
 
-    def run(self, run: ViewedRun) -> None:
+    def show_run(self, run: ViewedRun) -> None:
         """Show how the run is doing."""
         if self._view is not None:
             self._view.update(run)

@@ -30,7 +30,7 @@ _RENAMED = {
 """Options under the names that they had before, which are still understood."""
 
 
-class HelpAsked(Exception):
+class HelpRequested(Exception):
     """The line asks for help; the exception's text is it."""
 
 
@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError("\n".join(filter(None, lines)))
 
     def print_help(self, file: object = None) -> NoReturn:  # noqa: ARG002  # argparse's signature
-        raise HelpAsked(self.format_help().rstrip())
+        raise HelpRequested(self.format_help().rstrip())
 
 
 class _ActionParser(_Parser):
@@ -344,7 +344,7 @@ def parse_line(line: str) -> LineCommand:
         )
     found = _parse(_line_parser, line)
     if found.action is None:
-        raise HelpAsked(_line_parser().format_help().rstrip())
+        raise HelpRequested(_line_parser().format_help().rstrip())
     run, step = _run_and_step(getattr(found, "run", None) or "")
     if found.action == "attach" and step is not None:
         raise UsageError(

@@ -6,7 +6,7 @@ import linecache
 import re
 from collections.abc import Mapping, Sequence
 
-from ..elastic.worker_group import RankEnd
+from ..elastic.worker_group import WorkerResult
 from ..engine.cell import Failure, Frame
 from ..errors import CellError
 from ..system.resources import advice_for
@@ -15,7 +15,7 @@ _CONTEXT = 2  # lines shown before and after the line at fault, in the notebook'
 _CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
-def cell_error(ends: Sequence[RankEnd], *, cells: Mapping[str, str], left_out: Mapping[str, str]) -> CellError | None:
+def cell_error(ends: Sequence[WorkerResult], *, cells: Mapping[str, str], left_out: Mapping[str, str]) -> CellError | None:
     """Return the error that the ranks raised, or ``None`` if none did.
 
     Ranks that failed only because another one left are not mentioned. Where ranks raised different errors the first
@@ -75,14 +75,14 @@ _HINTS = (
 """What to add to an error: of this name, whose message begins so."""
 
 
-def at_fault(ends: Sequence[RankEnd], cells: Mapping[str, str]) -> str:
+def at_fault(ends: Sequence[WorkerResult], cells: Mapping[str, str]) -> str:
     """Return in a line what the first of the ranks that failed has raised, and where; empty where none did."""
     failures = [end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None]
     failure = next((failure for failure in failures if not failure.secondary), failures[0] if failures else None)
     return "" if failure is None else f"{failure.name}: {failure.message} ({_at(failure, cells).removeprefix('was ')})"
 
 
-def ended(ends: Sequence[RankEnd]) -> list[str]:
+def ended(ends: Sequence[WorkerResult]) -> list[str]:
     """Return what to say of ranks whose processes we have ended."""
     killed = [end.rank for end in ends if end.killed]
     if not killed:

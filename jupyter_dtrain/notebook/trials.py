@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.code_objects import mentioned, sources_of
-from ..elastic.job import Moment, Work
+from ..elastic.job import CellJob, ProcessState
 from ..errors import CellError, UsageError
 from ..transport.blob_store import Sending
 from ..trials.grid import Trial, having, root_of, set_in, trials_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..runs.record import CellOrigin
     from ..session import Session
     from ..transport.blob_store import BlobFolder
-    from ..trials.scheduler import OfTrial, Trials, Tried
+    from ..trials.scheduler import OfTrial, TrialScheduler, Tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class TrialsCell:
     names: CellNames
     cells: Mapping[str, str]
 
-    def run(self, session: Session, options: RunOptions, namespace: dict[str, Any]) -> Trials:
+    def run(self, session: Session, options: RunOptions, namespace: dict[str, Any]) -> TrialScheduler:
         """Try the cell with all values side by side, show how they do, and return what has become of the trials.
 
         The values of the best are in `namespace` then, what it has made is not yet.
@@ -65,7 +65,7 @@ class TrialsCell:
         for target, _ in options.vary:
             self._check_set(root_of(target))
         trials = trials_of(options.vary, namespace)
-        output, table, moment = CellOutput(), TrialsTable(options.best), Moment.now(self.source)
+        output, table, moment = CellOutput(), TrialsTable(options.best), ProcessState.now(self.source)
 
         def prepare(trial: Trial) -> tuple[OfTrial, Sequence[object]]:
             with having(namespace, trial.values):
@@ -98,11 +98,11 @@ class TrialsCell:
                 raise UsageError(f"--vary {name}: neither the cell nor a function that it calls uses {name!r}.")
         return bundle
 
-    def _work(self, trial: Trial, bundle: Bundle, options: RunOptions, moment: Moment) -> OfTrial:
+    def _work(self, trial: Trial, bundle: Bundle, options: RunOptions, moment: ProcessState) -> OfTrial:
         own = replace(options, vary=trial.texts, name=" ".join(filter(None, (options.name, trial.label))))
 
-        def work(blobs: BlobFolder) -> Work:
-            return Work.of(
+        def work(blobs: BlobFolder) -> CellJob:
+            return CellJob.of(
                 self.source,
                 bundle,
                 blobs,
@@ -143,7 +143,7 @@ class TrialsCell:
         return None if tried.result is None else cell_error(tried.result.ends, cells=self.cells, left_out={})
 
 
-def _after(result: Trials, options: RunOptions) -> str:
+def _after(result: TrialScheduler, options: RunOptions) -> str:
     """Return what the notebook has after the trials."""
     if result.best is not None:
         return f"The notebook has what the trial {result.best.trial.label} has made."

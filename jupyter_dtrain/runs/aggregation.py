@@ -169,7 +169,7 @@ class LoggedScalars:
         self._measured = measured
         self._known: dict[str, int] = {}
 
-    def know(self, name: str, num_points: int) -> None:
+    def restore(self, name: str, num_points: int) -> None:
         """Begin with so many points of the curve `name`."""
         if name not in self._measured:
             self._known[name] = num_points

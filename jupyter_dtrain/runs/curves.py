@@ -129,7 +129,7 @@ class RunCurves:
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def know(self, name: str, curve: Curve) -> None:
+    def restore(self, name: str, curve: Curve) -> None:
         """Begin with a curve that the store has and that views may ask for."""
         self._seen[name] = self._bounded(name, curve)
 
@@ -138,9 +138,9 @@ class RunCurves:
         fresh = self._fresh.setdefault(name, Curve())
         fresh.append(step, time, value)
         self._fresh[name] = self._bounded(name, fresh)  # where nobody is watching
-        self.keep(name, step, time, value)
+        self.record(name, step, time, value)
 
-    def keep(self, name: str, step: int, time: float, value: float) -> None:
+    def record(self, name: str, step: int, time: float, value: float) -> None:
         """Add a point for the store only."""
         if self._rows is not None:
             self._rows.setdefault(name, Curve()).append(step, time, value)

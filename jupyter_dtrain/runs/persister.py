@@ -32,7 +32,7 @@ PACKAGES = ("torch", "numpy", "ipyparallel", "jupyter_dtrain")
 class Recording:
     """Keeps a run's recorder and its place in the store together.
 
-    Made by :meth:`begin` and :meth:`again`.
+    Made by :meth:`start` and :meth:`resume`.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Recording:
         self._next = 0.0  # when it is time for them
 
     @classmethod
-    def begin(
+    def start(
         cls,
         store: RunStore,
         *,
@@ -98,11 +98,11 @@ class Recording:
         return cls(used, run_id, folder, recorder, say=say)
 
     @classmethod
-    def again(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
+    def resume(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
         """Go on with the record of a run that was broken off; a `UsageError`: another process does so already."""
         recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
         with suppress(StoreError):  # what follows says so
-            recorder.know({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
+            recorder.restore({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
         recording = cls(store, record.run_id, record.folder, recorder, say=say)
         recording._write(lambda store: store.reopen_run(record.run_id, world_size))
         return recording

@@ -127,7 +127,7 @@ class TimeSplits:
         self._now: dict[int, TimeSplit] = {}
         self._fresh: set[int] = set()
 
-    def begin(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         """Note that `rank` begins, for the first time or again."""
         if rank in self._now:
             self._before[rank] = self._now[rank]

@@ -112,7 +112,7 @@ class RunRecorder:
             match event:
                 case RankStarted():
                     self._ranks_started.add(event.rank)
-                    self._times.begin(event.rank)
+                    self._times.start(event.rank)
                     if len(self._ranks_started) == self._world_size:
                         self._run()
                 case Steps():
@@ -129,8 +129,8 @@ class RunRecorder:
                 case DeviceUse():
                     self._devices[event.rank] = event
                     self._fresh_devices.add(event.rank)
-                    self._curves.keep(f"{OF_DEVICES}{event.rank}/utilization", self._last.step, event.time, event.utilization)
-                    self._curves.keep(f"{OF_DEVICES}{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
+                    self._curves.record(f"{OF_DEVICES}{event.rank}/utilization", self._last.step, event.time, event.utilization)
+                    self._curves.record(f"{OF_DEVICES}{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
                 case TimeSplit():
                     self._times.add(event)
                 case Scalars():
@@ -140,14 +140,14 @@ class RunRecorder:
                 case _:
                     raise ProtocolError(f"{event.type!r} is not an engine's event")
 
-    def know(self, curves: Mapping[str, Curve]) -> None:
+    def restore(self, curves: Mapping[str, Curve]) -> None:
         """Begin with what is recorded of the run already; steps in it that are told again count once."""
         with self._lock:
             for name, curve in curves.items():
                 if name.startswith(OF_DEVICES):
                     continue
-                self._curves.know(name, curve)
-                self._scalars.know(name, len(curve))
+                self._curves.restore(name, curve)
+                self._scalars.restore(name, len(curve))
             known = curves.get(LOSS) or curves.get(LEARNING_RATE)
             if known is not None and len(known):
                 self._steps.begin_after(known.step[-1])

@@ -28,7 +28,7 @@ class Memory:
     total: int
 
     @property
-    def part(self) -> float:
+    def available_fraction(self) -> float:
         """The part that is left."""
         return self.left / self.total
 

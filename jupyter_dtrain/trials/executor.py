@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..elastic.engine_pool import Engines
+from ..elastic.engine_pool import EnginePool
 from ..elastic.generation import Output
-from ..elastic.job import Work
+from ..elastic.job import CellJob
 from ..elastic.runner import Runner, RunResult
 from ..options import ClusterOptions
 from ..runs.recorder import RunRecorder
@@ -40,7 +40,7 @@ class Lane:
         self, options: ClusterOptions, store: RunStore, *, on_news: Callable[[], None], others: Callable[[], Sequence[Path]] = tuple
     ) -> None:
         self.options = options
-        self.engines = Engines()
+        self.engines = EnginePool()
         self.engines.on_update = lambda _: on_news()
         self.recorder: RunRecorder | None = None
         self.on_begin: Callable[[Lane, RunRecorder], None] = lambda _lane, _recorder: None
@@ -52,7 +52,7 @@ class Lane:
         cluster = self.engines.cluster
         return cluster.blob_dir if cluster is not None else None
 
-    def run(self, work: Callable[[BlobFolder], Work], output: Output) -> RunResult:
+    def run(self, work: Callable[[BlobFolder], CellJob], output: Output) -> RunResult:
         """Run a cell on its engines: see :meth:`Runner.run`."""
         return self._runner.run(self.options, work, output=output)
 

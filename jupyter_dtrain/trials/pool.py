@@ -16,10 +16,10 @@ from ..runs.store import RunStore
 from .executor import Lane
 from .grid import Trial
 from .recorder import SideBySide
-from .scheduler import Prepare, Trials
+from .scheduler import Prepare, TrialScheduler
 
 
-class Lanes:
+class LanePool:
     """Runs one cell's trials at a time. Its lanes stay for the next cell with trials that fits them.
 
     Parameters
@@ -45,7 +45,7 @@ class Lanes:
         self._lanes: list[Lane] = []
         self._telling = threading.RLock()
         self._told: ClusterUpdate | None = None
-        self._trials: Trials | None = None
+        self._trials: TrialScheduler | None = None
         self._shown: SideBySide | None = None
 
     def __iter__(self) -> Iterator[Lane]:
@@ -59,11 +59,11 @@ class Lanes:
         *,
         options: RunOptions,
         output: Output,
-        on_tick: Callable[[Trials], None],
-    ) -> Trials:
-        """Run a cell's trials on lanes with the engines `wanted`, and return what has become of them: see :meth:`Trials.run`."""
+        on_tick: Callable[[TrialScheduler], None],
+    ) -> TrialScheduler:
+        """Run a cell's trials on lanes with the engines `wanted`, and return what has become of them: see :meth:`TrialScheduler.run`."""
         lanes = self._get(wanted)
-        self._trials = running = Trials(trials, lanes, metric=options.best, output=output)
+        self._trials = running = TrialScheduler(trials, lanes, metric=options.best, output=output)
         self._shown = shown = SideBySide(lanes)
         self._on_begin(shown)
         try:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..elastic.generation import Output
-from ..elastic.job import Work
+from ..elastic.job import CellJob
 from ..elastic.output import Inbox, RankLines
 from ..elastic.runner import RunResult
 from ..errors import ClusterError, DtrainError
@@ -30,7 +30,7 @@ from .grid import Trial
 
 TICK = timedelta(milliseconds=100)
 
-OfTrial = Callable[[BlobFolder], Work]
+OfTrial = Callable[[BlobFolder], CellJob]
 """Stores the values of a trial, and returns what its engines are to do."""
 Prepare = Callable[[Trial], tuple[OfTrial, Sequence[object]]]
 """Returns that of a trial, and the notebook's objects that go along."""
@@ -82,7 +82,7 @@ class Tried:
         )
 
 
-class Trials:
+class TrialScheduler:
     """Runs trials on lanes.
 
     Parameters
@@ -174,7 +174,7 @@ class Trials:
             tried.error = error
             return
 
-        def stored(blobs: BlobFolder) -> Work:
+        def stored(blobs: BlobFolder) -> CellJob:
             with self._storing:
                 if self._stopping:
                     raise GivenUp
@@ -266,5 +266,5 @@ class _TrialOutput:
     def say(self, text: str) -> None:
         self._inbox.leave(lambda: self._output.say(f"[{self._tried.trial.label}] {text}"))
 
-    def run(self, run: ViewedRun) -> None:
+    def show_run(self, run: ViewedRun) -> None:
         self._tried.run = run

@@ -29,11 +29,11 @@ import torch.distributed as dist
 
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.comm.store import Talk
+from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.strategies.data_parallel import Training
-from jupyter_dtrain.engine.task import Conventions
-from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.strategies.data_parallel import DataParallelTraining
+from jupyter_dtrain.engine.task import Semantics
+from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.timing import Timing
 
@@ -169,17 +169,17 @@ class Run:
         self.notes: list[str] = []
         self.timing = Timing(rank, torch.device("cpu"))
 
-    def training(self, *objects: object, **options: Any) -> Training:
-        """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Conventions`."""
-        return Training(
+    def training(self, *objects: object, **options: Any) -> DataParallelTraining:
+        """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Semantics`."""
+        return DataParallelTraining(
             rank=self.rank,
             world_size=self.world_size,
             objects=objects,
-            conventions=Conventions(**options),
-            control=Control(Talk(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT))),  # type: ignore[attr-defined]
+            semantics=Semantics(**options),
+            control=Control(StoreChannel(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=LIMIT))),  # type: ignore[attr-defined]
             observer=Observer(self.rank),
             timing=self.timing,
-            notes=Notes(lambda message: self.notes.append(getattr(message, "text", "")), rank=0),
+            notes=Notices(lambda message: self.notes.append(getattr(message, "text", "")), rank=0),
         )
 
 
@@ -218,7 +218,7 @@ def run_notebook(run: Run | None, setup: str, cell: str, compare: str, options: 
             training = run.training(*models_in(namespace), **(options or {}))
             with training.installed():
                 value = run_cell(cell, "cell", namespace)
-                value, *_settled = training.settle(value, namespace)
+                value, *_settled = training.materialize(value, namespace)
     found = eval(compare, namespace)
     return {
         "compared": found,

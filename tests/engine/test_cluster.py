@@ -501,7 +501,7 @@ def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (left.private / folders.OWNER).write_text(str(ended.pid))
-    guard = left.hold()
+    guard = left.acquire()
     folders.sweep()
     assert (left.blobs / "weights").exists(), "its guard lives"
     for handle in guard:

@@ -107,7 +107,7 @@ def join_and_leave(meeting: Meeting) -> list[tuple[list[float], int, int]]:
         model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
         x = torch.arange(4.0, dtype=torch.float64).reshape(2, 2) + number
         sync = GradientSync(world_size=2, weight_of=lambda _: 0.5, on_computed=lambda: None)
-        sync.know(model)
+        sync.register(model)
         loss = model(x[meeting.rank :][:1]).mean()
         sync.backward(torch.autograd.backward, [loss], [None], inputs=None)
         sync.close()

@@ -12,12 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jupyter_dtrain.engine.comm.store import Talk
+from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.resume.loops import Loops
-from jupyter_dtrain.engine.strategies.data_parallel import Training
-from jupyter_dtrain.engine.task import Conventions
-from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.strategies.data_parallel import DataParallelTraining
+from jupyter_dtrain.engine.task import Semantics
+from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.timing import Timing
 from tests.engine.ranks import models_in
@@ -98,15 +98,15 @@ LOOPS = {
 
 def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size: int = 1) -> AbstractContextManager[Any]:
     """Return what an engine does around a cell."""
-    return Training(
+    return DataParallelTraining(
         rank=rank,
         world_size=world_size,
         objects=models_in(namespace),
-        conventions=Conventions(global_draws=True),
-        control=Control(Talk(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60))),  # type: ignore[attr-defined]
+        semantics=Semantics(global_draws=True),
+        control=Control(StoreChannel(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60))),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(0, torch.device("cpu")),
-        notes=Notes(lambda _: None, rank=0),
+        notes=Notices(lambda _: None, rank=0),
         cursor_log=loops,
     ).installed()
 

@@ -65,7 +65,7 @@ def outcomes(run: Run | None, codes: list[str], size: int, requires_grad: bool) 
         for code in codes:
             try:
                 result = evaluate(run, code, size, requires_grad)
-                found.append(pickle.dumps(result if training is None else tuple(training.settle(*result))))
+                found.append(pickle.dumps(result if training is None else tuple(training.materialize(*result))))
             except Exception as error:
                 found.append(pickle.dumps(f"{type(error).__name__}: {error}"[:300]))
     return found

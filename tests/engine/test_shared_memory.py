@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from jupyter_dtrain.engine.comm import collectives
-from jupyter_dtrain.engine.comm.process_group import near
+from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SLOT, TOGETHER
 
 from .ranks import RankError, Run
@@ -30,7 +30,7 @@ def part(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 def sums(run: Run, dtype: torch.dtype) -> list[tuple[bool, int]]:
     """Return of each sum whether it is that of the parts in rank order, and a number that tells it from others."""
-    assert near() is not None
+    assert shared_memory() is not None
     found = []
     for size in SIZES:
         value = part(run.rank, size, dtype)
@@ -109,7 +109,7 @@ def exchanged(run: Run, reads: bool) -> list[bool]:
 
 
 def exchanged_otherwise(run: Run) -> list[bool]:
-    with mock.patch.object(collectives, "near", return_value=None), mock.patch.object(collectives, "PIECE", 1000):
+    with mock.patch.object(collectives, "shared_memory", return_value=None), mock.patch.object(collectives, "PIECE", 1000):
         return exchanged(run, run.rank == 0)
 
 
@@ -229,7 +229,7 @@ def test_memory_and_connections_of_groups_that_were_left_are_given_back(ranks):
 def far(run: Run) -> tuple[bool, float]:
     value = torch.ones(1)
     collectives.all_reduce(value)
-    return near() is None, value.item()
+    return shared_memory() is None, value.item()
 
 
 def forbid(run: Run) -> None:

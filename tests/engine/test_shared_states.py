@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm import collectives
-from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import SharedStates
+from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import ShardedOptimizerStates
 from tests.engine.ranks import Run, double_precision, models_in
 
 SETUP = """
@@ -58,14 +58,14 @@ def run_it(run: Run, setup: str, cell: str, compare: str, shared: bool) -> dict[
         vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
     connect_schedulers(namespace.values())
     training = run.training(*models_in(namespace), *optimizers)
-    states = SharedStates(rank=run.rank, world_size=run.world_size, say=run.notes.append) if shared else None
+    states = ShardedOptimizerStates(rank=run.rank, world_size=run.world_size, say=run.notes.append) if shared else None
     if states is not None:
-        states.arrive(optimizers)
+        states.register(optimizers)
     with training.installed(), nullcontext() if states is None else states.installed():
         run_cell(cell, "cell", namespace)
         of_rank = [len(vars(value)["state"]) for value in namespace.values() if isinstance(value, Optimizer)]
         with nullcontext() if states is None else states.gathered():
-            training.settle(None, namespace)
+            training.materialize(None, namespace)
     found = eval(compare, namespace) if run.rank == 0 else None
     parameters = [p.detach() for model in models_in(namespace) for p in model.parameters()]
     return {"compared": found, "parameters": parameters, "kept": of_rank, "notes": run.notes, "said": namespace.get("said")}
@@ -364,7 +364,7 @@ optimizer = torch.optim.Adam(narrow, lr=0.1)
 
 def by_network(run: Run, *args: Any) -> dict[str, Any]:
     """Run it as where the ranks share no memory."""
-    with mock.patch.object(collectives, "near", return_value=None):
+    with mock.patch.object(collectives, "shared_memory", return_value=None):
         return run_it(run, *args)
 
 

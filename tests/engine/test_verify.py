@@ -66,8 +66,8 @@ from jupyter_dtrain.engine.forward import sharded_call as _sharded_call, watch a
 def accepted(call, changes):
     call.called.accepted.update(name for change in changes for name in change.names())
     return False
-_sharded_call.PartCall._notes_go_by_samples = accepted
-_sharded_call.mixes_samples = lambda *_, **__: False
+_sharded_call.ShardedCall._notes_go_by_samples = accepted
+_sharded_call.depends_across_samples = lambda *_, **__: False
 _watch.Watch.changed = lambda *_, **__: False
 _dataloader.has_effects = lambda *_: False
 _fetch_state.FetchState.changed = lambda *_: False

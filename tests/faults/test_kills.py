@@ -158,14 +158,14 @@ def test_an_engine_in_reserve_that_is_stopped(two):
     assert time.monotonic() - began < 40, "seconds, where a new engine is waited for a minute"
 
 
-AT_THE_MEETING = """
-from jupyter_dtrain.elastic.worker_group import Group
-meet = Group.meet
-def one_dies_and_meet(group, task):
-    Group.meet = meet
+AT_THE_RENDEZVOUS = """
+from jupyter_dtrain.elastic.worker_group import WorkerGroup
+rendezvous = WorkerGroup.rendezvous
+def one_dies(group, task):
+    WorkerGroup.rendezvous = rendezvous
     os.kill(group.cluster.pids()[{name!r}], 9)
-    return meet(group, task)
-Group.meet = one_dies_and_meet
+    return rendezvous(group, task)
+WorkerGroup.rendezvous = one_dies
 """
 
 
@@ -174,7 +174,7 @@ Group.meet = one_dies_and_meet
 )
 def test_just_when_the_ranks_are_to_meet(two, name, reason):
     two.notebook.run("%distribute stop")
-    two.notebook.run(AT_THE_MEETING.format(name=name))
+    two.notebook.run(AT_THE_RENDEZVOUS.format(name=name))
     assert f"Lost {reason} has ended): going on from the cell's beginning" in two.finish(two.start())
 
 

@@ -202,12 +202,12 @@ def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
 
 def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected, notebook):
     # That moment, from the last look after the ranks to the end, is here as long as the run.
-    notebook.run("from jupyter_dtrain.elastic.agent import Supervisor; look, Supervisor._look_after = Supervisor._look_after, print")
+    notebook.run("from jupyter_dtrain.elastic.agent import Agent; look, Agent._look_after = Agent._look_after, print")
     run = start()
     run.wait_for_steps()
     assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is starting anew.")
     run.finish()
-    notebook.run("Supervisor._look_after = look")
+    notebook.run("Agent._look_after = look")
     assert difference(notebook.value(STATE), expected) is None
     assert "The run has ended before the engine of rank 1 was restarted: that is done now." in run.cell.stderr
 

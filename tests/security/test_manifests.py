@@ -15,7 +15,7 @@ from jupyter_dtrain.checkpoint import folder as checkpoint_files
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import FORMAT, checksum_of, other_versions
 from jupyter_dtrain.detached import results as endings
-from jupyter_dtrain.detached.results import Ending, read_ending, results_of, write_ending
+from jupyter_dtrain.detached.results import DetachedResult, read_ending, results_of, write_ending
 from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.protocol import ClusterUpdate, Snapshot
 from jupyter_dtrain.runs.store import RunStore
@@ -192,7 +192,7 @@ def test_results_are_unpickled_as_they_were_looked_at_and_belong_to_their_run(vi
     shown.write_bytes(b"calls")
     shown.chmod(0o644)
     folder = results_of(victim.run)
-    write_ending(folder, Ending(snapshot(), error=ClusterError("lost")), shown=shown, run_id=victim.run_id)
+    write_ending(folder, DetachedResult(snapshot(), error=ClusterError("lost")), shown=shown, run_id=victim.run_id)
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*")} == {0o600, 0o700}
     with pytest.raises(CheckpointError, match="was written for another run"):
         read_ending(folder, "other", trusted=False)
@@ -203,7 +203,7 @@ def test_results_are_unpickled_as_they_were_looked_at_and_belong_to_their_run(vi
         assert (folder / name).read_bytes() == data
         with pytest.raises(CheckpointError, match="is damaged"):
             read_ending(folder, victim.run_id, trusted=False)
-        write_ending(folder, Ending(snapshot(), error=ClusterError("lost")), shown=shown, run_id=victim.run_id)
+        write_ending(folder, DetachedResult(snapshot(), error=ClusterError("lost")), shown=shown, run_id=victim.run_id)
 
 
 def test_one_of_an_older_format_is_refused_in_a_sentence(victim):

@@ -23,7 +23,7 @@ import zmq
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from jupyter_dtrain.cluster.folders import Folders, sweep
-from jupyter_dtrain.detached.connection import KEY, SIZE, Hello, Line
+from jupyter_dtrain.detached.connection import KEY, SIZE, Hello, PeerConnection
 from jupyter_dtrain.detached.server import Server
 from jupyter_dtrain.engine.comm.peers import Peers
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
@@ -131,7 +131,7 @@ def _meet_when_there(store: Any) -> None:
     while f"@jupyter-dtrain-test-{os.getpid()}" not in Path("/proc/net/unix").read_text():
         assert time.monotonic() < end
         time.sleep(0.01)
-    Peers.meet(store, rank=1, world_size=2, size=4096, timeout=LIMIT)
+    Peers.rendezvous(store, rank=1, world_size=2, size=4096, timeout=LIMIT)
 
 
 def knock(store_name: str, seconds: float) -> int:
@@ -158,7 +158,7 @@ def test_who_knocks_at_ranks_that_meet_holds_up_nobody_and_gets_nothing():
             found: dict[int, Any] = {}
 
             def meet(rank: int, store: Any = store, found: dict[int, Any] = found) -> None:
-                found[rank] = Peers.meet(store, rank=rank, world_size=2, size=4096, timeout=LIMIT)
+                found[rank] = Peers.rendezvous(store, rank=rank, world_size=2, size=4096, timeout=LIMIT)
 
             ranks = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
             for rank in ranks:
@@ -280,11 +280,11 @@ def test_a_kernel_attaches_to_no_other_users_host(mark, own_folder):
                 folder.chmod(0o700)
                 os.chown(folder / KEY, 0, 0)
             with pytest.raises(ClusterError, match="is not yours"):
-                Line.to(folder / "line")
+                PeerConnection.to(folder / "line")
             if own_folder:  # not even by a socket whose owner looks right
                 os.chown(folder / "line", 0, 0)
                 with pytest.raises(ClusterError, match="is not yours"):
-                    Line.to(folder / "line")
+                    PeerConnection.to(folder / "line")
         assert not mark.exists()
     finally:
         shutil.rmtree(folder)
@@ -307,7 +307,7 @@ def test_a_host_hears_no_other_user(folders, mark):
     try:
         assert as_stranger(speak, str(folders.sockets / "line"), key, str(mark)) in ("IndexError", "ConnectionResetError")
         folders.sockets.chmod(0o700)
-        line = Line.to(folders.sockets / "line")
+        line = PeerConnection.to(folders.sockets / "line")
         line.send(Hello(3, begins=True))
         assert server.receive() == Hello(3, begins=True)
     finally:

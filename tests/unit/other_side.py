@@ -16,11 +16,11 @@ import torch
 
 from jupyter_dtrain.analysis.names import find_names
 from jupyter_dtrain.capture.bundle import Bundle, RandomState, pack, unpack
-from jupyter_dtrain.capture.process_state import Surroundings
+from jupyter_dtrain.capture.process_state import ProcessSettings
 from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
 from jupyter_dtrain.engine.arrival.objects import DeviceNames, connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.results import Home
+from jupyter_dtrain.engine.results import CellResults
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
 from jupyter_dtrain.serialization.library_state import left_as_it_was
@@ -81,7 +81,7 @@ _modules = LocalModules()
 
 
 def run(
-    source: str, parcel: Parcel, random_state: RandomState, surroundings: Surroundings, folder: Path
+    source: str, parcel: Parcel, random_state: RandomState, surroundings: ProcessSettings, folder: Path
 ) -> tuple[Parcel, dict[str, str], RandomState]:
     """Do what an engine does with a task, without a process group."""
     surroundings.set()
@@ -93,7 +93,7 @@ def run(
         namespace.update(values)
         connect_schedulers(tracked)
         devices = DeviceNames(namespace, tracked, torch.device("cpu"))
-        home = Home(namespace, tracked)
+        home = CellResults(namespace, tracked)
         random_state.set()
         with found_by_name(tracked, namespace), devices.in_place():
             value = run_cell(source, "<cell>", namespace)
@@ -124,7 +124,7 @@ class Notebook:
         self.sent = pack(find_names(ast.parse(source)), self.names)
         blobs = BlobFolder(self.folder)
         parcel = to_parcel(self.sent.packed, blobs)
-        back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), Surroundings.now(), self.folder)
+        back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), ProcessSettings.now(), self.folder)
         self.returned = from_parcel(back, blobs)
         outcome = Outcome(rank=0, failure=None, stopped=False, steps=0, random_state=random_state)
         value, self.unread = apply_outcome(outcome, self.returned, self.sent.tracked, self.names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.notebook.parser import HelpAsked, LineCommand, parse_cell_line, parse_line, renamed
+from jupyter_dtrain.notebook.parser import HelpRequested, LineCommand, parse_cell_line, parse_line, renamed
 from jupyter_dtrain.options import ClusterOptions, RunOptions
 
 CELL_LINES = {
@@ -109,7 +109,7 @@ def test_a_mistake_in_a_line_says_what_to_do(line):
 
 @pytest.mark.parametrize("line", ["--help", "-h", "-n 2 --help"])
 def test_help_on_a_cell(line):
-    with pytest.raises(HelpAsked) as caught:
+    with pytest.raises(HelpRequested) as caught:
         parse_cell_line(line)
     text = str(caught.value)
     assert text.startswith("usage: %%distribute")
@@ -126,7 +126,7 @@ def test_help_on_a_cell(line):
     ],
 )
 def test_help_on_a_line(line, parts):
-    with pytest.raises(HelpAsked) as caught:
+    with pytest.raises(HelpRequested) as caught:
         parse_line(line)
     assert all(part in str(caught.value) for part in parts)
     assert not str(caught.value).endswith("\n")
@@ -134,7 +134,7 @@ def test_help_on_a_line(line, parts):
 
 def test_nothing_is_printed_and_nothing_exits(capsys):
     for line in ("--help", "--nonsense", "-n"):
-        with pytest.raises((HelpAsked, UsageError)):
+        with pytest.raises((HelpRequested, UsageError)):
             parse_cell_line(line)
     assert capsys.readouterr() == ("", "")
 

@@ -29,7 +29,7 @@ def test_what_is_no_number_is_none(value):
 def test_what_the_cell_finds_in_the_notebook_is_not_of_this_run():
     best = Best(Metric("loss"))
     namespace: dict[str, object] = {"loss": 0.1}
-    best.begin(namespace)
+    best.start(namespace)
     best.look(namespace)
     assert best.value is None
     namespace["loss"] = torch.tensor(0.5)
@@ -40,7 +40,7 @@ def test_what_the_cell_finds_in_the_notebook_is_not_of_this_run():
 def test_another_process_goes_on_from_it():
     before, after = Best(Metric("loss")), Best(Metric("loss"))
     before.note(0.5)
-    after.set_state(before.state())
+    after.load_state_dict(before.state_dict())
     after.note(0.6)
     assert not after.is_new
     after.note(0.4)

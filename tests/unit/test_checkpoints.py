@@ -70,7 +70,7 @@ def test_equal_buffers_lie_there_once_and_go_with_the_last_that_needs_them(run):
         run.write(step)
     assert [found.step for found in run.checkpoints.newest_first()] == [30, 20, 10]
     assert len(list((run.folder / "blobs").iterdir())) == 4
-    run.checkpoints.keep(1)
+    run.checkpoints.prune(1)
     assert [found.step for found in run.checkpoints.newest_first()] == [30]
     assert len(list((run.folder / "blobs").iterdir())) == 2
     assert run.checkpoints.newest_intact()[0].checkpoint.step == 30
@@ -83,7 +83,7 @@ def test_what_a_killed_kernel_left_half_written_goes_with_the_next(run):
         half.write_bytes(b"half")
     assert [found.step for found in run.checkpoints.newest_first()] == [10]
     run.write(20)
-    run.checkpoints.keep(2)
+    run.checkpoints.prune(2)
     assert [path for path in run.everything() if ".part-" in str(path.relative_to(run.folder))] == []
     assert [found.step for found in run.checkpoints.newest_first()] == [20, 10]
 
@@ -165,7 +165,7 @@ def test_what_the_run_began_with_is_checked_too(run, tmp_path):
     keys = [run.memory.put(memoryview(b"data" * 100))]
     run.checkpoints.write_task(TASK, run.memory, keys)
     run.write(10)
-    run.checkpoints.keep(1)
+    run.checkpoints.prune(1)
     out = BlobFolder(tmp_path / "out")
     assert run.checkpoints.read_task(out) == "task"
     assert bytes(out.open(keys[0])) == b"data" * 100
@@ -311,14 +311,14 @@ def test_pinned_ones_stay_and_deleted_ones_go_with_what_they_alone_need(run):
     for step in (10, 20, 30):
         run.write(step)
     run.checkpoints.pin(10, True)
-    run.checkpoints.keep(1)
+    run.checkpoints.prune(1)
     assert [(found.step, found.pinned) for found in run.checkpoints.newest_first()] == [(30, False), (10, True)]
     run.write(10)
     assert run.checkpoints.at(10).pinned, "written anew by a run that was rolled back"
     run.checkpoints.delete(30)
     assert len(list((run.folder / "blobs").iterdir())) == 2
     run.checkpoints.pin(10, False)
-    run.checkpoints.keep(0)
+    run.checkpoints.prune(0)
     assert run.everything() == set()
     with pytest.raises(CheckpointError, match="no checkpoint of step 10"):
         run.checkpoints.delete(10)
@@ -330,6 +330,6 @@ def test_what_is_deleted_while_another_is_being_written_takes_nothing_from_it(ru
         run.checkpoints.delete(10)
         assert len(list((run.folder / "blobs").iterdir())) == 2
     run.write(20)
-    run.checkpoints.keep(1)
+    run.checkpoints.prune(1)
     assert run.checkpoints.intact(20).checkpoint.step == 20
     assert len(list((run.folder / "blobs").iterdir())) == 2

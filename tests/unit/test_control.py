@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from jupyter_dtrain.engine.comm.store import Talk
+from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control, StopRun
 
 LIMIT = timedelta(seconds=20)
@@ -47,7 +47,7 @@ class Rank:
     """A rank in the middle of its run, moved on one action at a time: begin a step, or finish the one it is in."""
 
     def __init__(self, ledger: Ledger, rank: int, world_size: int, last: int) -> None:
-        self.control = Control(Talk(ledger, rank=rank, world_size=world_size, timeout=LIMIT))  # type: ignore[arg-type]
+        self.control = Control(StoreChannel(ledger, rank=rank, world_size=world_size, timeout=LIMIT))  # type: ignore[arg-type]
         self.finished = 0
         self.in_step = False
         self.ended: str | None = None
@@ -117,7 +117,7 @@ def test_without_a_command_every_step_is_run(order, last):
 
 
 def test_other_commands_and_repeated_ones_change_nothing():
-    control = Control(Talk(HashStore(), rank=0, world_size=1, timeout=LIMIT))
+    control = Control(StoreChannel(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     control.command("louder")
     control.boundary(0)
     control.boundary(1)
@@ -133,7 +133,7 @@ def test_other_commands_and_repeated_ones_change_nothing():
     ("commands", "returns"), [(["return"], True), (["stop"], False), (["stop", "return"], False), (["return", "stop"], False)]
 )
 def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, returns):
-    control = Control(Talk(HashStore(), rank=0, world_size=1, timeout=LIMIT))
+    control = Control(StoreChannel(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     told: list[str] = []
     control.on_return = lambda: told.append("returns")
     for command in commands:
@@ -144,7 +144,7 @@ def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, retur
 
 
 def test_a_step_in_progress_is_finished():
-    control = Control(Talk(HashStore(), rank=0, world_size=1, timeout=LIMIT))
+    control = Control(StoreChannel(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     control.boundary(0)  # step 1 begins
     control.command("stop")
     with pytest.raises(StopRun):
@@ -158,7 +158,7 @@ def test_the_cells_own_handlers_do_not_catch_a_stop():
 
 def test_waiting_for_a_rank_that_never_answers_has_a_limit():
     store = HashStore()
-    control = Control(Talk(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50)))
+    control = Control(StoreChannel(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50)))
     control.command("stop")
     with pytest.raises(RuntimeError):
         control.boundary(0)
@@ -167,7 +167,7 @@ def test_waiting_for_a_rank_that_never_answers_has_a_limit():
 def test_who_has_run_to_the_end_takes_the_others_along():
     """A cell without an exchange in its steps: one rank is through before the command reaches the other."""
     store = HashStore()
-    through, behind = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
+    through, behind = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     for step in range(5):
         through.boundary(step)
     through.close()
@@ -181,10 +181,10 @@ def test_who_has_run_to_the_end_takes_the_others_along():
 @pytest.mark.parametrize(("words", "same"), [(("a", "a"), True), (("a", "b"), False), (("a", ""), False)])
 def test_ranks_that_say_the_same_and_those_that_do_not(words, same):
     store = HashStore()
-    first, second = (Talk(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
-    second.tell("state/1", f"{words[1]}\n")
+    first, second = (StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT) for rank in range(2))
+    second.publish("state/1", f"{words[1]}\n")
     assert Control(first).all_take(1, words[0]) == (same, True)
-    second.tell("state/2", f"{words[0]}\n{words[1]}")
+    second.publish("state/2", f"{words[0]}\n{words[1]}")
     assert Control(first).all_take(2, words[0], words[0]) == (True, same)
 
 
@@ -195,7 +195,7 @@ def asked_at(control: Control, finished: int) -> int | None:
 
 def test_a_snapshot_is_due_after_the_same_step_on_all_ranks():
     store = HashStore()
-    ahead, behind = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
+    ahead, behind = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     assert (asked_at(ahead, 4), asked_at(behind, 3)) == (None, None)
     for control in (ahead, behind):
         control.command("snapshot", number=1)
@@ -211,7 +211,7 @@ def test_a_snapshot_is_due_after_the_same_step_on_all_ranks():
 def test_runs_of_one_store_do_not_see_each_other():
     store = HashStore()
     for run in ("run-1", "run-2"):
-        control = Control(Talk(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT))
+        control = Control(StoreChannel(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT))
         control.boundary(0)
         control.command("stop")
         with pytest.raises(StopRun):
@@ -224,7 +224,7 @@ def test_threads_on_a_real_store(seed):
     draw = random.Random(seed)
     world_size = draw.choice([2, 3])
     store = HashStore()
-    controls = [Control(Talk(store, rank=rank, world_size=world_size, timeout=LIMIT)) for rank in range(world_size)]
+    controls = [Control(StoreChannel(store, rank=rank, world_size=world_size, timeout=LIMIT)) for rank in range(world_size)]
     exchange = threading.Barrier(world_size)
     finished = [0] * world_size
     begun = threading.Event()
@@ -272,7 +272,7 @@ class Seat:
         self.taken: list[tuple[int, int]] = []
         self.takes, self.took = threading.Event(), threading.Event()
         self.shares: list[tuple[int, list[float]]] = []
-        self.control = Control(Talk(store, rank=rank, world_size=exchange.parties, timeout=LIMIT), pausing=self._pausing)
+        self.control = Control(StoreChannel(store, rank=rank, world_size=exchange.parties, timeout=LIMIT), pausing=self._pausing)
         self.control.on_speeds = lambda speeds: self.shares.append((self.finished, list(speeds)))
         self._exchange = exchange
         self.thread = threading.Thread(target=self._train, daemon=True)
@@ -391,7 +391,7 @@ def test_a_pause_that_is_over_holds_up_nobody_whom_it_reaches_late(seats):
 
 def test_a_rank_that_is_through_makes_nobody_wait():
     store = HashStore()
-    through, behind = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
+    through, behind = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     through.close()
     for control in (through, behind):
         control.command("pause", number=1)
@@ -402,7 +402,7 @@ def test_a_rank_that_is_through_makes_nobody_wait():
 def test_who_leaves_in_a_step_is_not_waited_for_with_its_snapshot():
     """An error of one rank, in the very step behind which all were to take a snapshot."""
     store = HashStore()
-    leaving, staying = (Control(Talk(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
+    leaving, staying = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     for control in (leaving, staying):
         control.boundary(0)
         control.command("snapshot", number=1)
@@ -429,7 +429,7 @@ def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():
     due: list[int | None] = []
     arrived = threading.Event()
     for number in range(1, 200):  # threads take turns by chance
-        control = Control(Talk(Posted(), rank=0, world_size=1, timeout=LIMIT))  # type: ignore[arg-type]
+        control = Control(StoreChannel(Posted(), rank=0, world_size=1, timeout=LIMIT))  # type: ignore[arg-type]
         control.boundary(finished - 1)
         arrived.clear()
         control.command("snapshot", number)

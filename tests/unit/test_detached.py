@@ -15,12 +15,12 @@ import pytest
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
-from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, Line, Refused, Taken, start_host
+from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, start_host
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
 from jupyter_dtrain.detached.mirror import RunMirror
-from jupyter_dtrain.detached.results import ENDING, Ending, mark_taken, read_ending, results_of, write_ending
+from jupyter_dtrain.detached.results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.server import Server
-from jupyter_dtrain.elastic.engine_pool import Engines
+from jupyter_dtrain.elastic.engine_pool import EnginePool
 from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.host import Host
 from jupyter_dtrain.options import ClusterOptions
@@ -74,8 +74,8 @@ def follow(recorder):
         notices=recorder.notices(),
     )
     mirror = RunMirror(recorder.run_update())
-    mirror.begin(snapshot)
-    return mirror, lambda: mirror.take(recorder.drain())
+    mirror.start(snapshot)
+    return mirror, lambda: mirror.apply(recorder.drain())
 
 
 def test_a_mirror_has_what_its_recorder_has():
@@ -175,7 +175,7 @@ def test_an_ending_is_read_as_it_was_written_and_by_nobody_else(tmp_path, monkey
     shown = tmp_path / "journal"
     shown.write_bytes(b"")
     folder = results_of(tmp_path)
-    write_ending(folder, Ending(snapshot(), error=ClusterError("lost")), shown=shown, run_id="r")
+    write_ending(folder, DetachedResult(snapshot(), error=ClusterError("lost")), shown=shown, run_id="r")
     ending = read_ending(folder, "r", trusted=False)
     assert (str(ending.error), ending.result, ending.snapshot) == ("lost", None, snapshot())
     with monkeypatch.context() as patch:
@@ -194,7 +194,7 @@ def test_no_room_for_the_results_leaves_nothing_behind(tmp_path, monkeypatch):
     shown = tmp_path / "journal"
     shown.write_bytes(b"x" * 100)
     with pytest.raises(CheckpointError, match="There is no room for the results of the run"):
-        write_ending(results_of(tmp_path), Ending(snapshot()), shown=shown, run_id="r")
+        write_ending(results_of(tmp_path), DetachedResult(snapshot()), shown=shown, run_id="r")
     assert list(tmp_path.iterdir()) == [shown]
 
 
@@ -202,9 +202,9 @@ def test_no_room_for_the_results_leaves_nothing_behind(tmp_path, monkeypatch):
 def host(tmp_path):
     """A host whose run has ended, with the folder of the run."""
     folders = Folders()
-    held = folders.hold()  # as its guard does
+    held = folders.acquire()  # as its guard does
     server = Server(folders)
-    host = Host(server, tmp_path, Engines(), ClusterOptions(), folders)
+    host = Host(server, tmp_path, EnginePool(), ClusterOptions(), folders)
     host._run_folder = tmp_path / "r"
     host._run_folder.mkdir()
     yield host
@@ -220,7 +220,7 @@ def test_results_wait_in_memory_until_the_disk_has_room(host, tmp_path, monkeypa
     host._journal.stream("stdout", "epoch 0\n")
     with monkeypatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda _path: usage._replace(free=0))
-        delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
+        delivery = threading.Thread(target=host._deliver, args=(DetachedResult(snapshot(), error=ClusterError("lost")),))
         delivery.start()
         while len(read_calls(host._journal.path, 0)[0]) < 2:
             assert delivery.is_alive()
@@ -235,9 +235,9 @@ def test_results_wait_in_memory_until_the_disk_has_room(host, tmp_path, monkeypa
 
 def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, monkeypatch):
     monkeypatch.setattr("jupyter_dtrain.detached.results._check_room", full_but_in_memory(host))
-    line = Line.to(host._folders.sockets / "line")
+    line = PeerConnection.to(host._folders.sockets / "line")
     line.send(Hello(11))
-    delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
+    delivery = threading.Thread(target=host._deliver, args=(DetachedResult(snapshot(), error=ClusterError("lost")),))
     wait_for_kernel(host)
     delivery.start()
     while not isinstance(message := line.receive(), Ended):
@@ -251,10 +251,10 @@ def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, mon
 
 def test_a_kernel_gets_results_whose_run_has_lost_its_folder(host, tmp_path):
     host._run_folder.rmdir()
-    line = Line.to(host._folders.sockets / "line")
+    line = PeerConnection.to(host._folders.sockets / "line")
     line.send(Hello(11))
     wait_for_kernel(host)
-    delivery = threading.Thread(target=host._deliver, args=(Ending(snapshot(), error=ClusterError("lost")),))
+    delivery = threading.Thread(target=host._deliver, args=(DetachedResult(snapshot(), error=ClusterError("lost")),))
     delivery.start()
     while not isinstance(message := line.receive(), Ended):
         assert message is not None
@@ -277,7 +277,7 @@ def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_writ
 
     monkeypatch.setattr("jupyter_dtrain.detached.server.RETRY", timedelta(seconds=0.01))
     monkeypatch.setattr("jupyter_dtrain.detached.results.write_manifest", when_half_written)
-    host._deliver(Ending(snapshot(), error=ClusterError("lost")))
+    host._deliver(DetachedResult(snapshot(), error=ClusterError("lost")))
     assert checkpoints.newest_first() == []
     assert str(read_ending(results_of(run_folder), "r", trusted=False).error) == "lost"
     assert read_calls(host._journal.path, 0)[0] == [], "nothing went wrong"
@@ -299,7 +299,7 @@ def test_runs_are_found_by_what_lies_in_their_folders(tmp_path):
     assert (going(tmp_path), address_of(tmp_path / "a"), address_of(tmp_path / "b")) == (["a"], tmp_path / "line", None)
     host.remove()
     assert going(tmp_path) == []
-    write_ending(results_of(tmp_path / "b"), Ending(snapshot()), shown=None, run_id="b")
+    write_ending(results_of(tmp_path / "b"), DetachedResult(snapshot()), shown=None, run_id="b")
     assert waiting(tmp_path) == ["b"]
     mark_taken(results_of(tmp_path / "b"))
     assert waiting(tmp_path) == []
@@ -314,10 +314,10 @@ def test_a_host_that_was_killed_is_not_there(tmp_path):
 def test_one_kernel_at_a_time(folders):
     server = Server(folders)
     try:
-        first = Line.to(folders.sockets / "line")
+        first = PeerConnection.to(folders.sockets / "line")
         first.send(Hello(11, begins=True))
         assert server.receive() == Hello(11, begins=True)
-        second = Line.to(folders.sockets / "line")
+        second = PeerConnection.to(folders.sockets / "line")
         second.send(Hello(22))
         assert second.receive() == Refused(11)
         first.close()
@@ -331,8 +331,8 @@ def test_a_kernel_that_is_stopped_before_its_first_word_holds_up_no_other(folder
     try:
         with socket.socket(socket.AF_UNIX) as silent:
             silent.connect(str(folders.sockets / "line"))
-            wordless = Line.to(folders.sockets / "line")
-            line = Line.to(folders.sockets / "line")
+            wordless = PeerConnection.to(folders.sockets / "line")
+            line = PeerConnection.to(folders.sockets / "line")
             line.send(Hello(11, begins=True))
             assert server.receive() == Hello(11, begins=True)
             wordless.close()
@@ -343,7 +343,7 @@ def test_a_kernel_that_is_stopped_before_its_first_word_holds_up_no_other(folder
 def test_who_waits_for_a_message_hears_that_the_line_is_closed(folders):
     server = Server(folders)
     try:
-        line = Line.to(folders.sockets / "line")
+        line = PeerConnection.to(folders.sockets / "line")
         heard = []
         waits = threading.Thread(target=lambda: heard.append(line.receive()))
         waits.start()
@@ -368,9 +368,9 @@ def test_who_does_not_know_the_key_is_not_heard(folders):
         for wrong in (b"", b"\0" * SIZE, before[:-1], before + b"x"):
             key.write_bytes(wrong)
             with pytest.raises((ClusterError, EOFError, OSError)):
-                Line.to(address)
+                PeerConnection.to(address)
         key.write_bytes(before)
-        line = Line.to(address)  # and those who do still are
+        line = PeerConnection.to(address)  # and those who do still are
         line.send(Hello(11, begins=True))
         assert server.receive() == Hello(11, begins=True)
     finally:
@@ -388,7 +388,7 @@ def test_what_one_end_has_shown_opens_no_other(folders):
 
         def attach():
             try:
-                Line.to(folder / "line")
+                PeerConnection.to(folder / "line")
             except Exception as error:
                 errors.append(type(error))
 
@@ -416,7 +416,7 @@ def test_who_is_silent_is_not_waited_for(folders, monkeypatch):
         listener.bind(str(folders.sockets / "line"))
         listener.listen()
         with pytest.raises(TimeoutError):
-            Line.to(folders.sockets / "line")
+            PeerConnection.to(folders.sockets / "line")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o710])
@@ -425,7 +425,7 @@ def test_a_socket_in_a_folder_that_others_can_enter_is_not_asked(folders, mode):
     try:
         folders.sockets.chmod(mode)
         with pytest.raises(ClusterError, match="is not yours"):
-            Line.to(folders.sockets / "line")
+            PeerConnection.to(folders.sockets / "line")
     finally:
         server.close()
 
@@ -433,10 +433,10 @@ def test_a_socket_in_a_folder_that_others_can_enter_is_not_asked(folders, mode):
 def test_what_is_no_socket_is_not_asked(folders):
     os.mkfifo(folders.sockets / "line")
     with pytest.raises(ClusterError, match="is not yours"):
-        Line.to(folders.sockets / "line")
+        PeerConnection.to(folders.sockets / "line")
     (folders.sockets / "link").symlink_to(folders.sockets)
     with pytest.raises(ClusterError, match="is not yours"):
-        Line.to(folders.sockets / "link" / "line")
+        PeerConnection.to(folders.sockets / "link" / "line")
 
 
 def test_a_run_that_could_sign_no_results_is_not_begun(tmp_path, monkeypatch):
@@ -455,7 +455,7 @@ def test_a_line_has_a_short_name_wherever_temporary_files_are(tmp_path, monkeypa
         assert folders.private.is_relative_to(long)
         assert folders.sockets.stat().st_mode & 0o777 == 0o700
         server = Server(folders)
-        Line.to(folders.sockets / "line").close()
+        PeerConnection.to(folders.sockets / "line").close()
         server.close()
     finally:
         folders.remove()

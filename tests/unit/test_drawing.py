@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from jupyter_dtrain.engine.rng.global_rng import Drawing, ModelDraws
-from jupyter_dtrain.engine.rng.sample_sites import DrawSites, Site, dims_of, guesses
+from jupyter_dtrain.engine.rng.global_rng import GlobalSampling, ModelSampling
+from jupyter_dtrain.engine.rng.sample_sites import SampleSites, Site, dims_of, guesses
 from jupyter_dtrain.engine.rng.streams import ModelStream, TorchState
 from jupyter_dtrain.engine.tensor.batch_shard import share_of
 from jupyter_dtrain.engine.tensor.placement_types import Shard
@@ -32,14 +32,16 @@ def float64() -> Iterator[None]:
     state.set()
 
 
-def on_a_part(model: Callable[[Any], Any], x: torch.Tensor, dim: int, rank: int, sites: DrawSites | None = None) -> tuple[Any, Drawing]:
+def on_a_part(
+    model: Callable[[Any], Any], x: torch.Tensor, dim: int, rank: int, sites: SampleSites | None = None
+) -> tuple[Any, GlobalSampling]:
     placement = Shard(dim, share_of(TOTAL, rank, SPEEDS))
     torch.manual_seed(7)
     stream = ModelStream(rank)
     part = x[(slice(None),) * dim + (placement.loaded,)]
     stream.switch()
     try:
-        with Drawing(placement.share.loaded, placement.share.total, stream, sites) as drawing:
+        with GlobalSampling(placement.share.loaded, placement.share.total, stream, sites) as drawing:
             return model(part), drawing
     finally:
         stream.switch()
@@ -152,7 +154,7 @@ def test_gradients_go_through_the_masks_that_were_drawn():
 def forward_and_backward(model, *, total, per_rank):
     """Return the results of a model on the rank's part and their gradient by it, where the model's draws are for the whole batch or not."""
     stream = ModelStream(0)
-    draws = ModelDraws(stream, on_apart=lambda: None)
+    draws = ModelSampling(stream, on_apart=lambda: None)
     placement = Shard(0, share_of(total, 0, [1.0, 1.0]))
     with draws.installed():
         stream.switch()
@@ -246,11 +248,11 @@ def test_one_sample_more_tells():
 
 
 def test_draws_in_a_loop_that_got_longer_are_known_by_their_kind():
-    known = DrawSites(sites((3, 5), function="dropout"), [0])
+    known = SampleSites(sites((3, 5), function="dropout"), [0])
     assert known.dim(17, Site("dropout", (2, 5))) == 0
     with pytest.raises(KeyError):
         known.dim(0, Site("dropout", (2, 5, 5)))
-    mixed = DrawSites(sites((3, 5), (5, 3)), [0, 1])
+    mixed = SampleSites(sites((3, 5), (5, 3)), [0, 1])
     assert mixed.dim(1, Site("randn", (5, 2))) == 1
     with pytest.raises(KeyError):
         mixed.dim(2, Site("randn", (5, 2)))

@@ -91,7 +91,7 @@ def test_a_snapshot_counts_once_every_rank_has_written_it(keeper, clock, ranks):
     assert asked_after(keeper, clock, 100.0) is None
     assert numbers(keeper) is None
     ranks.write(1, 1)
-    keeper.settle()
+    keeper.commit()
     assert numbers(keeper) == (1, 10, "line 3")
     assert ranks.files() == {"1-0", "1-1"}
 
@@ -121,11 +121,11 @@ def test_the_one_before_goes_with_the_buffers_that_only_it_had(keeper, clock, ra
     shared = [ranks.write(rank, first, data=b"weights of both" * 10_000) for rank in (0, 1)]
     ranks.write(0, first, data=b"old")
     ranks.write(0, first, data=b"weights of both" * 10_000)
-    keeper.settle()
+    keeper.commit()
     second = asked_after(keeper, clock, 2)
     ranks.write(0, second, step=20, data=b"weights of both" * 10_000)
     own = ranks.write(1, second, step=20, data=b"new")
-    keeper.settle()
+    keeper.commit()
     assert keeper.newest.number == second
     assert ranks.files() == {"2-0", "2-1"}
     assert ranks.blobs() == {shared[0], own}
@@ -137,7 +137,7 @@ def test_ranks_that_were_at_different_places_do_not_make_one(keeper, clock, rank
     asked = asked_after(keeper, clock, 2)
     ranks.write(0, asked)
     ranks.write(1, asked, **other)
-    keeper.settle()
+    keeper.commit()
     assert keeper.newest is None
     assert ranks.files() == set()
     assert asked_after(keeper, clock, 2) == 2
@@ -148,7 +148,7 @@ def test_they_take_no_more_than_their_share_of_the_time(keeper, clock, ranks):
     asked = asked_after(keeper, clock, 2)
     ranks.write(0, asked, seconds=0.1)
     ranks.write(1, asked, seconds=0.3)
-    keeper.settle()
+    keeper.commit()
     assert asked_after(keeper, clock, 14.9) is None, "0.3 s are 2% of 15 s"
     assert asked_after(keeper, clock, 0.2) is not None
 
@@ -157,7 +157,7 @@ def test_what_a_lost_generation_had_begun_is_void(keeper, clock, ranks):
     ranks.train(1)
     asked = asked_after(keeper, clock, 2)
     ranks.write(0, asked)
-    keeper.begin(2)
+    keeper.start(2)
     assert asked_after(keeper, clock, 100) is None, "the next generation has not taken a step"
     ranks.train(1)
     assert asked_after(keeper, clock, 2) == 2
@@ -170,10 +170,10 @@ def test_one_that_is_being_written_keeps_its_buffers_when_another_is_whole(keepe
     now = asked_after(keeper, clock, 2)
     written = ranks.write(0, ahead, step=50)
     ranks.write(0, now), ranks.write(1, now)
-    keeper.settle()
+    keeper.commit()
     assert numbers(keeper) == (now, 10, "line 3")
     ranks.write(1, ahead, step=50)
-    keeper.settle()
+    keeper.commit()
     newest = keeper.newest
     assert newest is not None
     assert newest.number == ahead
@@ -185,7 +185,7 @@ def test_one_that_is_held_stays(keeper, clock, ranks):
     for number in (1, 2):
         assert asked_after(keeper, clock, 2) == number
         ranks.write(0, number), ranks.write(1, number)
-        keeper.settle()
+        keeper.commit()
         if number == 1:
             keeper.held = keeper.newest
     assert ranks.files() == {"1-0", "1-1", "2-0", "2-1"}
@@ -203,11 +203,11 @@ def test_those_at_multiples_of_steps_wait_for_the_disk_also_behind_newer_ones(tm
     for count, step in enumerate((50, 100, 150), 1):
         ranks.write(0, unasked_number(0, 2 * count), step=step, at_multiple=True)
     ranks.write(0, asked, step=170)
-    keeper.settle()
+    keeper.commit()
     assert [snapshot.step for snapshot in keeper.waiting] == [100, 150], "as many as stay on the disk"
     assert numbers(keeper) == (asked, 170, "line 3")
     assert len(ranks.files()) == 3
-    keeper.hold(keeper.waiting[0])
+    keeper.retain(keeper.waiting[0])
     assert [snapshot.step for snapshot in keeper.waiting] == [150]
     keeper.release()
     assert len(ranks.files()) == 2
@@ -221,10 +221,10 @@ def test_one_that_was_whole_only_after_a_newer_one_goes(keeper, clock, ranks):
     asked = asked_after(keeper, clock, 2)
     for rank in (0, 1):
         ranks.write(rank, unasked_number(0, 1), step=20, best=0.5)
-    keeper.settle()
+    keeper.commit()
     for rank in (0, 1):
         ranks.write(rank, asked, step=10)
-    keeper.settle()
+    keeper.commit()
     assert ranks.files() == {f"{unasked_number(0, 1)}-{rank}" for rank in (0, 1)}
 
 
@@ -244,7 +244,7 @@ def test_one_that_is_wanted_is_asked_for_at_once_also_where_the_ranks_wait(keepe
 def test_one_that_is_wanted_is_asked_of_the_next_generation_if_the_ranks_were_lost(keeper, clock, ranks):
     keeper.hasten()
     assert keeper.due() is not None
-    keeper.begin(2)
+    keeper.start(2)
     assert keeper.due(idle=True) == 2
     ranks.write(0, 2), ranks.write(1, 2, place="line 4")
     assert keeper.due(idle=True) is None, "not at once again, where the ranks are not at one place"
@@ -256,14 +256,14 @@ def test_the_best_is_nobodys_wish_and_stays_until_it_is_written(keeper, clock, r
     best = unasked_number(0, 1)
     for rank in (0, 1):
         ranks.write(rank, best, step=10, best=0.5)
-    keeper.settle()
+    keeper.commit()
     assert (keeper.best.number, keeper.best.metric, keeper.newest.number) == (best, 0.5, best)
     asked = asked_after(keeper, clock, 2)
     for rank in (0, 1):
         ranks.write(rank, asked, step=20)
-    keeper.settle()
+    keeper.commit()
     assert ranks.files() == {f"{best}-0", f"{best}-1", "1-0", "1-1"}
-    keeper.hold(keeper.best)
+    keeper.retain(keeper.best)
     keeper.release()
     assert ranks.files() == {"1-0", "1-1"}
 
@@ -271,8 +271,8 @@ def test_the_best_is_nobodys_wish_and_stays_until_it_is_written(keeper, clock, r
 def test_one_that_only_some_ranks_had_begun_is_void_for_the_next_generation(keeper, ranks):
     ranks.train(1)
     ranks.write(0, unasked_number(0, 1), best=0.5)
-    keeper.begin(2)
+    keeper.start(2)
     ranks.write(1, unasked_number(1, 1), best=0.5)
-    keeper.settle()
+    keeper.commit()
     assert keeper.best is None
     assert ranks.files() == {f"{unasked_number(1, 1)}-1"}

@@ -65,7 +65,7 @@ def test_the_group_that_leaves_least_counts(tmp_path):
     (tmp_path / "membership").write_text("0::/outer/inner\n")
     group(tmp_path / "outer", 2000, 1900)
     group(tmp_path / "outer/inner", 1000, 100)
-    assert resources.memory(tmp_path, tmp_path / "membership").part == 0.05
+    assert resources.memory(tmp_path, tmp_path / "membership").available_fraction == 0.05
 
 
 @pytest.mark.usefixtures("host")

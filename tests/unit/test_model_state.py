@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dtrain.engine.forward.module_state import Before
+from jupyter_dtrain.engine.forward.module_state import ModuleState
 from jupyter_dtrain.engine.forward.reached import reached_from
 from jupyter_dtrain.engine.forward.state import State, fingerprint, hold_tensors
 from jupyter_dtrain.engine.forward.watch import Watch
@@ -111,7 +111,7 @@ KEEPS = {
 @pytest.mark.parametrize("name", KEEPS)
 def test_before_undoes_what_a_call_has_changed(name):
     model = Model(KEEPS[name])
-    was, before = model.state(), Before(model, None)
+    was, before = model.state(), ModuleState(model, None)
     model(torch.ones(3, 2))
     assert model.state() != was
     assert before.written() or before.changes()
@@ -126,13 +126,13 @@ def test_watch_sees_what_a_later_call_changes(name):
     model.keeps = KEEPS[name]
     watch = Watch(model, (), set())
     for _ in range(3):
-        watch.begin()
+        watch.start()
         model(torch.zeros(3, 2))
         assert not watch.changed()
     KEEPS[name](model, torch.ones(3, 2))  # between two calls: it is the cell's
-    watch.begin()
+    watch.start()
     assert not watch.changed()
-    watch.begin()
+    watch.start()
     model(torch.ones(3, 2))
     assert watch.changed()
 
@@ -143,7 +143,7 @@ def test_watch_passes_over_what_the_first_call_has_changed(name):
     state = State(reached_from(model))
     model(torch.ones(3, 2))
     watch = Watch(model, (), {found for change in state.changes() for found in change.names()})
-    watch.begin()
+    watch.start()
     model(torch.ones(3, 2))
     assert not watch.changed()
     assert watch.changed(anything=True)
@@ -153,13 +153,13 @@ def test_watch_looks_into_what_the_cell_has_put_there_since():
     model = Model(lambda model, x: None)
     watch = Watch(model, (), set())
     model.space.kept.append(types.SimpleNamespace(n=0))
-    watch.begin()
+    watch.start()
     model.space.kept[0].n += 1
     assert watch.changed()
     model.tensor = torch.zeros(3)
-    watch.begin()
+    watch.start()
     assert not watch.changed()
-    watch.begin()
+    watch.start()
     model.tensor += 1
     assert watch.changed()
 
@@ -167,10 +167,10 @@ def test_watch_looks_into_what_the_cell_has_put_there_since():
 def test_watch_leaves_tensors_that_are_set_to_those_who_see_it():
     model: Any = Model(lambda model, x: None)
     watch = Watch(model, (), set())
-    watch.begin()
+    watch.start()
     model.tensor, model.hidden = torch.ones(2), torch.ones(3)
     assert not watch.changed()
-    watch.begin()
+    watch.start()
     model.shape = (3,)
     assert watch.changed()
 
@@ -197,6 +197,6 @@ def test_a_norm_that_writes_its_own_statistics_is_written_to():
             return x - self.running_mean
 
     for layer, written in ((nn.BatchNorm1d(2), False), (Own(2), True), (nn.InstanceNorm1d(2, track_running_stats=True), True)):
-        before = Before(layer, None)
+        before = ModuleState(layer, None)
         layer(torch.randn(4, 2, 3) if isinstance(layer, nn.InstanceNorm1d) else torch.randn(4, 2))
         assert before.written() == written

@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from jupyter_dtrain.engine.telemetry.observer import Observer
-from jupyter_dtrain.engine.tensor.batch_shard import Share
+from jupyter_dtrain.engine.tensor.batch_shard import BatchShard
 from jupyter_dtrain.protocol import Progress, Steps
 
 
@@ -33,7 +33,7 @@ def steps_of(observer: Observer) -> list[tuple[int, float | None, float, float |
 def test_a_step_is_an_optimizers():
     observer, sgd = Observer(rank=1), optimizer()
     for batch, value in enumerate([3.0, 2.0], start=1):
-        observer.on_batch(Share(0, 4, 10), batch, 2)
+        observer.on_batch(BatchShard(0, 4, 10), batch, 2)
         observer.on_backward(loss(value), 0.4)
         observer.on_optimizer_step(sgd)
     assert steps_of(observer) == [(1, 3.0, 0.4, 0.5, 4), (2, 2.0, 0.4, 0.5, 4)]
@@ -47,7 +47,7 @@ def test_gradients_accumulated_over_batches_are_one_step():
     observer.on_optimizer()  # it came with the cell
     for _ in range(2):
         for batch in range(1, 4):
-            observer.on_batch(Share(0, 2, 4), batch, None)
+            observer.on_batch(BatchShard(0, 2, 4), batch, None)
             observer.on_backward(loss(float(batch)), 0.5)
         observer.on_optimizer_step(sgd)
     assert steps_of(observer) == [(1, 3.0, 0.5, 0.5, 6), (2, 3.0, 0.5, 0.5, 6)]
@@ -56,7 +56,7 @@ def test_gradients_accumulated_over_batches_are_one_step():
 def test_two_optimizers_in_turn_make_one_step():
     observer, first, second = Observer(rank=0), optimizer(0.1), optimizer(0.2)
     for _ in range(3):
-        observer.on_batch(Share(0, 1, 2), 1, None)
+        observer.on_batch(BatchShard(0, 1, 2), 1, None)
         observer.on_backward(loss(1.0), 0.5)
         observer.on_optimizer_step(first)
         observer.on_backward(loss(2.0), 0.5)
@@ -77,7 +77,7 @@ def test_an_optimizer_that_follows_another_counts_on():
 def test_steps_by_hand_are_backward_passes():
     observer = Observer(rank=0)
     for value in (3.0, 2.0, 1.0):
-        observer.on_batch(Share(0, 2, 2), 1, None)
+        observer.on_batch(BatchShard(0, 2, 2), 1, None)
         observer.on_backward(loss(value), 1.0)
     assert [(step, samples) for step, _, _, _, samples in steps_of(observer)] == [(1, 2), (2, 2)], "the last may have more to come"
     observer.finish()
@@ -130,7 +130,7 @@ def test_progress_is_that_of_rank_0():
     for rank, expected in ((0, [Progress(rank=0, epoch=2, batch=2, batches=5)]), (1, [])):
         observer = Observer(rank=rank)
         for batch in (1, 2, 3, 1, 2):
-            observer.on_batch(Share(0, 1, 1), batch, 5)
+            observer.on_batch(BatchShard(0, 1, 1), batch, 5)
         assert [message for message in observer.drain() if isinstance(message, Progress)] == expected
         assert observer.drain() == []
 

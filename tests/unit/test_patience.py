@@ -38,14 +38,14 @@ def test_nothing_is_due_before_anybody_is_to_leave():
 
 def test_one_interrupt_ends_everything_soon_enough_for_the_prompt():
     waiting = Waiting()
-    waiting.patience.begin(ASKED)
+    waiting.patience.start(ASKED)
     assert waiting.until(Means.END) < PROMPT - 0.5  # for what comes after it
 
 
 @pytest.mark.parametrize("pace", [ASKED, FAILED])
 def test_each_means_gets_its_time(pace: Pace):
     waiting = Waiting()
-    waiting.patience.begin(pace)
+    waiting.patience.start(pace)
     assert waiting.until(Means.INTERRUPT) == pytest.approx(pace.first.total_seconds(), abs=0.11)
     assert waiting.until(Means.RESCUE) == pytest.approx(pace.then.total_seconds(), abs=0.11)
     assert waiting.until(Means.END) == pytest.approx(pace.then.total_seconds(), abs=0.11)
@@ -54,19 +54,19 @@ def test_each_means_gets_its_time(pace: Pace):
 
 def test_an_interrupt_shortens_the_wait_for_ranks_behind_one_that_failed():
     waiting = Waiting()
-    waiting.patience.begin(FAILED)
+    waiting.patience.start(FAILED)
     waiting.until(Means.INTERRUPT)
-    waiting.patience.begin(ASKED)
+    waiting.patience.start(ASKED)
     assert waiting.until(Means.END) < PROMPT - 0.5
 
 
 def test_pressing_again_is_quicker_and_spares_nobody():
     waiting = Waiting()
-    waiting.patience.begin(ASKED)
+    waiting.patience.start(ASKED)
     assert waiting.until(Means.END_ALL, presses=(0.2, 1.3, 2.4)) == pytest.approx(2.4, abs=0.11)
 
 
 def test_presses_of_an_impatient_moment_are_one():
     waiting = Waiting()
-    waiting.patience.begin(ASKED)
+    waiting.patience.start(ASKED)
     assert waiting.until(Means.RESCUE, presses=(0.2, 0.3, 0.4, 0.5)) == pytest.approx(1.2, abs=0.25)

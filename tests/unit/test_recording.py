@@ -17,7 +17,7 @@ class Run:
         self.said: list[str] = []
         self.step = 0
         self.store = RunStore(folder)
-        self.recording = Recording.begin(self.store, name="digits", cell="train()", world_size=1, arguments={}, say=self.said.append)
+        self.recording = Recording.start(self.store, name="digits", cell="train()", world_size=1, arguments={}, say=self.said.append)
 
     def train(self, num_steps):
         steps = list(range(self.step + 1, self.step + num_steps + 1))
@@ -90,7 +90,7 @@ def test_an_end_that_cannot_be_written_is_known_here_and_written_with_the_next(r
 def test_a_run_whose_beginning_cannot_be_written_is_not_recorded(tmp_path):
     (tmp_path / "file").touch()
     said: list[str] = []
-    recording = Recording.begin(RunStore(tmp_path / "file"), name=None, cell="", world_size=1, arguments={}, say=said.append)
+    recording = Recording.start(RunStore(tmp_path / "file"), name=None, cell="", world_size=1, arguments={}, say=said.append)
     recording.tick()
     recording.finish("finished", None)
     assert recording.folder is None
@@ -106,9 +106,9 @@ def test_a_run_that_two_kernels_go_on_with_at_once_is_one_kernels(run):
     run.train(4)
     run.recording.finish("stopped", None)
     record = run.store.get_run(run.recording.run_id)
-    Recording.again(run.store, record, world_size=2, say=run.said.append)
+    Recording.resume(run.store, record, world_size=2, say=run.said.append)
     with pytest.raises(UsageError, match="still going on, in another process"):
-        Recording.again(RunStore(run.folder), record, world_size=3, say=run.said.append)
+        Recording.resume(RunStore(run.folder), record, world_size=3, say=run.said.append)
     assert run.recorded == ([1, 2, 3, 4], "running")
     assert run.store.get_run(record.run_id).world_size == 2
     assert run.said == []

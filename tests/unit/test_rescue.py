@@ -54,7 +54,7 @@ class Stuck:
 
     def take_home(self) -> None:
         self.rescue.stand_by(self._outcome, num_bytes=lambda: 0)
-        self.rescue.begin()
+        self.rescue.start()
         assert self.rescue._thread is not None
         self.rescue._thread.join(LIMIT)
 
@@ -121,7 +121,7 @@ def test_what_changes_while_it_is_packed_is_packed_again(tmp_path):
 
 def test_a_cell_that_has_not_begun_has_nothing_to_take_home(tmp_path):
     stuck = Stuck(tmp_path, "wait()")
-    stuck.rescue.begin()
+    stuck.rescue.start()
     assert stuck.rescue._thread is None
     stuck.leave()
 

@@ -10,9 +10,9 @@ def test_what_is_lost_beside_it_leaves_a_restart_to_be_done():
     restarts = Restarts()
     for rank in (3, 1, 1):
         restarts.order(rank)
-    assert not restarts.take([0, 3])  # of which rank 0 has died by itself
+    assert not restarts.replace([0, 3])  # of which rank 0 has died by itself
     assert restarts.ranks == [1]
-    assert restarts.take([1])
+    assert restarts.replace([1])
     assert restarts.close() == []
 
 
@@ -20,7 +20,7 @@ def test_an_engine_that_moves_up_is_the_one_that_is_restarted():
     restarts = Restarts()
     for rank in (0, 2, 3, 5):
         restarts.order(rank)
-    restarts.let_go([4, 1, 3])
+    restarts.drop([4, 1, 3])
     assert restarts.ranks == [0, 1, 2]
 
 

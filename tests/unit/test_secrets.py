@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from jupyter_dtrain.capture.process_state import Surroundings
+from jupyter_dtrain.capture.process_state import ProcessSettings
 from jupyter_dtrain.capture.secrets import is_secret
 from jupyter_dtrain.capture.settings import ENVIRONMENT, SOME_OF_IT
 from jupyter_dtrain.checkpoint.secrets_at_rest import part_with_secrets, part_without_secrets
@@ -52,7 +52,7 @@ def test_an_address_with_a_password_is_one():
 
 @dataclass(frozen=True)
 class Part:
-    surroundings: Surroundings
+    surroundings: ProcessSettings
     step: int = 3
 
 
@@ -60,7 +60,7 @@ def test_what_lies_on_a_disk_has_none_and_the_kernel_that_goes_on_gives_its_own(
     monkeypatch.setenv("HF_TOKEN", "hf_old")
     monkeypatch.setenv("MY_SECRET", "gone")
     monkeypatch.setenv("DATA_DIR", "/data")
-    now = Surroundings.now()
+    now = ProcessSettings.now()
     part = pickle.dumps(Part(replace(now, settings={**now.settings, SOME_OF_IT: {"NEW_TOKEN": "hf_cell", "UNSET_KEY": None}})))
     stored = part_without_secrets(part)
     assert not any(secret in stored for secret in (b"hf_old", b"gone", b"hf_cell"))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dtrain.engine.tensor.batch_shard import Share, share_of
+from jupyter_dtrain.engine.tensor.batch_shard import BatchShard, share_of
 
 SPEEDS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)
 
 
-def shares_of(total: int, speeds: list[float]) -> list[Share]:
+def shares_of(total: int, speeds: list[float]) -> list[BatchShard]:
     return [share_of(total, rank, speeds) for rank in range(len(speeds))]
 
 
@@ -62,7 +62,7 @@ def test_nothing_is_loaded_of_an_empty_batch():
 
 
 def test_examples():
-    assert shares_of(8, [1.0, 1.0]) == [Share(0, 4, 8, (4, 4)), Share(4, 8, 8, (4, 4))]
+    assert shares_of(8, [1.0, 1.0]) == [BatchShard(0, 4, 8, (4, 4)), BatchShard(4, 8, 8, (4, 4))]
     assert [s.num_samples for s in shares_of(10, [3.0, 1.0, 1.0])] == [6, 2, 2]
     assert [(s.num_samples, s.loaded) for s in shares_of(1, [1.0, 1.0, 1.0])] == [(0, slice(0, 1)), (1, slice(0, 1)), (0, slice(0, 1))]
 

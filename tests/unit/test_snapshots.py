@@ -16,16 +16,16 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from jupyter_dtrain.engine import staging
-from jupyter_dtrain.engine.comm.store import Talk
+from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.results import Home
+from jupyter_dtrain.engine.results import CellResults
 from jupyter_dtrain.engine.resume.position import FramePosition, Position
 from jupyter_dtrain.engine.side_effects.output import Shown
 from jupyter_dtrain.engine.snapshot import snapshotter
 from jupyter_dtrain.engine.snapshot.rank_state import RankState
 from jupyter_dtrain.engine.snapshot.snapshotter import Snapshots, read_snapshot, snapshot_blobs, unasked_number
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
-from jupyter_dtrain.engine.telemetry.notices import Notes
+from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
 from jupyter_dtrain.serialization.pickler import Leaf, Packed, Unpacker
@@ -58,10 +58,10 @@ class Loops:
         return []
 
 
-class Training:
+class DataParallelTraining:
     in_step = False
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {}
 
     def streams(self) -> None:
@@ -79,9 +79,9 @@ class Rank:
         folder.mkdir(exist_ok=True)
         self.large, self.small, self.items = torch.zeros(SMALLEST), torch.zeros(3), [1]
         self.namespace: dict[str, Any] = {}
-        self.home = Home(self.namespace, [])
+        self.home = CellResults(self.namespace, [])
         self.namespace |= {"large": self.large, "small": self.small, "items": self.items}
-        talk = Talk(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
+        talk = StoreChannel(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
         self.control = Control(talk)
         self.emitter, self.observer = Emitter(), Observer(0)
         self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
@@ -89,7 +89,7 @@ class Rank:
             rank=0,
             home=self.home,
             loops=Loops(),  # type: ignore[arg-type]
-            training=Training(),  # type: ignore[arg-type]
+            training=DataParallelTraining(),  # type: ignore[arg-type]
             observer=self.observer,
             shown=Shown(),
             skip={},
@@ -105,7 +105,7 @@ class Rank:
             control=self.control,
             observer=self.observer,
             emitter=self.emitter,  # type: ignore[arg-type]
-            notes=Notes(self.emitter.emit, rank=0),
+            notes=Notices(self.emitter.emit, rank=0),
             every=every,
         )
 
@@ -324,7 +324,7 @@ def test_a_place_where_nothing_can_be_resumed_is_passed_before_one_is_taken(tmp_
     with rank.snapshots.finished():
         rank.walk(9)
         with monkeypatch.context() as patch:
-            patch.setattr(Training, "in_step", True)
+            patch.setattr(DataParallelTraining, "in_step", True)
             rank.walk(3)
         rank.walk(10)
     assert [step for _, step in told_at_multiples(rank)] == [13, 20]
@@ -332,7 +332,7 @@ def test_a_place_where_nothing_can_be_resumed_is_passed_before_one_is_taken(tmp_
 
 def test_what_goes_on_from_a_multiple_takes_the_next(tmp_path, monkeypatch):
     rank, later = Rank(tmp_path / "snapshots", every=10), Rank(tmp_path / "snapshots", every=10)
-    monkeypatch.setattr(RankState, "put_in_place", lambda *_, **__: later.observer.set_state(rank.observer.state()))
+    monkeypatch.setattr(RankState, "put_in_place", lambda *_, **__: later.observer.load_state_dict(rank.observer.state_dict()))
     with rank.snapshots.finished():
         rank.walk(10)
     ((number, _),) = told_at_multiples(rank)

@@ -6,7 +6,7 @@ import linecache
 
 import pytest
 
-from jupyter_dtrain.elastic.watchdog import AFTER, LONGER, Stall
+from jupyter_dtrain.elastic.watchdog import AFTER, LONGER, Watchdog
 from jupyter_dtrain.protocol import Progress, Standing
 
 CELL = "\nimport torch.distributed as dist\nif rank == 0:\n    dist.barrier()\nwhile True:\n    pass\n"
@@ -21,7 +21,7 @@ class Cell:
         self.said: list[str] = []
         self.through: set[int] = set()
         self.computing = 1.0  # of each second
-        self.stall = Stall(
+        self.stall = Watchdog(
             2,
             ask=self._ask,
             say=self.said.append,

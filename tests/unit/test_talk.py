@@ -8,36 +8,36 @@ from datetime import timedelta
 import pytest
 from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from jupyter_dtrain.engine.comm.store import Talk
+from jupyter_dtrain.engine.comm.store import StoreChannel
 
 LIMIT = timedelta(seconds=20)
 
 
 def two(timeout=LIMIT):
     store = HashStore()
-    return (Talk(store, rank=rank, world_size=2, timeout=timeout) for rank in range(2))
+    return (StoreChannel(store, rank=rank, world_size=2, timeout=timeout) for rank in range(2))
 
 
 def test_what_the_first_says_is_heard_by_all():
     first, second = two()
-    first.tell("answer", b"\x80 yes")
+    first.publish("answer", b"\x80 yes")
     assert second.hear("answer") == first.hear("answer") == b"\x80 yes"
 
 
 def test_who_is_not_answered_gives_up():
     first, second = two(timedelta(milliseconds=50))
-    first.tell("place", "a")
+    first.publish("place", "a")
     with pytest.raises(DistStoreError):
         first.words("place")
     assert second.words("place", unless=lambda: True) is None
-    second.tell("place", "b")
+    second.publish("place", "b")
     assert first.words("place") == ["a", "b"]
 
 
 def test_an_object_is_read_if_a_rank_has_said_it():
     store = HashStore()
-    ranks = [Talk(store, rank=rank, world_size=2, timeout=LIMIT, key=b"of this run") for rank in range(2)]
-    stranger = Talk(store, rank=0, world_size=2, timeout=LIMIT, key=b"of another")
+    ranks = [StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT, key=b"of this run") for rank in range(2)]
+    stranger = StoreChannel(store, rank=0, world_size=2, timeout=LIMIT, key=b"of another")
     ranks[0].tell_object("answer", {"id": 3})
     assert ranks[1].hear_object("answer") == {"id": 3}
     stranger.tell_object("answer", {"id": 4})

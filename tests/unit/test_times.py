@@ -140,10 +140,10 @@ def test_on_a_device_the_time_is_that_of_its_own_stream(monkeypatch):
 
 def test_a_rank_that_begins_again_goes_on_from_what_was_spent():
     times = TimeSplits()
-    times.begin(0)
+    times.start(0)
     times.add(split(0, data=1.0))
     times.add(split(0, data=3.0, forward=2.0))
-    times.begin(0)
+    times.start(0)
     times.add(split(0, data=0.5))
     assert times.all() == [split(0, data=3.5, forward=2.0)]
 

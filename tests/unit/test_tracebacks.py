@@ -11,9 +11,9 @@ import numpy
 import pytest
 import torch
 
-from jupyter_dtrain.elastic.worker_group import RankEnd
+from jupyter_dtrain.elastic.worker_group import WorkerResult
 from jupyter_dtrain.engine.cell import Failure, Frame, describe, forget_frames, run_cell
-from jupyter_dtrain.engine.comm.failures import error_of, told
+from jupyter_dtrain.engine.comm.failures import error_of, to_bytes
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.errors import CellError
 from jupyter_dtrain.notebook.tracebacks import cell_error
@@ -35,11 +35,11 @@ def failure(
     return Failure(name, message, [Frame(CELL, line, "<module>", None), *below], secondary)
 
 
-def end(rank: int, failure: Failure | None) -> RankEnd:
-    return RankEnd(rank, Outcome(rank=rank, failure=failure, stopped=False, steps=0))
+def end(rank: int, failure: Failure | None) -> WorkerResult:
+    return WorkerResult(rank, Outcome(rank=rank, failure=failure, stopped=False, steps=0))
 
 
-def lines_of(ends: list[RankEnd], cells: dict[str, str], **left_out: str) -> list[str]:
+def lines_of(ends: list[WorkerResult], cells: dict[str, str], **left_out: str) -> list[str]:
     error = cell_error(ends, cells=cells, left_out=left_out)
     assert error is not None
     assert error._render_traceback_() == error.lines
@@ -47,7 +47,7 @@ def lines_of(ends: list[RankEnd], cells: dict[str, str], **left_out: str) -> lis
 
 
 def test_no_error():
-    assert cell_error([end(0, None), end(1, None), RankEnd(2, None, "gone")], cells={}, left_out={}) is None
+    assert cell_error([end(0, None), end(1, None), WorkerResult(2, None, "gone")], cells={}, left_out={}) is None
 
 
 def test_the_cells_lines_around_the_one_at_fault(cells):
@@ -119,7 +119,7 @@ def test_who_only_lost_the_others_is_not_mentioned(cells):
 
 def test_where_all_lost_the_others_one_of_them_is_shown(cells):
     broken = failure(4, name="RuntimeError", message="Connection closed by peer", secondary=True)
-    assert lines_of([end(0, broken), RankEnd(1, None, "gone")], cells)[-1] == "RuntimeError: Connection closed by peer"
+    assert lines_of([end(0, broken), WorkerResult(1, None, "gone")], cells)[-1] == "RuntimeError: Connection closed by peer"
 
 
 def test_library_code_is_one_line(cells):
@@ -316,7 +316,7 @@ def test_what_to_do_is_said(cells, source, hint):
 
 def test_an_error_that_another_rank_has_raised_is_told_as_its_own(cells):
     own = raised("\nraise ValueError('sample 9')")
-    copy = error_of(told(own), rank=1)
+    copy = error_of(to_bytes(own), rank=1)
     assert (type(copy), copy.args) == (ValueError, ("sample 9",))
     lines = lines_of([end(0, describe(copy)), end(1, describe(own))], cells)
     assert lines[1] == "ValueError" + "on rank 1".rjust(65)

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.metadata import Measured
-from jupyter_dtrain.checkpoint.snapshot_index import SnapshotKeeper, Whole
+from jupyter_dtrain.checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from jupyter_dtrain.checkpoint.writer import FIRST, CheckpointWriter
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
 from jupyter_dtrain.options import Metric
@@ -48,7 +48,7 @@ class Run:
     def snapshot(self, number: int, step: int, metric: float | None = None, at_multiple: bool = False) -> None:
         key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(b"weights %d" % step))
         snapshot_file(self.keeper.folder, number, 0).write_bytes(b"state")
-        self.keeper.newest = Whole(number, 1, step, "line 3", frozenset([key]), metric)
+        self.keeper.newest = CompleteSnapshot(number, 1, step, "line 3", frozenset([key]), metric)
         if metric is not None:
             self.keeper.best = self.keeper.newest
         if at_multiple:

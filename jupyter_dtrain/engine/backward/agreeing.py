@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from ..comm.collectives import all_gather
-from ..comm.process_group import near
+from ..comm.process_group import shared_memory
 from .failed_pass import has_come_to, noted
-from .reducers import BucketReducer, NearReducer, Reducer, average
+from .reducers import BucketReducer, Reducer, SharedMemoryReducer, average
 
 _REACHED, _DENSE = 1, 2
 
@@ -114,7 +114,7 @@ def reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_spa
     lacking = torch.tensor([not complete, is_sparse], dtype=torch.long, device="cpu")
     dist.all_reduce(lacking, op=dist.ReduceOp.MAX)
     any_lacks, any_sparse = lacking.tolist()
-    are_near = near() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
+    are_near = shared_memory() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
     if any_sparse or (any_lacks and are_near):
         return AgreeingReducer(leaves, slot)
-    return NearReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))
+    return SharedMemoryReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))

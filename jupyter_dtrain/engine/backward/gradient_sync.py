@@ -1,7 +1,7 @@
 """Gradients of the global batch: every backward pass ends with the same ``.grad`` on all ranks.
 
 PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass, or on
-ranks that share memory `near`, behind it. It is driven from the backward pass and not from a wrapper's ``forward``:
+ranks that share memory `shared_memory`, behind it. It is driven from the backward pass and not from a wrapper's ``forward``:
 whatever computed the loss (a method, two models, tensors that belong to no module) the leaves of its graph say what has
 to be reduced.
 
@@ -28,7 +28,7 @@ from ..comm.failures import FailedElsewhere
 from ..module_tree import Found, IdentityMap, parameters_in
 from ..tensor.agreed import failures_of, first_of, note, raise_if_any
 from ..tensor.caught import may_be_caught
-from ..tensor.placement_types import GlobalTensor, Partial, in_graph, part_of, place, start_at
+from ..tensor.placement_types import GlobalTensor, Partial, from_local, in_graph, start_at, to_local
 from ..tensor.rank0_guard import all_ranks_come
 from ..tensor.redistribute import Exchange
 from .agreeing import reducer_for
@@ -78,7 +78,7 @@ class GradientSync:
         self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
         self._parameters = Found(parameters_in)
 
-    def know(self, module: nn.Module) -> None:
+    def register(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
         reference = weakref.ref(module)
         self._models.append(reference)
@@ -107,7 +107,7 @@ class GradientSync:
         if self._nested is None and self._is_alike(tensors[0]):
             original(tensors, grad_tensors, inputs=inputs, **options)
             return
-        roots = [part_of(root) if isinstance(root, GlobalTensor) else root for root in tensors]
+        roots = [to_local(root) if isinstance(root, GlobalTensor) else root for root in tensors]
         starts = [start if start is None else self._start_at(root, start) for root, start in zip(tensors, grad_tensors, strict=True)]
         factors = [self._weight_of(root) * self._world_size for root in tensors]
         scaled = [_scaled(*both) for both in zip(roots, starts, factors, strict=True)]
@@ -219,7 +219,7 @@ class GradientSync:
         reached = Exchange.total(torch.tensor([gradient is not None for _, gradient in parts], device="cpu")).tolist()
         there_are = [pair for pair, by_any in zip(parts, reached, strict=True) if by_any]
         averaged = [torch.zeros_like(leaf) if gradient is None else gradient / self._world_size for leaf, gradient in there_are]
-        sums = [self._whole(place(part, Partial())) for part in averaged]
+        sums = [self._whole(from_local(part, Partial())) for part in averaged]
         with torch.enable_grad():
             ends = [leaf.view_as(leaf) for leaf, _ in there_are]
         original(ends, sums, create_graph=True)

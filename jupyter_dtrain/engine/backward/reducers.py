@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..comm.collectives import reducer_group
-from ..comm.process_group import near
+from ..comm.process_group import shared_memory
 from ..comm.shared_memory import SLOT
 from ..tensor.redistribute import Exchange
 from .leaf_hooks import hooks_set_aside
@@ -54,7 +54,7 @@ class Reducer:
         """Let `tensor`, whose parts were the slot's, have what has come of them."""
         assert self._slot is not None
         assert self._slot.grad is not None
-        Exchange.know(tensor, self._slot.grad)
+        Exchange.cache_value(tensor, self._slot.grad)
 
     def settle_layout(self, backward: Callable[..., None]) -> None:
         """Make sure that another reducer of these leaves adds up as this one does. A collective, in which `backward` may run a pass."""
@@ -98,7 +98,7 @@ class BucketReducer(Reducer):
         The order in which more than two ranks' parts are added up depends on the layout. A run that goes on from a snapshot has new
         reducers, and is to add up as before.
         """
-        if near() is not None:
+        if shared_memory() is not None:
             return  # there it is the order of the ranks
         before = [(leaf, leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in self._leaves]
         with torch.enable_grad():
@@ -136,7 +136,7 @@ SMALL = SLOT // 8
 """Bytes of a gradient that is put together with others."""
 
 
-class NearReducer(Reducer):
+class SharedMemoryReducer(Reducer):
     """Averages gradients over ranks that share memory; every backward pass reaches all leaves on each of them."""
 
     def finish(self) -> None:
@@ -152,7 +152,7 @@ def average(gradients: Sequence[torch.Tensor]) -> None:
 
 
 def _average(gradients: Sequence[torch.Tensor]) -> None:
-    first, memory = gradients[0], near()
+    first, memory = gradients[0], shared_memory()
     flat = first if len(gradients) == 1 and first.is_contiguous() else torch.cat([gradient.reshape(-1) for gradient in gradients])
     if memory is not None and first.device.type == "cpu":
         memory.all_reduce(flat, factor=1.0 / memory.num_ranks)

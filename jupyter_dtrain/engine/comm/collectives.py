@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from ..timing import COMMUNICATION, Counted
-from .process_group import near
+from .process_group import shared_memory
 from .shared_memory import SharedMemory, in_pieces
 
 PIECE = 1 << 25
@@ -57,7 +57,7 @@ def exchange(parts: Sequence[Sequence[torch.Tensor]], *, device: torch.device) -
     device : torch.device
         By which they go: of one type on all ranks.
     """
-    shared = near()
+    shared = shared_memory()
     if shared is not None and device.type == "cpu":
         shared.exchange(parts)
         return
@@ -81,7 +81,7 @@ def _broadcast_from(source: int, piece: Sequence[torch.Tensor], device: torch.de
 
 def all_gather_object(value: Any) -> list[Any]:
     """Return every rank's `value`, in rank order: what can be pickled."""
-    if near() is None:
+    if shared_memory() is None:
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, value)
         return found
@@ -96,7 +96,7 @@ def all_gather_object(value: Any) -> list[Any]:
 
 def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
     """Return this rank's of the `values` that rank `source` has, one for each rank: what can be pickled. Collective."""
-    shared, rank, world_size = near(), dist.get_rank(), dist.get_world_size()
+    shared, rank, world_size = shared_memory(), dist.get_rank(), dist.get_world_size()
     if shared is None:
         found: list[Any] = [None]
         dist.scatter_object_list(found, None if values is None else list(values), src=source)
@@ -118,12 +118,12 @@ def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
 
 
 def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:
-    return near() if tensor.device.type == "cpu" else None
+    return shared_memory() if tensor.device.type == "cpu" else None
 
 
 def reducer_group() -> dist.ProcessGroup | None:
     """Return the group for PyTorch's reducer, ``None`` for the default one."""
-    return None if near() is None else _ReducerGroup()
+    return None if shared_memory() is None else _ReducerGroup()
 
 
 class _ReducerGroup(dist.ProcessGroup):

@@ -33,7 +33,7 @@ class FailedElsewhere(BaseException):
         self.failures = failures
 
 
-def told(error: BaseException) -> bytes:
+def to_bytes(error: BaseException) -> bytes:
     """Return `error` in bytes."""
     content = (_described(error), _place(error))
     for value in (content, (_shortened(error), content[1])):

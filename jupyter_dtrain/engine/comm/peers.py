@@ -61,7 +61,7 @@ class Peers:
         _of_this_process.add(self)
 
     @classmethod
-    def meet(cls, store: Store, *, rank: int, world_size: int, size: int, timeout: timedelta) -> Peers | None:
+    def rendezvous(cls, store: Store, *, rank: int, world_size: int, size: int, timeout: timedelta) -> Peers | None:
         """Connect all ranks, each with `size` bytes to write to; ``None`` on all of them where one cannot: not on Linux, for example.
 
         Raises

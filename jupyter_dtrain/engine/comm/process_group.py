@@ -80,7 +80,7 @@ class ProcessGroup:
     def _share_memory(self, rank: int, world_size: int, timeout: timedelta) -> None:
         global _near
         store = PrefixStore("memory", self._store)
-        peers = Peers.meet(store, rank=rank, world_size=world_size, size=SharedMemory.SIZE, timeout=timeout)
+        peers = Peers.rendezvous(store, rank=rank, world_size=world_size, size=SharedMemory.SIZE, timeout=timeout)
         _near = None if peers is None else SharedMemory(peers)
 
     def leave(self) -> None:
@@ -102,7 +102,7 @@ class ProcessGroup:
 _near: SharedMemory | None = None
 
 
-def near() -> SharedMemory | None:
+def shared_memory() -> SharedMemory | None:
     """Return what connects the ranks of this process's group over memory, if they are all on one host."""
     return _near
 

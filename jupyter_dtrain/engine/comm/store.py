@@ -37,7 +37,7 @@ def wait_for(store: Store, keys: Sequence[str], *, limit: timedelta, unless: Cal
     return False
 
 
-class Talk:
+class StoreChannel:
     """One rank's part in it.
 
     Parameters
@@ -54,7 +54,7 @@ class Talk:
     def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta, key: bytes = b"") -> None:
         self._store, self._rank, self._world_size, self._timeout, self._key = store, rank, world_size, timeout, key
 
-    def tell(self, topic: str, text: str | bytes) -> None:
+    def publish(self, topic: str, text: str | bytes) -> None:
         """Say something on `topic`, without waiting for the others."""
         self._store.set(f"{topic}/{self._rank}", text)  # type: ignore[arg-type]  # it takes bytes as well
 
@@ -66,7 +66,7 @@ class Talk:
     def tell_object(self, topic: str, value: Any) -> None:
         """Say what can be pickled on `topic`, without waiting for the others."""
         pickled = pickle.dumps(value)
-        self.tell(topic, self._signature(topic, pickled) + pickled)
+        self.publish(topic, self._signature(topic, pickled) + pickled)
 
     def hear_object(self, topic: str) -> Any:
         """Return what rank 0 says on `topic`; waits for it.
@@ -92,7 +92,7 @@ class Talk:
 
     def all_here(self, topic: str, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
         """Return whether all ranks call this within `limit` and before `unless` is true, the same answer on all that do."""
-        self.tell(topic, "")
+        self.publish(topic, "")
         end = time.monotonic() + limit.total_seconds()
         there = self.words(topic, unless=lambda: time.monotonic() > end or unless()) is not None
         # Who comes first decides: another may come just when this one gives up.

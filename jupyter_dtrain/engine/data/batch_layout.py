@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..tensor.batch_shard import Share
-from ..tensor.placement_types import Shard, place
+from ..tensor.batch_shard import BatchShard
+from ..tensor.placement_types import Shard, from_local
 from ..tensor.redistribute import Exchange
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic)
@@ -64,7 +64,7 @@ def cut(batch: Any, part: slice, layout: Layout | None = None) -> Any:
     return _rebuild(batch, one, lambda items: items[part], layout)
 
 
-def placed(batch: Any, share: Share, layout: Layout | None = None) -> Any:
+def placed(batch: Any, share: BatchShard, layout: Layout | None = None) -> Any:
     """Return the rank's part of a batch as the cell is to see it: tensors placed, entries per sample complete.
 
     Raises
@@ -74,12 +74,12 @@ def placed(batch: Any, share: Share, layout: Layout | None = None) -> Any:
     """
     own, rows = share.num_samples, Shard(0, share)
     if layout is None and type(batch) in (list, tuple) and all(type(value) is torch.Tensor and value.dim() for value in batch):
-        return type(batch)(place(value, rows) for value in batch)  # what most loaders give
+        return type(batch)(from_local(value, rows) for value in batch)  # what most loaders give
 
     def one(path: Path, value: Any) -> Any:
         dim = 0 if layout is None else layout.get(path)
         if isinstance(value, torch.Tensor):
-            return place(value, Shard(dim, share)) if isinstance(dim, int) and value.dim() > dim else value
+            return from_local(value, Shard(dim, share)) if isinstance(dim, int) and value.dim() > dim else value
         if isinstance(value, np.ndarray):
             if not isinstance(dim, int) or value.ndim <= dim:
                 return value

@@ -27,7 +27,7 @@ from ...analysis.code_objects import everything
 from ...capture.bundle import RandomState
 from ..code_inspection import call_uses
 from ..rng.streams import OtherStreams, generators_in, set_state, state_of
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from .batch_layout import Layout, Path, UnknownBatch, compared, cut, kinds_of, length_of
 from .counters import Counters, keeper_of
 from .fetch_state import FetchState
@@ -103,7 +103,7 @@ class Probe:
     For what remembers the samples that it was given: the batch cannot be loaded another time to learn from it.
     """
 
-    def __init__(self, collate: Callable[[Any], Any], share: Callable[[int], Share]) -> None:
+    def __init__(self, collate: Callable[[Any], Any], share: Callable[[int], BatchShard]) -> None:
         self._collate, self._share, self._done = collate, share, False
 
     def __call__(self, samples: Any) -> Any:
@@ -116,7 +116,7 @@ class Probe:
         whole = self._collate(samples)
         return Probed(whole, compared(whole, part, share.total, share.loaded))
 
-    def _part(self, samples: Any, share: Share) -> Any:
+    def _part(self, samples: Any, share: BatchShard) -> Any:
         state, random_state, streams = FetchState(self._collate), RandomState.now(), OtherStreams.now(self._collate)
         try:
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
@@ -159,7 +159,7 @@ class Collation:
     def __init__(
         self,
         loader: DataLoader[Any],
-        share: Callable[[int], Share],
+        share: Callable[[int], BatchShard],
         agree: Agree,
         *,
         whole_draws: bool,
@@ -173,7 +173,7 @@ class Collation:
         self._may_mix, self._may_draw = may_mix(loader.collate_fn), may_draw(loader.collate_fn)
         self.is_whole = self.draws = False
 
-    def own(self, batch: Any, share: Share, indices: Sequence[Any]) -> tuple[Any, Share | None, Layout | None]:
+    def local_shard(self, batch: Any, share: BatchShard, indices: Sequence[Any]) -> tuple[Any, BatchShard | None, Layout | None]:
         """Return the rank's part of a batch, which it has loaded alone, and where its samples are.
 
         Raises
@@ -194,7 +194,7 @@ class Collation:
             return self.of_whole(self._collate(self._fetch(indices)))
         return batch, share, self._layout
 
-    def of_whole(self, batch: Any) -> tuple[Any, Share | None, Layout | None]:
+    def of_whole(self, batch: Any) -> tuple[Any, BatchShard | None, Layout | None]:
         """Return the rank's part of a whole batch, and where its samples are.
 
         That is all of one without samples (``None``: all were left out), or with other things or other numbers of them than of samples.
@@ -210,7 +210,7 @@ class Collation:
         share = self._share(total)
         return cut(batch, share.loaded, self._layout), share, self._layout
 
-    def of_probed(self, batch: Any) -> tuple[Any, Share | None, Layout | None]:
+    def of_probed(self, batch: Any) -> tuple[Any, BatchShard | None, Layout | None]:
         """Return the rank's part of a whole batch that a :class:`Probe` has made, and where its samples are; all of one without."""
         found = None
         if isinstance(batch, Probed):
@@ -229,7 +229,7 @@ class Collation:
             self._probe = Probe(self._collate, self._share)
         return self._probe if self._layout is None else None
 
-    def _learn(self, share: Share, indices: Sequence[Any]) -> None:
+    def _learn(self, share: BatchShard, indices: Sequence[Any]) -> None:
         found: Found = None
         drew, counted = bool(self._generators) or self._may_draw, False
         if share.loaded.stop - share.loaded.start < share.total:

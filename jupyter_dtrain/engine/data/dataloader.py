@@ -19,20 +19,20 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..rng.streams import LoadingStream
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import Agree, Collation, CutAfterLoading, is_default
 from .effects import has_effects
 from .fetch import Make, copy_of, taking_rows
 from .iterable import Stream, Streams
-from .iterator_state import Begin, Cursor, CursorLog, LoaderIterator, Moment
+from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
 from .sources import (
     Check,
     JoinedBatches,
     Loaded,
-    OwnSamples,
+    LoaderShard,
     Source,
     as_it_is,
     draws_by_itself,
@@ -50,14 +50,14 @@ class Checks(Protocol):
     def needs_whole(self, loader: DataLoader[Any]) -> bool:
         """Return whether it is known that a loader's batches are not to be loaded by parts."""
 
-    def differs(self, loader: DataLoader[Any], indices: Any, share: Share) -> bool:
+    def differs(self, loader: DataLoader[Any], indices: Any, share: BatchShard) -> bool:
         """Look at a batch that is about to be loaded; return whether every rank has to load all of it."""
 
     def undo(self, loader: DataLoader[Any]) -> None:
         """Let all be as it was before the batch of which :meth:`differs` said so."""
 
 
-class SharedLoaders:
+class ShardedLoaders:
     """Splits the batches of loaders while the run says so.
 
     Parameters
@@ -89,7 +89,7 @@ class SharedLoaders:
         What samples that are the rank's own draw from; ``None``: from the cell's.
     whole_draws : bool
         Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
-    cursors : CursorLog, optional
+    cursors : IteratorLog, optional
         Told of every iteration that begins, so that a run can go on in the midst of it.
     checks : Checks, optional
         Compares what ranks load alone with whole batches.
@@ -98,20 +98,20 @@ class SharedLoaders:
     def __init__(
         self,
         *,
-        share: Callable[[int], Share],
+        share: Callable[[int], BatchShard],
         training: Callable[[], bool],
         split_evaluation: Callable[[], bool],
         together: int,
         place: Place,
         agree: Agree | None,
         on_batch: OnBatch,
-        on_other: Callable[[Share | None], None],
+        on_other: Callable[[BatchShard | None], None],
         on_unknown: Callable[[str], None],
         on_order: Callable[[], None],
         streams: Streams | None,
         stream: LoadingStream | None,
         whole_draws: bool,
-        cursors: CursorLog | None = None,
+        cursors: IteratorLog | None = None,
         checks: Checks | None = None,
     ) -> None:
         self._cursors, self._checks = cursors, checks
@@ -139,18 +139,18 @@ class SharedLoaders:
 
     def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
-        if self._cursors is not None and (before := self._cursors.again()) is not None:
+        if self._cursors is not None and (before := self._cursors.restored_state()) is not None:
             return LoaderIterator(replace(before, loader=loader), pretended=before.taken, log=self._cursors)
         training = self._training()
         split = training or self._split_evaluation()
         if split:
             self._on_order()
-        cursor = Cursor(loader, training, split, Moment(loader), living=living(loader))
+        cursor = IteratorState(loader, training, split, SourceState(loader), living=living(loader))
         if self._cursors is not None:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, cursor))
 
-    def go_on(self, original: Make, cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> SplitBatches | WatchedBatches:
+    def go_on(self, original: Make, cursor: IteratorState, loader: DataLoader[Any], begin: Begin) -> SplitBatches | WatchedBatches:
         """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
         set_living(cursor.loader, cursor.living)
         if cursor.draws_in_workers:
@@ -158,8 +158,8 @@ class SharedLoaders:
         batches: SplitBatches | WatchedBatches = begin(lambda: self._batches(original, loader, cursor))
         to_load = cursor.taken if cursor.has_to_load else 0
 
-        def begin_again(start: Callable[[], None], asked: Moment | None = None) -> None:
-            present = Moment(cursor.loader)
+        def begin_again(start: Callable[[], None], asked: SourceState | None = None) -> None:
+            present = SourceState(cursor.loader)
             begin(start)  # where the order is drawn as well
             batches.skip(to_load)
             present.set()
@@ -172,7 +172,7 @@ class SharedLoaders:
         batches.skip(to_load)
         return batches
 
-    def _batches(self, its_own: Make, loader: DataLoader[Any], cursor: Cursor) -> SplitBatches | WatchedBatches:
+    def _batches(self, its_own: Make, loader: DataLoader[Any], cursor: IteratorState) -> SplitBatches | WatchedBatches:
         self._forget_other_collate(loader)
         make, loader = taking_rows(its_own), self._with_joined_batches(loader)
 
@@ -198,7 +198,7 @@ class SharedLoaders:
         first = None if loader in self._known else self._first(original, loader, whole, cursor)
         return SplitBatches(source, _length(loader), self._place, on_batch, first)
 
-    def _source(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> Source | Stream | None:
+    def _source(self, original: Make, loader: DataLoader[Any], cursor: IteratorState) -> Source | Stream | None:
         """Return where the rank's parts of batches come from; ``None`` where it is not known how to cut them."""
         if _has_index_batches(loader):
             collation = self._collation(loader)
@@ -214,7 +214,7 @@ class SharedLoaders:
             new = may_draw(loader) and loader not in self._known and (self._agree is not None or self._whole_draws)
             watch = new and self._whole_draws and collation is None
             stream = self._stream if loader.num_workers == 0 and may_draw(loader) else None
-            return OwnSamples(
+            return LoaderShard(
                 original,
                 self._of_own_samples(loader, collation, watch=watch),
                 stream,
@@ -227,7 +227,7 @@ class SharedLoaders:
             return Source(original, loader, self._cut_loaded)
         return None
 
-    def _of_whole(self, original: Make, loader: DataLoader[Any], cursor: Cursor) -> Source:
+    def _of_whole(self, original: Make, loader: DataLoader[Any], cursor: IteratorState) -> Source:
         """Return a source that cuts batches which are loaded whole."""
         cursor.draws_in_workers |= loader in self._drawing and loader.num_workers > 0
         if loader not in self._collations:
@@ -264,7 +264,7 @@ class SharedLoaders:
             self._drawing.add(loader)
         return loader in self._drawing
 
-    def _ask_all(self, loader: DataLoader[Any], cursor: Cursor, *, watch: bool) -> Callable[[bool, bool], None]:
+    def _ask_all(self, loader: DataLoader[Any], cursor: IteratorState, *, watch: bool) -> Callable[[bool, bool], None]:
         """Return what finds out, at the first batch, whether any rank has left something behind to load it, or drawn random numbers."""
 
         def ask(drew: bool, changed: bool) -> None:
@@ -317,9 +317,9 @@ class SharedLoaders:
             )
         return self._collations[loader]
 
-    def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: Cursor) -> FirstBatch:
+    def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: IteratorState) -> FirstBatch:
         """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
-        start = Moment(loader)
+        start = SourceState(loader)
 
         def decide(error: UnknownBatch | CutAfterLoading | None) -> Source:
             if error is None:
@@ -337,7 +337,7 @@ class SharedLoaders:
             self._on_unknown(str(error))
             return whole
 
-        return FirstBatch(partial(Moment, loader), decide)
+        return FirstBatch(partial(SourceState, loader), decide)
 
     def _of_own_samples(self, loader: DataLoader[Any], collation: Collation | None, *, watch: bool) -> DataLoader[Any]:
         inner = self._inner.get(loader)
@@ -355,7 +355,7 @@ class SharedLoaders:
         if checks is None or not may_draw(loader):
             return None
 
-        def check(indices: Any, share: Share) -> None:
+        def check(indices: Any, share: BatchShard) -> None:
             if checks.differs(loader, indices, share):
                 self._drawing.add(loader)
                 if collation is None:

@@ -19,8 +19,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data._utils import worker as worker_module
 
-from ..comm.failures import error_of, told
-from ..tensor.batch_shard import Share
+from ..comm.failures import error_of, to_bytes
+from ..tensor.batch_shard import BatchShard
 from ..tensor.redistribute import Exchange
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import is_default
@@ -39,7 +39,7 @@ class Streams:
         Returns all ranks' shares of a batch of a given size, in rank order.
     """
 
-    def __init__(self, *, rank: int, shares: Callable[[int], tuple[Share, ...]]) -> None:
+    def __init__(self, *, rank: int, shares: Callable[[int], tuple[BatchShard, ...]]) -> None:
         self._rank = rank
         self._shares = shares
         self._kept: WeakKeyDictionary[DataLoader[Any], dict[int, DataLoader[Any]]] = WeakKeyDictionary()  # whose workers live on
@@ -86,7 +86,7 @@ class Streams:
         if batch is _END:
             return [(_END, None)] * len(shares)
         if isinstance(batch, Exception):
-            return [(_FAILED, told(batch))] * len(shares)
+            return [(_FAILED, to_bytes(batch))] * len(shares)
         total = length_of(batch)
         if total is None:
             return [(_UNKNOWN, type(batch).__name__)] * len(shares)
@@ -107,7 +107,7 @@ class Stream:
         self._batches = {number: self._make(inner) for number, inner in self._streams.own_workers(self._loader).items()}
         self._turns = deque(range(self._loader.num_workers))
 
-    def __next__(self) -> tuple[Any, Share, None]:
+    def __next__(self) -> tuple[Any, BatchShard, None]:
         while self._turns:
             worker = self._turns[0]
             own: Exception | None = None

@@ -24,10 +24,10 @@ from ..user_frames import is_ours
 from .counters import Counters, keeper_of
 from .fetch import copy_of
 from .own_iterators import beginning, iterates_itself, its_own
-from .worker_rng import Living
+from .worker_rng import WorkerStates
 
 
-class Moment:
+class SourceState:
     """The states of all that may decide on a loader's batches, at one moment: random streams, and counters."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -67,16 +67,16 @@ class Moment:
 
 
 @dataclass
-class Cursor:
+class IteratorState:
     """Where one iteration over a loader is.
 
     Attributes
     ----------
     training, split : bool
         What the iteration was begun for.
-    start : Moment
+    start : SourceState
         When the iteration began.
-    first : Moment, optional
+    first : SourceState, optional
         When the first batch was asked for: loaders without workers draw their order then.
     taken : int
         Batches given out.
@@ -84,19 +84,19 @@ class Cursor:
         There was no other batch.
     draws_in_workers : bool
         Workers draw random numbers for samples, so batches are loaded to be left out.
-    living : Living, optional
+    living : WorkerStates, optional
         What is known of workers that were there when the iteration began.
     """
 
     loader: DataLoader[Any]
     training: bool
     split: bool
-    start: Moment
-    first: Moment | None = None
+    start: SourceState
+    first: SourceState | None = None
     taken: int = 0
     finished: bool = False
     draws_in_workers: bool = False
-    living: Living | None = None
+    living: WorkerStates | None = None
 
     @property
     def has_to_load(self) -> bool:
@@ -113,12 +113,12 @@ class LoaderIterator:
         The batches that come now; ``None``: the iteration is gone on with when it is asked for a batch.
     pretended : int
         For so many batches, which were given out before, only the number matters: while a loop's iterable is made again.
-    log : CursorLog, optional
+    log : IteratorLog, optional
         Who is told if they have to be loaded again after all.
     """
 
     def __init__(
-        self, cursor: Cursor, batches: Batches | Iterator[Any] | None = None, *, pretended: int = 0, log: CursorLog | None = None
+        self, cursor: IteratorState, batches: Batches | Iterator[Any] | None = None, *, pretended: int = 0, log: IteratorLog | None = None
     ) -> None:
         self._cursor = cursor
         self._batches = batches
@@ -137,16 +137,16 @@ class LoaderIterator:
             # The user's own code wants to see the batches.
             self._pretended, cursor.taken, cursor.finished = 0, 0, False
             if self._log is not None:
-                self._log.put_back(Moment(cursor.loader))
+                self._log.put_back(SourceState(cursor.loader))
             self._batches = _go_on(cursor)
         if cursor.finished:
             raise StopIteration
         if self._batches is None:
-            present = Moment(cursor.loader)
+            present = SourceState(cursor.loader)
             self._batches = _go_on(cursor)
             present.set()
         if cursor.first is None:
-            cursor.first = Moment(cursor.loader)
+            cursor.first = SourceState(cursor.loader)
         try:
             with Counted(DATA):
                 batch = next(self._batches)
@@ -234,7 +234,7 @@ class _Rest:
             next(self._items, None)
 
 
-def skipping(cursor: Cursor, together: int) -> tuple[DataLoader[Any], Skipping | None]:
+def skipping(cursor: IteratorState, together: int) -> tuple[DataLoader[Any], Skipping | None]:
     """Return a loader without the batches that were given out; ``None`` for its sampler where they have to be loaded to be left out."""
     loader, num = cursor.loader, cursor.taken * together
     if cursor.has_to_load:
@@ -263,23 +263,23 @@ class Loaders(Protocol):
     together: int
     """How many batches of a loader make one of the run's."""
 
-    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Cursor, loader: DataLoader[Any], begin: Begin) -> Batches:
+    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: IteratorState, loader: DataLoader[Any], begin: Begin) -> Batches:
         """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out.
 
-        What makes their iterator is given to `begin`, which calls it while random streams are as they were.
+        What makes their iterator is given to `start`, which calls it while random streams are as they were.
         """
 
 
-class CursorLog(Protocol):
+class IteratorLog(Protocol):
     """Who is told of iterations over loaders."""
 
-    def note(self, cursor: Cursor) -> None:
+    def note(self, cursor: IteratorState) -> None:
         """Take note of an iteration that begins."""
 
-    def again(self) -> Cursor | None:
+    def restored_state(self) -> IteratorState | None:
         """Return where the iteration that begins was when a snapshot was taken, if it is one of then."""
 
-    def put_back(self, moment: Moment) -> None:
+    def put_back(self, moment: SourceState) -> None:
         """Make `moment` the present one when all is as it was."""
 
 
@@ -287,12 +287,12 @@ current: Loaders | None = None
 """The loaders of the run in this process; ``None`` outside of one."""
 
 
-def _go_on(cursor: Cursor) -> Any:
+def _go_on(cursor: IteratorState) -> Any:
     """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
     together = 1 if current is None else current.together
     loader, sampler = skipping(cursor, together)
 
-    def begin(make: Callable[[], Any]) -> Any:
+    def start(make: Callable[[], Any]) -> Any:
         cursor.start.set()
         made = make()
         if sampler is not None and cursor.first is not None and not loader.num_workers:  # workers are told at once what to load
@@ -301,8 +301,8 @@ def _go_on(cursor: Cursor) -> Any:
         return made
 
     if current is not None:
-        return current.go_on(its_own(loader), cursor, loader, begin)
-    batches = begin(lambda: its_own(loader)(loader))
+        return current.go_on(its_own(loader), cursor, loader, start)
+    batches = start(lambda: its_own(loader)(loader))
     if sampler is None:
         for _ in range(cursor.taken):
             next(batches)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from .batch_layout import Layout, UnknownBatch
 from .collate import CutAfterLoading
 from .iterable import Stream
-from .iterator_state import Moment
+from .iterator_state import SourceState
 from .sources import Source
 
-Place = Callable[[Any, Share, Layout | None], Any]
-OnBatch = Callable[[Share | None, int, int | None], None]
+Place = Callable[[Any, BatchShard, Layout | None], Any]
+OnBatch = Callable[[BatchShard | None, int, int | None], None]
 
 
 class WatchedBatches:
@@ -53,7 +53,7 @@ class FirstBatch:
         Told what is wrong with the batch, if anything; returns whole batches instead, as they were at the beginning.
     """
 
-    now: Callable[[], Moment]
+    now: Callable[[], SourceState]
     decide: Callable[[UnknownBatch | CutAfterLoading | None], Source]
 
 
@@ -74,10 +74,10 @@ class SplitBatches:
         self._place = place
         self._on_batch = on_batch
         self._first = first
-        self._asked: Moment | None = None  # for the first batch
+        self._asked: SourceState | None = None  # for the first batch
         self._num_failed = 0  # batches before the first one that is there
         self.count = 0
-        self.begin_again: Callable[[Callable[[], None], Moment | None], None] = _begin_again
+        self.begin_again: Callable[[Callable[[], None], SourceState | None], None] = _begin_again
 
     def __iter__(self) -> SplitBatches:
         return self
@@ -128,7 +128,7 @@ class SplitBatches:
         except Exception:
             pass  # the cell has caught it, as it went on
 
-    def _placed(self) -> tuple[Any, Share | None]:
+    def _placed(self) -> tuple[Any, BatchShard | None]:
         batch, share, layout = next(self._source)
         return (batch if share is None else self._place(batch, share, layout)), share
 
@@ -136,7 +136,7 @@ class SplitBatches:
         return len(self._source)
 
 
-def _begin_again(start: Callable[[], None], asked: Moment | None) -> None:
+def _begin_again(start: Callable[[], None], asked: SourceState | None) -> None:
     start()
     if asked is not None:  # the order is drawn when the first batch is asked for
         asked.set()

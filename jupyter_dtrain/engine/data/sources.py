@@ -21,13 +21,13 @@ from torch.utils.data import DataLoader
 from ..comm.failures import FailedElsewhere
 from ..rng.streams import LoadingStream, generators_in
 from ..tensor.agreed import failures_of, note, raise_if_any
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from ..tensor.caught import may_be_caught
 from .batch_layout import Layout, UnknownBatch
 from .collate import Collation, CutAfterLoading, collated_if_possible
 from .fetch import copy_of, has_rows
 from .fetch_state import FetchState
-from .worker_rng import Teller, Told
+from .worker_rng import Told, WorkerRngReporter
 
 # Batches of indices of a loader, joined: what it loads follows from them, whatever its data and its sampler are.
 
@@ -60,8 +60,8 @@ class JoinedBatches:
         return getattr(self._batches, name)
 
 
-Loaded = tuple[Any, Share | None, Layout | None]
-Check = Callable[[Any, Share], None]
+Loaded = tuple[Any, BatchShard | None, Layout | None]
+Check = Callable[[Any, BatchShard], None]
 
 
 class Source:
@@ -82,7 +82,7 @@ class Source:
         return len(self._batches)
 
 
-class OwnSamples(Source):
+class LoaderShard(Source):
     """The rank's own samples of each batch, loaded by their indices.
 
     Parameters
@@ -138,11 +138,11 @@ class OwnSamples(Source):
         if batches.before_taking is not None and batches.pending:
             share, indices = batches.pending[0]
             batches.before_taking(indices, share)
-        before = self._stream.state() if self._on_first is not None and self._stream is not None else None
+        before = self._stream.state_dict() if self._on_first is not None and self._stream is not None else None
         state = self._state()
         with nullcontext() if self._stream is None else self._stream.loading(), self._passed_over():
             batch = next(self._batches)
-        drew = before is not None and self._stream is not None and not self._stream.state().equals(before)
+        drew = before is not None and self._stream is not None and not self._stream.state_dict().equals(before)
         if isinstance(batch, Told):
             drew, batch = batch.streams is not None, batch.batch
         if self._on_first is not None:
@@ -170,7 +170,7 @@ class OwnSamples(Source):
 def of_own_samples(
     loader: DataLoader[Any],
     *,
-    share: Callable[[int], Share],
+    share: Callable[[int], BatchShard],
     stream: LoadingStream | None,
     collation: Collation | None,
     watch: bool,
@@ -180,11 +180,11 @@ def of_own_samples(
 
     `check` is told of each batch before it is loaded in this process, or before it is taken from a worker.
     """
-    made = with_batches(loader, _ShareOfBatches(loader.batch_sampler, share, stream, collation))
+    made = with_batches(loader, _BatchSamplerShard(loader.batch_sampler, share, stream, collation))
     batches = _batches_of(made)
     batches.before_loading, batches.before_taking = (None, check) if loader.num_workers else (check, None)
     if watch and loader.num_workers:
-        teller = Teller(loader)
+        teller = WorkerRngReporter(loader)
         made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
     if collation is not None:
         made = copy_of(made, collate_fn=partial(collated_if_possible, loader.collate_fn))
@@ -211,26 +211,26 @@ def draws_by_itself(loader: DataLoader[Any]) -> bool:
     return bool(generators_in(loader.dataset))
 
 
-def _batches_of(loader: DataLoader[Any]) -> _ShareOfBatches:
+def _batches_of(loader: DataLoader[Any]) -> _BatchSamplerShard:
     batches = loader.batch_sampler
-    assert isinstance(batches, _ShareOfBatches)
+    assert isinstance(batches, _BatchSamplerShard)
     return batches
 
 
-class _ShareOfBatches:
+class _BatchSamplerShard:
     """A batch sampler that yields the rank's part of each batch of another.
 
     ``iter()`` of the other is taken at once, as PyTorch does, before the loader's seed is drawn: it may draw itself.
     """
 
-    def __init__(self, batches: Any, share: Callable[[int], Share], stream: LoadingStream | None, collation: Collation | None) -> None:
+    def __init__(self, batches: Any, share: Callable[[int], BatchShard], stream: LoadingStream | None, collation: Collation | None) -> None:
         self._batches = batches
         self._collation = collation
         self._share = share
         self._stream = stream
         self.before_loading: Check | None = None
         self.before_taking: Check | None = None
-        self.pending: list[tuple[Share, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
+        self.pending: list[tuple[BatchShard, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
 
     def __iter__(self) -> Iterator[Any]:
         with self._drawing():
@@ -262,4 +262,4 @@ class _ShareOfBatches:
 
     def next_share(self, batch: Any) -> Loaded:
         share, indices = self.pending.pop(0)
-        return (batch, share, None) if self._collation is None else self._collation.own(batch, share, indices)
+        return (batch, share, None) if self._collation is None else self._collation.local_shard(batch, share, indices)

@@ -48,7 +48,7 @@ class Told:
         return Told(pin_memory(self.batch), self.streams)
 
 
-class Teller:
+class WorkerRngReporter:
     """Surrounds a loader's own functions in its workers. One object for both of them: they are pickled together.
 
     Parameters
@@ -92,7 +92,7 @@ _NAME = "_dtrain_workers"  # of the attribute that a loader has for it
 
 
 @dataclass
-class Living:
+class WorkerStates:
     """What is known of a loader's workers.
 
     Attributes
@@ -107,17 +107,17 @@ class Living:
     streams: dict[int, bytes] = field(default_factory=dict)
 
 
-def living(loader: DataLoader[Any]) -> Living | None:
+def living(loader: DataLoader[Any]) -> WorkerStates | None:
     """Return what is known of the workers of `loader` now; ``None``: none were started yet, or they do not live on."""
-    found: Living | None = loader.__dict__.get(_NAME) if can_live(loader) else None
-    return None if found is None else Living(found.seeded_from, dict(found.streams))
+    found: WorkerStates | None = loader.__dict__.get(_NAME) if can_live(loader) else None
+    return None if found is None else WorkerStates(found.seeded_from, dict(found.streams))
 
 
-def set_living(loader: DataLoader[Any], known: Living | None) -> None:
+def set_living(loader: DataLoader[Any], known: WorkerStates | None) -> None:
     """Let `known` be what is known of the workers of `loader`."""
     loader.__dict__.pop(_NAME, None)
     if known is not None:
-        loader.__dict__[_NAME] = Living(known.seeded_from, dict(known.streams))
+        loader.__dict__[_NAME] = WorkerStates(known.seeded_from, dict(known.streams))
 
 
 def can_live(loader: DataLoader[Any]) -> bool:
@@ -130,7 +130,7 @@ def iterate(
     used: DataLoader[Any],
     loader: DataLoader[Any],
     *,
-    before: Living | None,
+    before: WorkerStates | None,
     on_draw: Callable[[], None],
 ) -> Any:
     """Return an iterator over `used`, whose workers tell what they draw, and begin as those of `loader` did that have lived on.
@@ -141,7 +141,7 @@ def iterate(
         The loader's own ``__iter__``.
     used : DataLoader
         `loader`, or a copy of it.
-    before : Living, optional
+    before : WorkerStates, optional
         What is known of the workers at the beginning of this iteration, noted here as more becomes known; ``None``: they are started now.
     on_draw : callable
         Told that a worker has drawn random numbers for a batch.
@@ -152,11 +152,11 @@ def iterate(
         return _Telling(make(used), loader, before, on_draw)
     source = used.generator if used.generator is not None else torch.default_generator
     if before is None:
-        set_living(loader, Living(source.get_state()) if can_live(loader) else None)
+        set_living(loader, WorkerStates(source.get_state()) if can_live(loader) else None)
     else:
         source = torch.Generator()
         source.set_state(before.seeded_from)
-    teller = Teller(used, {} if before is None else before.streams)
+    teller = WorkerRngReporter(used, {} if before is None else before.streams)
     with _with(used, generator=source, worker_init_fn=teller.start, collate_fn=teller.collate):
         return _Telling(make(used), loader, before, on_draw)
 
@@ -208,7 +208,7 @@ def workers_ended() -> Iterator[None]:
 class _Telling:
     """An iterator over batches whose workers tell the states of their streams."""
 
-    def __init__(self, batches: Any, loader: DataLoader[Any], before: Living | None, on_draw: Callable[[], None]) -> None:
+    def __init__(self, batches: Any, loader: DataLoader[Any], before: WorkerStates | None, on_draw: Callable[[], None]) -> None:
         self._batches, self._loader, self._before, self._on_draw = batches, loader, before, on_draw
         self._met: set[int] = set()
 

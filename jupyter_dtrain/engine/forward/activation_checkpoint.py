@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..module_tree import Found, IdentityMap, has_hooks
 from ..rng.streams import OtherStreams, generators_in
-from .module_state import Before
+from .module_state import ModuleState
 
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -59,7 +59,7 @@ class CheckpointedBlocks:
 
         It is checkpointed already: with all activations of the first step, a model would need the memory that checkpointing is to save.
         """
-        before = Before(module, None)
+        before = ModuleState(module, None)
         generators = generators_in(module)
         recompute = _AsItWas(module, OtherStreams.of(generators))
         result = _checkpointed(original, module, args, kwargs, recompute)
@@ -134,17 +134,17 @@ class _AsItWas(AbstractContextManager[None]):
 
     Attributes
     ----------
-    before : Before, optional
+    before : ModuleState, optional
         The block before the call, where it makes a difference.
     """
 
     def __init__(self, module: nn.Module, streams: OtherStreams) -> None:
         self._module, self._streams = module, streams
-        self.before: Before | None = None
+        self.before: ModuleState | None = None
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        now = self._streams.again()
+        now = self._streams.recapture()
         # Behind the back of autograd, which may have saved them.
         buffers = [(buffer.data, buffer.detach().clone()) for buffer in self._module.buffers()]
 
@@ -155,7 +155,7 @@ class _AsItWas(AbstractContextManager[None]):
 
         self._undo.callback(undo)
         if self.before is not None:
-            self._undo.callback(Before(self._module, None).restore)
+            self._undo.callback(ModuleState(self._module, None).restore)
             self.before.restore()
         self._streams.set()
 

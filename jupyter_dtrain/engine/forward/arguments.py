@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...serialization.python_reducers import SlotValues
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from ..tensor.materialize import attributes_worth_a_look
-from ..tensor.placement_types import GlobalTensor, Shard, place
+from ..tensor.placement_types import GlobalTensor, Shard, from_local
 from .containers import MAPPINGS, copy_of, is_same, refill
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
@@ -31,7 +31,7 @@ _HOLDERS = (dict, SlotValues, list)
 Slot = tuple[Holder, Any]  # and the key or index in it
 
 
-class Handed:
+class CallArguments:
     """The objects, lists and dicts among a model's arguments, as they are before its call.
 
     Parameters
@@ -71,7 +71,7 @@ class Handed:
 
     # -- during the call --------------------------------------------------------------------------------------------
 
-    def narrow(self, own: Callable[[Any], Any]) -> None:
+    def shard(self, own: Callable[[Any], Any]) -> None:
         """Let the objects hold what `own` makes of the tensors in them."""
         self._narrowed, self._versions = [], []
         for holder, _, in_object in self._copies:
@@ -84,7 +84,7 @@ class Handed:
                 elif isinstance(value, torch.Tensor):
                     self._versions.append((value, value._version))
 
-    def widen(self) -> None:
+    def unshard(self) -> None:
         """Put back the tensors that the objects held, where the model has left them."""
         for holder, key, whole, part in self._narrowed:
             if _get(holder, key) is part:
@@ -101,7 +101,7 @@ class Handed:
         now = [copy_of(holder) for holder, _, _ in self._copies]
         narrowed, versions = self._narrowed, self._versions
         self.restore()
-        self.narrow(own)
+        self.shard(own)
         try:
             yield
         finally:
@@ -178,7 +178,7 @@ def _get(holder: Holder, key: Any) -> Any:
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class InputShares:
+class InputSharding:
     """Places the inputs of models: the first tensor of a call has a row for each sample, and what else has follows from that.
 
     Parameters
@@ -189,7 +189,7 @@ class InputShares:
         Told of each call whose input was shared out.
     """
 
-    def __init__(self, share: Callable[[int], Share], on_shared: Callable[[], None]) -> None:
+    def __init__(self, share: Callable[[int], BatchShard], on_shared: Callable[[], None]) -> None:
         self._share, self._on_shared = share, on_shared
 
     def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -201,7 +201,7 @@ class InputShares:
         if isinstance(first, nn.Parameter) or first.layout != torch.strided or not first.dim() or len(first) < 2:
             return args, kwargs
         share = self._share(len(first))
-        rows = place(first[share.loaded], Shard(0, share))
+        rows = from_local(first[share.loaded], Shard(0, share))
         self._on_shared()
 
         def convert(value: Any) -> Any:

@@ -26,8 +26,8 @@ from torch.utils import _pytree as pytree
 
 from ..code_inspection import code_uses, model_uses, takes_rows
 from ..module_tree import layers_taking_statistics, modules_in
-from ..rng.global_rng import Drawing
-from ..rng.sample_sites import DrawSites
+from ..rng.global_rng import GlobalSampling
+from ..rng.sample_sites import SampleSites
 from ..rng.streams import ModelStream
 from ..tensor.placement_types import GlobalTensor
 
@@ -84,16 +84,16 @@ def scales_tables(model: nn.Module) -> bool:
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None for module in modules_in(model))
 
 
-def shows_itself(model: nn.Module, drawing: Drawing | None, sites: DrawSites | None) -> bool:
-    """Return whether the results of a call are those that the same samples come to again when :func:`mixes_samples` calls `model`.
+def shows_itself(model: nn.Module, drawing: GlobalSampling | None, sites: SampleSites | None) -> bool:
+    """Return whether the results of a call are those that the same samples come to again when :func:`depends_across_samples` calls `model`.
 
     Parameters
     ----------
     model : nn.Module
-    drawing : Drawing, optional
+    drawing : GlobalSampling, optional
         What it has drawn in that call; ``None``: it has not been watched.
-    sites : DrawSites, optional
-        As in :func:`mixes_samples`.
+    sites : SampleSites, optional
+        As in :func:`depends_across_samples`.
     """
     if drawing is None or drawing.per_rank or (drawing.drawn and sites is None):
         return False
@@ -115,7 +115,7 @@ def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
             layer.training = True
 
 
-def mixes_samples(
+def depends_across_samples(
     model: nn.Module,
     run: Callable[[Any, TorchFunctionMode], Any],
     parts: Sequence[tuple[slice, Any]],
@@ -123,7 +123,7 @@ def mixes_samples(
     first: Any,
     total: int,
     stream: ModelStream,
-    sites: DrawSites | None,
+    sites: SampleSites | None,
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
 ) -> bool:
     """Return whether some samples come to something else without the others.
@@ -140,7 +140,7 @@ def mixes_samples(
     total : int
         Samples of the batch.
     stream : ModelStream
-    sites : DrawSites, optional
+    sites : SampleSites, optional
         Along which dims the model draws for its samples; ``None``: it is guessed by sizes.
     dims_of : callable
         Returns the dims of the samples in results with so many dims each.
@@ -149,9 +149,9 @@ def mixes_samples(
     try:
         with _known_statistics_kept(model):
             for samples, arguments in parts[len(results) :]:
-                drawing = Drawing(samples, total, stream, sites)
+                drawing = GlobalSampling(samples, total, stream, sites)
                 results.append(_tensors_in(run(arguments, drawing)))
-                sites = sites or DrawSites(drawing.drawn, drawing.dims)
+                sites = sites or SampleSites(drawing.drawn, drawing.dims)
                 if drawing.per_rank:
                     return False
     except Exception:  # it takes no other number of samples than it was made for

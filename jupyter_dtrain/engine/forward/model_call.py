@@ -26,20 +26,20 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from ..module_tree import OF_ALL_MODULES, Found, IdentityMap, has_hooks, layers_taking_statistics, modules_in
-from ..rng.global_rng import DrawsNow, ModelDraws
+from ..rng.global_rng import ModelSampling, RngChanged
 from ..rng.streams import ModelStream
-from ..tensor.agreed import FailedOnPart
+from ..tensor.agreed import FailedOnShard
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.compile import compiled
 from ..tensor.placement_types import GlobalTensor, Shard, source_of
 from ..tensor.recompute import BackwardPasses
 from ..tensor.thread_guard import in_turn
-from ..tensor.view import GlobalView, NotPerSample
+from ..tensor.view import GlobalView, NeedsFullBatch
 from .activation_checkpoint import CheckpointedBlocks
-from .arguments import InputShares
+from .arguments import InputSharding
 from .cross_sample import SEQUENCE_LAYERS
-from .module_state import Called
-from .sharded_call import FEWEST, MarkedNow, PartCall, mark
+from .module_state import ModuleInfo
+from .sharded_call import FEWEST, MarkedNow, ShardedCall, mark
 from .watch import name_of_class
 
 
@@ -50,7 +50,7 @@ class Checks(Protocol):
         """Count a call of `module`; return whether it is to be checked."""
 
     def call(
-        self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: Called, given: tuple[Any, dict[str, Any]]
+        self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: tuple[Any, dict[str, Any]]
     ) -> Any:
         """Make a call by `seen` and check it; `alone` makes it as one process does."""
 
@@ -64,13 +64,13 @@ class ModelCalls:
         Told of each module with parameters when it is first entered from the cell.
     stream : ModelStream, optional
         Random stream inside models; ``None`` where the cell's own is used.
-    draws : ModelDraws, optional
+    draws : ModelSampling, optional
         Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
     normalization : GlobalNormalization, optional
         Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
     view : GlobalView, optional
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
-    inputs : InputShares, optional
+    inputs : InputSharding, optional
         Shares out what models in training are called on where no loader did.
     blocks : CheckpointedBlocks, optional
         Calls repeated blocks of models so that they keep little for the backward pass.
@@ -86,9 +86,9 @@ class ModelCalls:
         on_first_call: Callable[[nn.Module], None],
         stream: ModelStream | None,
         view: GlobalView | None,
-        draws: ModelDraws | None = None,
+        draws: ModelSampling | None = None,
         normalization: GlobalNormalization | None = None,
-        inputs: InputShares | None = None,
+        inputs: InputSharding | None = None,
         blocks: CheckpointedBlocks | None = None,
         on_sequence: Callable[[str], None] = lambda _: None,
         full_batch: Iterable[str] = (),
@@ -96,7 +96,7 @@ class ModelCalls:
         self._on_first_call, self._on_sequence, self._blocks = on_first_call, on_sequence, blocks
         self._view, self._inputs = view, inputs
         self._stream, self._draws, self._normalization = stream, draws, normalization
-        self._called: IdentityMap[Called] = IdentityMap()
+        self._called: IdentityMap[ModuleInfo] = IdentityMap()
         self._full_batch = frozenset(full_batch)
         self._made: IdentityMap[None] = IdentityMap()
         self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
@@ -105,17 +105,17 @@ class ModelCalls:
         self._num_opened = 0  # calls of open models that are under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
-        self._part: PartCall | None = None  # the call on the rank's part of the batch that is under way
+        self._part: ShardedCall | None = None  # the call on the rank's part of the batch that is under way
         self.checks: Checks | None = None
 
-    def know(self, module: nn.Module) -> None:
+    def register(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
         self._of(module).is_model = True
         self._on_first_call(module)
 
-    def whole(self, values: Any) -> Any:
+    def full_tensor(self, values: Any) -> Any:
         """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
-        return values if self._view is None else pytree.tree_map(self._view.whole, values)
+        return values if self._view is None else pytree.tree_map(self._view.full_tensor, values)
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
@@ -168,13 +168,13 @@ class ModelCalls:
         view: GlobalView,
         original: Callable[..., Any],
         module: nn.Module,
-        called: Called,
+        called: ModuleInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Call a model, which then sees what it may of the arguments."""
         if called.takes_batch_for_sequence:
-            return self._enclosed(original, module, self.whole((args, kwargs)), None)
+            return self._enclosed(original, module, self.full_tensor((args, kwargs)), None)
         if called.is_open:
             return self._opened(original, module, args, kwargs)
         if called.marked:
@@ -189,9 +189,9 @@ class ModelCalls:
         own_call = partial(self._enclosed, original, module, stream=self._stream)
         try:
             return self._on_part(own_call, module, called, (args, kwargs), own, placement)
-        except NotPerSample:
+        except NeedsFullBatch:
             failed = False
-        except FailedOnPart:
+        except FailedOnShard:
             failed = True
         # And again where no frame of that call keeps its graph.
         if failed:
@@ -200,13 +200,13 @@ class ModelCalls:
 
     def _on_whole(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a model on the whole batch on all ranks, which raises what one process would raise."""
-        return self._enclosed(original, module, self.whole((args, kwargs)), None)
+        return self._enclosed(original, module, self.full_tensor((args, kwargs)), None)
 
-    def _is_model(self, called: Called, module: nn.Module) -> bool:
+    def _is_model(self, called: ModuleInfo, module: nn.Module) -> bool:
         if called.is_model is None:
             called.is_model = next(iter(module.parameters()), None) is not None
             if called.is_model:
-                self.know(module)
+                self.register(module)
         return called.is_model
 
     def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -217,8 +217,10 @@ class ModelCalls:
         finally:
             self._num_opened -= 1
 
-    def _on_part(self, own_call: Callable[[Any], Any], module: nn.Module, called: Called, given: Any, own: Any, placement: Shard) -> Any:
-        """Call a model on the rank's part of the batch; :class:`PartCall` says what the parameters are.
+    def _on_part(
+        self, own_call: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: Any, own: Any, placement: Shard
+    ) -> Any:
+        """Call a model on the rank's part of the batch; :class:`ShardedCall` says what the parameters are.
 
         Raises
         ------
@@ -226,7 +228,7 @@ class ModelCalls:
             It is open from now on, or is to be called with arguments that require gradients.
         """
         assert self._view is not None
-        part = self._part = PartCall(
+        part = self._part = ShardedCall(
             module=module,
             given=given,
             own=own,
@@ -241,12 +243,12 @@ class ModelCalls:
         )
         try:
             return part.result()
-        except DrawsNow:
+        except RngChanged:
             raise
         except MarkedNow as now:
             called.marked[module.training] = now.indices
             raise
-        except NotPerSample:
+        except NeedsFullBatch:
             called.is_open = True
             if isinstance(module, SEQUENCE_LAYERS) and not part.refused:
                 called.takes_batch_for_sequence = True
@@ -346,17 +348,17 @@ class ModelCalls:
             return False
         return bool(layers_taking_statistics(module))
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
         normalizing = [module for module, called in self._called.items() if called.normalizes]
-        return {"normalizing": normalizing, "draws": None if self._draws is None else self._draws.state()}
+        return {"normalizing": normalizing, "draws": None if self._draws is None else self._draws.state_dict()}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         for module in state["normalizing"]:
             self._of(module).normalizes = True
         if self._draws is not None and state["draws"] is not None:
-            self._draws.set_state(state["draws"])
+            self._draws.load_state_dict(state["draws"])
 
-    def _of(self, module: nn.Module) -> Called:
-        return self._called.get(module) or self._called.set(module, Called(is_open=name_of_class(module) in self._full_batch))
+    def _of(self, module: nn.Module) -> ModuleInfo:
+        return self._called.get(module) or self._called.set(module, ModuleInfo(is_open=name_of_class(module) in self._full_batch))

@@ -63,7 +63,7 @@ class Attributes:
             members.update(before)
 
 
-class Before:
+class ModuleState:
     """A model before its first call, to make that call again.
 
     Parameters
@@ -209,7 +209,7 @@ _DRAWING = frozenset(("choice", "choices", "gauss", "random", "randrange", "shuf
 _NUMPY = frozenset(("np", "numpy"))
 
 
-class BeforeLater:
+class LightModuleState:
     """A model before a call that is not its first.
 
     Parameters
@@ -255,7 +255,7 @@ class BeforeLater:
             attributes.restore()
         with torch.no_grad():
             for buffer, value in self._statistics:
-                buffer.data.copy_(value)  # without counting, as in `Before`
+                buffer.data.copy_(value)  # without counting, as in `ModuleState`
         self.rewind()
 
     def rewind(self) -> None:
@@ -281,7 +281,7 @@ def drawn_with(model: nn.Module) -> list[Any]:
 
 
 @dataclass(slots=True)
-class Called:
+class ModuleInfo:
     """What is known of a module that the cell calls.
 
     Attributes

@@ -20,19 +20,19 @@ from torch.utils import _pytree as pytree
 from ...system.interpreter import unwarned
 from ..code_inspection import catches, model_uses
 from ..comm.failures import FailedElsewhere
-from ..rng.global_rng import Drawing, DrawsNow, ModelDraws
+from ..rng.global_rng import GlobalSampling, ModelSampling, RngChanged
 from ..rng.streams import ModelStream, OtherStreams
-from ..tensor.agreed import FailedOnPart, failures_of, note, on_all_parts
+from ..tensor.agreed import FailedOnShard, failures_of, note, on_all_parts
 from ..tensor.autograd_function import must_be_whole
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.caught import may_be_caught
 from ..tensor.compile import not_compiled
 from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.redistribute import Exchange
-from ..tensor.view import GlobalView, NotPerSample
-from .arguments import Handed
-from .cross_sample import left_alone, mixes_samples, normalizes_parts, scales_tables, shows_itself
-from .module_state import Before, BeforeLater, Called, drawn_with, statistics_of
+from ..tensor.view import GlobalView, NeedsFullBatch
+from .arguments import CallArguments
+from .cross_sample import depends_across_samples, left_alone, normalizes_parts, scales_tables, shows_itself
+from .module_state import LightModuleState, ModuleInfo, ModuleState, drawn_with, statistics_of
 from .state import CannotRestore, Change, fingerprint, hold_tensors
 from .watch import KeepsState, Watch
 
@@ -42,7 +42,7 @@ from .watch import KeepsState, Watch
 # require them as well, from before the model is entered.
 
 
-class MarkedNow(NotPerSample):
+class MarkedNow(NeedsFullBatch):
     """A model's call has let tensors require gradients that are to do so before it is entered.
 
     Parameters
@@ -81,7 +81,7 @@ _ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "
 
 
 @dataclass(kw_only=True, eq=False)
-class PartCall:
+class ShardedCall:
     """A call of a model on the rank's part of the batch.
 
     Attributes
@@ -93,7 +93,7 @@ class PartCall:
         The rank's part of that.
     placement : Shard
         Which part.
-    called : Called
+    called : ModuleInfo
         What is known of the module. With no results known, this is its first call.
     layers : list of module
         Its normalization layers.
@@ -101,7 +101,7 @@ class PartCall:
         Calls the module itself with such arguments, with the rank's random stream.
     view : GlobalView
     stream : ModelStream, optional
-    draws : ModelDraws, optional
+    draws : ModelSampling, optional
     normalization : GlobalNormalization, optional
         As of `ModelCalls`.
     keeps : bool
@@ -114,22 +114,22 @@ class PartCall:
     given: Any
     own: Any
     placement: Shard
-    called: Called
+    called: ModuleInfo
     layers: list[_NormBase]
     own_call: Callable[[Any], Any]
     view: GlobalView
     stream: ModelStream | None
-    draws: ModelDraws | None
+    draws: ModelSampling | None
     normalization: GlobalNormalization | None
     keeps: bool = False
     refused: bool = False
 
     def __post_init__(self) -> None:
-        self._handed = Handed(*self.own)
+        self._handed = CallArguments(*self.own)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
-        self._first: Before | None = None
+        self._first: ModuleState | None = None
         if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
-            self._before: Before | BeforeLater = self._as_it_is()
+            self._before: ModuleState | LightModuleState = self._as_it_is()
             self._first = self._before
             return
         if self.called.drawn_with is None:
@@ -137,13 +137,13 @@ class PartCall:
         if self.called.watch is None:
             own = (getattr(layer, name) for layer in self.layers for name in statistics_of(layer, per_rank=self.normalization is None))
             self.called.watch = Watch(self.module, map(id, own), self.called.accepted)
-        self.called.watch.begin()
-        self._before = BeforeLater(self.stream, self.layers, self.called.drawn_with)
+        self.called.watch.start()
+        self._before = LightModuleState(self.stream, self.layers, self.called.drawn_with)
 
-    def _as_it_is(self) -> Before:
+    def _as_it_is(self) -> ModuleState:
         """Return what is needed to make a call again."""
         reached = self._first.reached if self._first is not None else None
-        return Before(self.module, self.stream, reached=reached, leave_out=self._handed.ids, per_rank=self.normalization is None)
+        return ModuleState(self.module, self.stream, reached=reached, leave_out=self._handed.ids, per_rank=self.normalization is None)
 
     def result(self) -> Any:
         """Return what the model returns, placed.
@@ -165,21 +165,21 @@ class PartCall:
             if first is not None:
                 result, drawing = self._first_call(first)
             elif may_be_caught():
-                result, drawing = on_all_parts(self._later_call, NotPerSample)
+                result, drawing = on_all_parts(self._later_call, NeedsFullBatch)
             else:
                 result, drawing = self._later_call()
             if isinstance(self.module, nn.RNNBase):
                 self.note_batch_dims(self.module, result)
             if self.keeps or handed.kept() is None or self.view.functions.met.refused:
-                raise NotPerSample
+                raise NeedsFullBatch
             result = handed.with_kept(result)
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             one_more = self._call_with_one_more
             placed = self.view.leave(result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more)
             if first is not None and self._mixes(result, drawing):
-                raise NotPerSample
+                raise NeedsFullBatch
             return handed.keep(placed)
-        except (NotPerSample, FailedOnPart):
+        except (NeedsFullBatch, FailedOnShard):
             if first is None and self.called.watch is not None and self.called.watch.changed(anything=True):
                 raise KeepsState(self.module) from None
             handed.restore()
@@ -192,14 +192,14 @@ class PartCall:
             note(error)
             raise
         finally:
-            handed.widen()
+            handed.unshard()
             self.view.functions.leave()
             if self.normalization is not None:
                 self.normalization.share = None
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
         """Note that attribute `name` of `module` is about to be set to `value`."""
-        if isinstance(self._before, BeforeLater):
+        if isinstance(self._before, LightModuleState):
             self._before.setting(module)
         if isinstance(value, torch.Tensor | list | tuple | dict):
             leaves = pytree.tree_leaves(value)
@@ -215,13 +215,13 @@ class PartCall:
         for state in hidden if isinstance(hidden, tuple) else (hidden,):
             self._batch_dims[id(state)] = state, 1
 
-    def _call_on_own(self) -> tuple[Any, Drawing | None]:
+    def _call_on_own(self) -> tuple[Any, GlobalSampling | None]:
         self._handed.restore()
-        self._handed.narrow(self.view.own(self.placement))
+        self._handed.shard(self.view.shard_argument(self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
             return self.own_call(self.own), drawing
 
-    def _later_call(self) -> tuple[Any, Drawing | None]:
+    def _later_call(self) -> tuple[Any, GlobalSampling | None]:
         """Return what the model returns and has drawn.
 
         Raises
@@ -229,13 +229,13 @@ class PartCall:
         KeepsState
             It has changed what it has not changed in its first call.
         """
-        assert self.called.watch is not None and isinstance(self._before, BeforeLater)
+        assert self.called.watch is not None and isinstance(self._before, LightModuleState)
         result, drawing = self._call_on_own()
         if self.called.watch.changed() or self._before.has_set(self.called.accepted):
             raise KeepsState(self.module)
         return result, drawing
 
-    def _first_call(self, before: Before) -> tuple[Any, Drawing | None]:
+    def _first_call(self, before: ModuleState) -> tuple[Any, GlobalSampling | None]:
         """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
 
         Raises
@@ -245,15 +245,15 @@ class PartCall:
         """
         if scales_tables(self.module):
             self.refused = True
-            raise NotPerSample
+            raise NeedsFullBatch
         result: Any = None
-        drawing: Drawing | None = None
+        drawing: GlobalSampling | None = None
         failed: BaseException | None = None
         said = io.StringIO()
         try:
             with redirect_stdout(said):
                 result, drawing = self._call_on_own()
-        except DrawsNow:
+        except RngChanged:
             raise
         except (Exception, FailedElsewhere) as error:
             failed = error  # a module that refuses a part of a batch may take all of it
@@ -276,7 +276,7 @@ class PartCall:
         if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
             self.refused = self._notes_go_by_samples(changes)
         if self.refused:
-            raise NotPerSample
+            raise NeedsFullBatch
         if drawing is not None and self.draws is not None:
             drawn = [of_rank for *_, of_rank, _ in of_ranks]
             if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
@@ -305,7 +305,7 @@ class PartCall:
         other rank leave alike goes by none: a count of calls.
         """
         ends: list[str] = []
-        for convert in (self.view.own(self.placement), self.view.one_more(self.placement), self.view.whole):
+        for convert in (self.view.shard_argument(self.placement), self.view.add_sample(self.placement), self.view.full_tensor):
             with suppress(Exception):
                 self._call_to_learn(convert, _at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
         differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
@@ -338,10 +338,10 @@ class PartCall:
     def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
         """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
         with suppress(Exception):
-            return self._call_to_learn(self.view.one_more(self.placement), mode)
+            return self._call_to_learn(self.view.add_sample(self.placement), mode)
         return None
 
-    def _mixes(self, result: Any, drawing: Drawing | None) -> bool:
+    def _mixes(self, result: Any, drawing: GlobalSampling | None) -> bool:
         """Return whether samples depend on each other in the model, on any rank. A collective where its code has a word of that.
 
         `result` is what its first call has returned, and `drawing` what it has drawn.
@@ -356,12 +356,12 @@ class PartCall:
             return False
         sites = None if self.draws is None else self.draws.sites(self.module)
         first = result if shows_itself(self.module, drawing, sites) else None
-        parts = [(own, self.view.own(self.placement))]
+        parts = [(own, self.view.shard_argument(self.placement))]
         if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
-            parts, first = [(slice(0, total), self.view.whole), *parts], None
+            parts, first = [(slice(0, total), self.view.full_tensor), *parts], None
         else:
             parts += [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
-        mixes = mixes_samples(
+        mixes = depends_across_samples(
             self.module,
             self._call_to_learn,
             parts,

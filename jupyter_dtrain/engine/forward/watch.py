@@ -98,7 +98,7 @@ class Watch:
         found = [t for t in (*theirs, *users) if id(t) not in self._ignored and t.nbytes <= _SMALL]
         return [t for t in found if t.layout == torch.strided and not t.is_meta]
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Note how all is before a call."""
         if self._registered != num_registered():
             self._take(reached_from(self._model))

@@ -34,7 +34,7 @@ class NoPlace(Exception):
 
 
 @dataclass
-class Whereabouts:
+class FrameLocation:
     """One frame: its function's places, the call that it is in (``None`` in the innermost), and the loops around that."""
 
     frame: FrameType
@@ -64,7 +64,7 @@ class Whereabouts:
             values[DEFINED_AGAIN] = [name for name, value in variables.items() if made_inside(self.frame, value)]
             values |= {name: value for name, value in variables.items() if name not in values[DEFINED_AGAIN]}
         for loop in self.loops:
-            values |= loop.state(self.unit.first_number)
+            values |= loop.state_dict(self.unit.first_number)
         return values
 
     def check(self, running: Loop | WhileLoop) -> None:
@@ -89,7 +89,7 @@ def whereabouts(
     loop_of: Callable[[FrameType, int], Loop | WhileLoop | None],
     *,
     through: CodeType,
-) -> list[Whereabouts]:
+) -> list[FrameLocation]:
     """Return where the run stands, from the cell inwards.
 
     Parameters
@@ -101,13 +101,13 @@ def whereabouts(
     through : code
         Of a function that does nothing but call another.
     """
-    found: list[Whereabouts] = []
+    found: list[FrameLocation] = []
     while frame is not None:
         unit = texts.unit_of(frame.f_code)
         if unit is not None:
             call = _call_of(frame, unit) if found else None
             loops = [_known(loop_of(frame, number), frame) for number in (running.place.loops if call is None else call.loops)]
-            found.append(Whereabouts(frame, unit, call, loops))
+            found.append(FrameLocation(frame, unit, call, loops))
             found[-1].check(running)
             if unit.is_cell:
                 return found[::-1]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import Unit
-from ..data.iterator_state import Cursor, Moment
+from ..data.iterator_state import IteratorState, SourceState
 from .beginnings import Beginning
 from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
 from .position import Position, read_variables, write_variables
@@ -63,8 +63,8 @@ class Jump:
         self._namespace: dict[str, Any] = {}
         self._saved_names: dict[str, Any] = {}
         self._present: Beginning | None = None  # of what is walked over again
-        self.again: deque[Cursor] = deque()  # of the iterable that is made again
-        self.moments: list[Moment] = []  # to be the present ones
+        self.again: deque[IteratorState] = deque()  # of the iterable that is made again
+        self.moments: list[SourceState] = []  # to be the present ones
 
     def start(self, namespace: dict[str, Any]) -> None:
         """Begin, with the names as they were saved."""
@@ -108,7 +108,7 @@ class Jump:
         place = self._units[self._depth].loops[number]
         return place.end_of_test < self._target <= place.end_of_body
 
-    def arrive(self, unit: Unit | None, frame: FrameType) -> None:
+    def enter_function(self, unit: Unit | None, frame: FrameType) -> None:
         """Enter a function on the way."""
         if self._is_innermost or self._units[self._depth + 1] is not unit:
             self.fail(f"{frame.f_code.co_name}() was called on the way")

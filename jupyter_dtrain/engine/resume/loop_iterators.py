@@ -11,7 +11,7 @@ import torch
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import LoopPlace
-from ..data.iterator_state import Cursor, LoaderIterator
+from ..data.iterator_state import IteratorState, LoaderIterator
 from .beginnings import Beginning
 from .position import read_names
 
@@ -30,7 +30,7 @@ _OF_OTHERS = (enumerate, zip, reversed, map, filter)  # iterators that say what 
 class Run(Protocol):
     """What a loop tells of its iterations."""
 
-    collecting: list[list[Cursor]]
+    collecting: list[list[IteratorState]]
     """The cursors of the loops whose items are being fetched."""
 
     def boundary(self, loop: Loop | WhileLoop) -> None:
@@ -70,7 +70,7 @@ class Loop:
         What the loop walks over, and the iterator of that.
     beginning : Beginning, optional
         How random streams and the iterable were when that was evaluated, or its iterator made.
-    cursors : list of Cursor
+    cursors : list of IteratorState
         Iterations over data loaders that the iterator has begun.
     stale : str
         A generator of which the iterable is made and which had begun before the loop; empty if there is none.
@@ -92,7 +92,7 @@ class Loop:
         *,
         count: int = 0,
         beginning: Beginning | None = None,
-        cursors: list[Cursor] | None = None,
+        cursors: list[IteratorState] | None = None,
         stale: str = "",
     ) -> None:
         self.loops, self.place, self.iterable, self.items = loops, place, iterable, items
@@ -121,7 +121,7 @@ class Loop:
             return f"the loop assigns `{min(self.place.rebound)}`, over which it walks"
         return ""
 
-    def state(self, first_number: int) -> dict[str, Any]:
+    def state_dict(self, first_number: int) -> dict[str, Any]:
         """Return what goes into a snapshot, by keys that no variable has."""
         number = self.place.number - first_number
         if self._has_state():
@@ -204,7 +204,7 @@ class WhileLoop:
         """Return an empty text: nothing keeps a run from being resumed inside."""
         return ""
 
-    def state(self, first_number: int) -> dict[str, Any]:  # noqa: ARG002
+    def state_dict(self, first_number: int) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: its state is that of the names."""
         return {}
 
@@ -226,7 +226,7 @@ def _says_all(items: Any) -> bool:
     return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)
 
 
-class Over:
+class FinishedLoop:
     """In the place of a run that is over."""
 
     at = paused = LIVE
@@ -239,7 +239,7 @@ class Over:
         """Return an iterator that tells nobody."""
         return iter(iterable)
 
-    def begin(self, number: int) -> None:
+    def start(self, number: int) -> None:
         """Begin a ``while`` loop."""
 
     def turn(self, number: int) -> bool:  # noqa: ARG002

@@ -23,11 +23,11 @@ from typing import Any
 
 from ...analysis.ast_nodes import LIVE, RUNTIME, keep_value
 from ...analysis.resume_points import LoopPlace
-from ..data.iterator_state import Cursor, Moment
+from ..data.iterator_state import IteratorState, SourceState
 from .beginnings import Beginning, begins_its_own_way
-from .call_stack import NoPlace, Whereabouts, loops_around, whereabouts
+from .call_stack import FrameLocation, NoPlace, loops_around, whereabouts
 from .jump import Jump, call_without
-from .loop_iterators import Loop, Over, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
+from .loop_iterators import FinishedLoop, Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
 from .position import Position, read_names
 from .rewritten_code import Texts
 
@@ -63,7 +63,7 @@ class Loops:
         self._running: Loop | WhileLoop | None = None  # whose boundary it is
         self._active: dict[tuple[int, int], weakref.ref[Loop] | WhileLoop] = {}  # by frame and number
         self._most_active = 500  # before it is looked which have ended
-        self.collecting: list[list[Cursor]] = []  # the cursors of the loops whose items are being fetched
+        self.collecting: list[list[IteratorState]] = []  # the cursors of the loops whose items are being fetched
         self._drawn: dict[int, Beginning] = {}  # before the iterables of loops were evaluated
         self._jump: Jump | None = None
 
@@ -89,7 +89,7 @@ class Loops:
             self._texts.release()
             self.is_quiet = True
             # Functions that the cell made and somebody keeps still ask for a run.
-            setattr(builtins, RUNTIME, before if before is not None else Over())
+            setattr(builtins, RUNTIME, before if before is not None else FinishedLoop())
 
     # -- where the run is --------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Loops:
             return None
         return loops_around(frame, running, self._texts, self._loop_of, through=call_without.__code__)
 
-    def _places(self) -> list[Whereabouts]:
+    def _places(self) -> list[FrameLocation]:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             raise NoPlace("no loop is about to begin an iteration")
@@ -156,7 +156,7 @@ class Loops:
         finally:
             self.collecting.pop()
 
-    def _make(self, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[Cursor]) -> Loop:
+    def _make(self, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[IteratorState]) -> Loop:
         beginning = self._drawn.pop(place.number, None)
         if is_plain(iterable):
             items: Iterator[Any] = iter(iterable)
@@ -174,7 +174,7 @@ class Loops:
         self._active[id(frame), loop.place.number] = weakref.ref(loop)
         return loop
 
-    def begin(self, number: int) -> None:
+    def start(self, number: int) -> None:
         """Begin a ``while`` loop."""
         if len(self._active) > self._most_active:
             self._forget_ended()
@@ -219,16 +219,16 @@ class Loops:
 
     # -- cursors of data loaders -------------------------------------------------------------------------------------
 
-    def note(self, cursor: Cursor) -> None:
+    def note(self, cursor: IteratorState) -> None:
         """Take note of an iteration over a data loader that begins."""
         if self.collecting:
             self.collecting[-1].append(cursor)
 
-    def again(self) -> Cursor | None:
+    def restored_state(self) -> IteratorState | None:
         """Return where the iteration over a data loader that begins was when the snapshot was taken, if it is one of then."""
         return None if self._jump is None or not self._jump.again else self._jump.again.popleft()
 
-    def put_back(self, moment: Moment) -> None:
+    def put_back(self, moment: SourceState) -> None:
         """Let random streams of a data loader have the states of `moment` when the jump is over."""
         if self._jump is not None:
             self._jump.moments.append(moment)
@@ -258,7 +258,7 @@ class Loops:
         missing = [set(namespace_unsaved), *(set(names) for names in unsaved[1:])]
         self._jump = Jump(self, self._texts, position, values, missing, self._say, on_resumed)
 
-    def run(self, tree: ast.Module, filename: str, namespace: dict[str, Any]) -> Any:
+    def execute(self, tree: ast.Module, filename: str, namespace: dict[str, Any]) -> Any:
         """Run the cell, from where it is to go on, and return the value of its last line if that is an expression."""
         self.value = None
         if tree.body and isinstance(last := tree.body[-1], ast.Expr):
@@ -293,9 +293,9 @@ class Loops:
         self._jump = None
         self.at = LIVE
 
-    def arrive(self, index: int) -> None:
+    def enter_function(self, index: int) -> None:
         """Begin a function on the way to where the run is to go on."""
-        self._the_jump().arrive(self._texts.units.get(index), sys._getframe(1))
+        self._the_jump().enter_function(self._texts.units.get(index), sys._getframe(1))
 
     def replays(self, number: int) -> bool:
         """Say whether a statement that lies before the place has to be run again, for a name that was not saved."""

@@ -26,9 +26,9 @@ from ..module_tree import IdentityMap
 from ..tensor.function_bodies import BODIES
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
-from ..tensor.view import NotPerSample
-from .recompute import DrawnAgain
-from .sample_sites import Drawn, DrawSites, Site, dims_of, guess, guesses
+from ..tensor.view import NeedsFullBatch
+from .recompute import RecomputedSampling
+from .sample_sites import Drawn, SampleSites, Site, dims_of, guess, guesses
 from .sampling_ops import BY_VALUE, DROPS, Kind, Rows, Shape, kind_of
 from .streams import ModelStream, TorchState
 
@@ -84,7 +84,7 @@ class Watching(TorchFunctionMode):
         return result
 
 
-class Drawing(Watching):
+class GlobalSampling(Watching):
     """Draws for the whole batch while a model is called on the rank's part; between draws the rank's stream is in use.
 
     Parameters
@@ -95,7 +95,7 @@ class Drawing(Watching):
         How many samples the batch has.
     stream : ModelStream
         Exchanges the rank's stream for the cell's, for a draw.
-    sites : DrawSites, optional
+    sites : SampleSites, optional
         What is known of the model's draws; ``None``: they are guessed.
 
     Attributes
@@ -106,7 +106,7 @@ class Drawing(Watching):
         Whether something in the model looked at random states: what it draws from then on is the rank's own.
     """
 
-    def __init__(self, loaded: slice, total: int, stream: ModelStream, sites: DrawSites | None) -> None:
+    def __init__(self, loaded: slice, total: int, stream: ModelStream, sites: SampleSites | None) -> None:
         super().__init__()
         self._loaded, self._total, self._stream, self._sites = loaded, total, stream, sites
         self._num_samples = loaded.stop - loaded.start
@@ -139,12 +139,12 @@ class Drawing(Watching):
         finally:
             self._stream.switch()
 
-    def again(self) -> Callable[[], Drawing]:
+    def replay(self) -> Callable[[], GlobalSampling]:
         """Return what makes a mode that goes on as this one does from now on."""
         cell, drawn, dims = self._stream.other, list(self.drawn), list(self.dims)
 
-        def made() -> Drawing:
-            other = Drawing(self._loaded, self._total, _Replayed(cell), self._sites)
+        def made() -> GlobalSampling:
+            other = GlobalSampling(self._loaded, self._total, _Replayed(cell), self._sites)
             other.drawn, other.dims = list(drawn), list(dims)
             return other
 
@@ -172,14 +172,14 @@ class _Replayed(ModelStream):
         self.other = cell
 
 
-class DrawsNow(NotPerSample):
+class RngChanged(NeedsFullBatch):
     """A model has drawn that had not drawn in its first call.
 
     Found by where the rank's stream is after a call, which takes 2 us and sees all draws; to watch each operation would take longer.
     """
 
 
-class ModelDraws:
+class ModelSampling:
     """What is known of the draws of each model.
 
     Parameters
@@ -191,8 +191,8 @@ class ModelDraws:
 
     def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None]) -> None:
         self._stream, self._on_apart = stream, on_apart
-        self._known: IdentityMap[dict[bool, DrawSites | None]] = IdentityMap()  # per model, in training and in evaluation
-        self._current: Drawing | None = None
+        self._known: IdentityMap[dict[bool, SampleSites | None]] = IdentityMap()  # per model, in training and in evaluation
+        self._current: GlobalSampling | None = None
         self._used = False  # since the ranks' streams were compared
         self._off = False
 
@@ -212,11 +212,11 @@ class ModelDraws:
 
             return function
 
-        def keep() -> Callable[[], Drawing] | None:
-            return None if self._current is None or self._current.per_rank else self._current.again()
+        def keep() -> Callable[[], GlobalSampling] | None:
+            return None if self._current is None or self._current.per_rank else self._current.replay()
 
         with ExitStack() as stack:
-            stack.enter_context(DrawnAgain(keep, looked).installed())
+            stack.enter_context(RecomputedSampling(keep, looked).installed())
             for name in _SEEDING:
                 stack.enter_context(mock.patch.object(torch, name, told(getattr(torch, name))))
             yield
@@ -225,12 +225,12 @@ class ModelDraws:
         """Return whether the draws of a model are known, in the mode (training or evaluation) that it is in."""
         return self._off or module.training in (self._known.get(module) or ())
 
-    def sites(self, module: nn.Module) -> DrawSites | None:
+    def sites(self, module: nn.Module) -> SampleSites | None:
         """Return the draws of a model in the mode that it is in; ``None`` where they are not known, or there are none."""
         return (self._known.get(module) or {}).get(module.training) or None
 
     @contextmanager
-    def drawing(self, module: nn.Module, placement: Shard) -> Iterator[Drawing | None]:
+    def drawing(self, module: nn.Module, placement: Shard) -> Iterator[GlobalSampling | None]:
         """Let what `module` draws until the end of the ``with`` block be drawn for the whole batch; ``None``: it is the rank's own.
 
         Raises
@@ -246,10 +246,10 @@ class ModelDraws:
             # All ranks come to this: they run the same code.
             if sites is not None and not self._stream.other.is_same(then):
                 (self._known.get(module) or {}).pop(module.training, None)
-                raise DrawsNow
+                raise RngChanged
             return
         self._used = True
-        self._current = Drawing(placement.share.loaded, placement.share.total, self._stream, sites)
+        self._current = GlobalSampling(placement.share.loaded, placement.share.total, self._stream, sites)
         try:
             with self._current as drawing:
                 yield drawing
@@ -286,7 +286,7 @@ class ModelDraws:
             if dims is None:  # it came by other draws
                 dims = guesses(sites, sizes)
         known = self._known.get(module) or self._known.set(module, {})
-        known[module.training] = DrawSites(drew[0].sites, dims) if dims is not None else None
+        known[module.training] = SampleSites(drew[0].sites, dims) if dims is not None else None
         return dims is not None and all(drawn.dims == dims for drawn in drew)
 
     def agree(self) -> None:
@@ -300,11 +300,11 @@ class ModelDraws:
             self._on_apart()
             Exchange.objects(state)[0].set()
 
-    def state(self) -> list[tuple[nn.Module, dict[bool, DrawSites | None]]]:
+    def state_dict(self) -> list[tuple[nn.Module, dict[bool, SampleSites | None]]]:
         """Return what a run that goes on from here has to know."""
         return list(self._known.items())
 
-    def set_state(self, state: Iterable[tuple[nn.Module, dict[bool, DrawSites | None]]]) -> None:
+    def load_state_dict(self, state: Iterable[tuple[nn.Module, dict[bool, SampleSites | None]]]) -> None:
         """Go on from what :meth:`state` returned."""
         for module, sites in state:
             self._known.set(module, sites)

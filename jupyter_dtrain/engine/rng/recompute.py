@@ -25,12 +25,12 @@ class Mode(Protocol):
 
     def __exit__(self, *_: Any) -> None: ...
 
-    def again(self) -> Callable[[], Mode]:
+    def replay(self) -> Callable[[], Mode]:
         """Return what makes a mode that goes on as this one does from now on."""
         ...
 
 
-class DrawnAgain:
+class RecomputedSampling:
     """Lets what is computed again draw again.
 
     Parameters
@@ -53,7 +53,7 @@ class DrawnAgain:
         @wraps(get)
         def get_rng_state() -> torch.Tensor:
             state, caller = get(), _caller()
-            if caller == _CHECKPOINT and (again := self._modes[-1].again() if self._modes else self._keep()) is not None:
+            if caller == _CHECKPOINT and (again := self._modes[-1].replay() if self._modes else self._keep()) is not None:
                 state.__dict__["_again"] = again
             elif caller != _FORK or not self._modes:
                 self._looked()

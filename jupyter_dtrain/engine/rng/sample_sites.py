@@ -33,7 +33,7 @@ class Drawn:
     values: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-class DrawSites:
+class SampleSites:
     """The draws of a model, in order, and along which dim of each the samples are: ``None`` along none."""
 
     def __init__(self, sites: Sequence[Site], dims: Sequence[int | None]) -> None:

@@ -42,11 +42,11 @@ class CommonEntropy:
         self._asked: Counter[tuple[str, int]] = Counter()
         self._thread = threading.get_ident()
 
-    def state(self) -> dict[tuple[str, int], int]:
+    def state_dict(self) -> dict[tuple[str, int], int]:
         """Return how often it was asked, by place."""
         return dict(self._asked)
 
-    def set_state(self, state: Mapping[tuple[str, int], int]) -> None:
+    def load_state_dict(self, state: Mapping[tuple[str, int], int]) -> None:
         """Go on from what :meth:`state` returned."""
         self._asked = Counter(state)
 

@@ -77,7 +77,7 @@ class OtherStreams:
         """Return the states of Python's generator, of NumPy's, and of `generators`."""
         return cls(random.getstate(), np.random.get_state(), [(generator, state_of(generator)) for generator in generators])
 
-    def again(self) -> OtherStreams:
+    def recapture(self) -> OtherStreams:
         """Return the states of the same generators as they are now."""
         return OtherStreams.of(generator for generator, _ in self.own)
 
@@ -158,11 +158,11 @@ class LoadingStream:
         finally:
             self._switch()
 
-    def state(self) -> RandomState:
+    def state_dict(self) -> RandomState:
         """Return the state of the rank's stream, which is not in use."""
         return self._other
 
-    def set_state(self, state: RandomState) -> None:
+    def load_state_dict(self, state: RandomState) -> None:
         """Go on from `state`."""
         self._other = state
 

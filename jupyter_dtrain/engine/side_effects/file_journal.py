@@ -32,7 +32,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ...serialization.open_files import of_cell
 from .files import CLOCK_STEP, OwnFiles
-from .folders import FolderWord, asked_path, is_within_open_folder
+from .folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
 
 Entry = dict[str, Any]
@@ -306,6 +306,6 @@ def written_once(*, rank: int, started: int | None, log: FileLog | None, tempora
         if started is None:
             yield
             return
-        here, word = Path.cwd(), FolderWord(_get_default_store(), f"folders/{started}")
-        with word.said(here) if rank == 0 else OwnFiles(here, started=started, word=word, temporary=temporary).installed():
+        here, word = Path.cwd(), FolderChannel(_get_default_store(), f"folders/{started}")
+        with word.reported(here) if rank == 0 else OwnFiles(here, started=started, word=word, temporary=temporary).installed():
             yield

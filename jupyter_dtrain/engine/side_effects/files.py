@@ -29,7 +29,7 @@ import torch
 from IPython.core import interactiveshell
 from torch.autograd import profiler
 
-from .folders import FolderWord, asked_path, is_within_open_folder
+from .folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
@@ -45,13 +45,13 @@ class OwnFiles:
         The notebook's.
     started : int
         When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
-    word : FolderWord
+    word : FolderChannel
         What rank 0 says of folders.
     temporary : TemporaryFolders
         Folders of the rank's own.
     """
 
-    def __init__(self, folder: Path, *, started: int, word: FolderWord, temporary: TemporaryFolders) -> None:
+    def __init__(self, folder: Path, *, started: int, word: FolderChannel, temporary: TemporaryFolders) -> None:
         self._temporary = temporary
         self._before = started - CLOCK_STEP
         self._folder = f"{folder.resolve()}{os.sep}"

@@ -51,7 +51,7 @@ def _user_asks() -> bool:
     return False
 
 
-class FolderWord:
+class FolderChannel:
     """One rank's part in it, for the time of a run.
 
     Parameters
@@ -79,7 +79,7 @@ class FolderWord:
         return int(self._store.get(topic)) if self._store.check([topic]) else None
 
     @contextmanager
-    def said(self, folder: Path) -> Iterator[None]:
+    def reported(self, folder: Path) -> Iterator[None]:
         """Say, on rank 0, how it fares with the folders that the cell makes in `folder`, until the end of the ``with`` block."""
         with mock.patch.object(os, "mkdir", self._telling(os.mkdir, f"{folder.resolve()}{os.sep}")):
             yield

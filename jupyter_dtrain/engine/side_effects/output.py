@@ -42,7 +42,7 @@ class Shown:
         self.held: list[Held] = []
         self.holds = False
 
-    def hold(self) -> None:
+    def buffer(self) -> None:
         """Keep what is shown from here on in `held`, uncounted: if another engine was lost, all of it is computed again."""
         self.holds = True
 

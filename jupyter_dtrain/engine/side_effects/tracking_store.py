@@ -19,7 +19,7 @@ from unittest import mock
 
 from ...analysis.imports import imported_for
 from ...integrations.mlflow import FLUENT, stack_of
-from ..comm.store import Talk
+from ..comm.store import StoreChannel
 from ..user_frames import users_line
 
 _OF_CLIENT = ("log_artifact", "log_artifacts", "_log_artifact_async", "set_terminated")
@@ -34,14 +34,14 @@ class TrackingStore:
 
     Parameters
     ----------
-    talk : Talk
+    talk : StoreChannel
         By which rank 0 tells the others.
     rank : int
     is_jumping : callable
         Whether the run is on its way to where it goes on.
     """
 
-    def __init__(self, talk: Talk, *, rank: int, is_jumping: Callable[[], bool]) -> None:
+    def __init__(self, talk: StoreChannel, *, rank: int, is_jumping: Callable[[], bool]) -> None:
         self._talk, self._rank, self._is_jumping = talk, rank, is_jumping
         self._thread = threading.get_ident()
         self._asked: Counter[str] = Counter()

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 
 from ...capture.bundle import RandomState
-from ...capture.process_state import Surroundings
+from ...capture.process_state import ProcessSettings
 from ...serialization.open_files import kept_open, opened_by
 from ...serialization.pickler import Packed
 from ...transport.parcel import Parcel
 from ..dedup import NOTHING_APART, Apart, Common
-from ..results import Home
+from ..results import CellResults
 from ..resume.loops import Loops
 from ..resume.position import Position
 from ..side_effects.file_journal import FileLog
 from ..side_effects.output import Count, Shown
 from ..side_effects.temp_dirs import TemporaryFolders
 from ..staging import bytes_of_state
-from ..strategies.data_parallel import Training
-from ..strategies.zero1.sharded_optimizer import SharedStates
+from ..strategies.data_parallel import DataParallelTraining
+from ..strategies.zero1.sharded_optimizer import ShardedOptimizerStates
 from ..telemetry.observer import Observer
 
 
@@ -34,7 +34,7 @@ class Snapshot:
     Attributes
     ----------
     parcel : Parcel
-        What :meth:`Home.save` packed, and behind it what this rank has copied for all. Of its extra values the last two are the
+        What :meth:`CellResults.save` packed, and behind it what this rank has copied for all. Of its extra values the last two are the
         observer's and the training's, the others the loops'.
     common : mapping of int to int
         Of what all ranks hold alike, by number, the parts of the parcel that this one has copied.
@@ -59,7 +59,7 @@ class Snapshot:
     extra: list[frozenset[str]]
     random_state: RandomState
     streams: Any
-    surroundings: Surroundings
+    surroundings: ProcessSettings
     shown: Count
     from_cpu: bool = False
     temporary: tuple[str, ...] = ()
@@ -71,11 +71,11 @@ class RankState:
     Parameters
     ----------
     rank : int
-    home : Home
+    home : CellResults
         What the cell has made of the notebook's values.
     loops : Loops
         Where the cell is, and the variables of its functions.
-    training : Training
+    training : DataParallelTraining
     observer : Observer
     shown : Shown
     skip : dict
@@ -85,7 +85,7 @@ class RankState:
     file_log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders, optional
-    states : SharedStates, optional
+    states : ShardedOptimizerStates, optional
         Of optimizers, where each rank has a part.
     """
 
@@ -93,16 +93,16 @@ class RankState:
         self,
         *,
         rank: int,
-        home: Home,
+        home: CellResults,
         loops: Loops,
-        training: Training,
+        training: DataParallelTraining,
         observer: Observer,
         shown: Shown,
         skip: Mapping[str, object],
         from_cpu: bool,
         file_log: FileLog | None = None,
         temporary: TemporaryFolders | None = None,
-        states: SharedStates | None = None,
+        states: ShardedOptimizerStates | None = None,
     ) -> None:
         self._states = states
         self._rank, self._home, self._loops, self._training, self._observer = rank, home, loops, training, observer
@@ -183,7 +183,7 @@ class RankState:
         random_state = RandomState.now()
         with kept_open():
             saved = self._home.save(
-                [*self._loops.values(), self._observer.state(), self._training.state()],
+                [*self._loops.values(), self._observer.state_dict(), self._training.state_dict()],
                 gather=gather,
                 skip=self._skip,
                 elsewhere=common.elsewhere() if common is not None else {},
@@ -203,7 +203,7 @@ class RankState:
             extra=saved.extra,
             random_state=random_state,
             streams=self._training.streams(),
-            surroundings=Surroundings.now(),
+            surroundings=ProcessSettings.now(),
             shown=self._shown.count,
             from_cpu=self._from_cpu,
             temporary=self._temporary.open,
@@ -231,11 +231,11 @@ class RankState:
         with opened_by(self._file_log.reopen if self._file_log is not None else None):
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
         *values, observed, trained = values
-        self._training.set_state(trained)
+        self._training.load_state_dict(trained)
         if self._states is not None:
             self._states.restored()
         self._shown.count = snapshot.shown
-        self._observer.set_state(observed)
+        self._observer.load_state_dict(observed)
         if is_own:
             self._training.set_streams(snapshot.streams)
             self._temporary.go_on_with(snapshot.temporary)

@@ -76,7 +76,7 @@ class Rescue:
         """Know what is to go home, given how the cell has failed, and about how large that is. Both are called on another thread."""
         self._outcome, self._num_bytes = outcome, num_bytes
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Do it, on a thread of its own, if the cell has begun. Any thread may call this."""
         if self._thread is None and self._outcome is not None:
             self._thread = threading.Thread(target=self._run, name="dtrain-rescue", daemon=True)

@@ -33,14 +33,14 @@ from ...serialization.pickler import Packed
 from ...system.atomic_files import write_whole
 from ...transport.blob_store import BlobFolder
 from ...transport.parcel import from_parcel, to_parcel
-from ..comm.store import Talk
+from ..comm.store import StoreChannel
 from ..control import Control
 from ..dedup import Apart, Common
 from ..resume.position import Position
 from ..staging import Staging, check_memory
 from ..telemetry.best_metric import Best
 from ..telemetry.emitter import Emitter
-from ..telemetry.notices import Notes
+from ..telemetry.notices import Notices
 from ..telemetry.observer import Observer
 from .rank_state import RankState, Snapshot
 
@@ -84,13 +84,13 @@ class Snapshots:
     rank, world_size : int
     generation : int
         Of the ranks, from 0.
-    talk : Talk
+    talk : StoreChannel
     control : Control
     observer : Observer
         Knows the step, and whether a metric is better than ever.
     emitter : Emitter
         Tells of each, after all that happened before it.
-    notes : Notes
+    notes : Notices
     every : int, optional
         Steps at whose multiples one is taken in any case.
     shares : bool
@@ -105,11 +105,11 @@ class Snapshots:
         rank: int,
         world_size: int,
         generation: int,
-        talk: Talk,
+        talk: StoreChannel,
         control: Control,
         observer: Observer,
         emitter: Emitter,
-        notes: Notes,
+        notes: Notices,
         every: int | None = None,
         shares: bool = True,
     ) -> None:

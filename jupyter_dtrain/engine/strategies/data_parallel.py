@@ -14,28 +14,28 @@ from ..backward.gradient_sync import GradientSync
 from ..control import Control
 from ..data import iterator_state
 from ..data.batch_layout import placed
-from ..data.dataloader import SharedLoaders
+from ..data.dataloader import ShardedLoaders
 from ..data.iterable import Streams
-from ..data.iterator_state import CursorLog
+from ..data.iterator_state import IteratorLog
 from ..data.worker_rng import workers_ended
 from ..forward.activation_checkpoint import CheckpointedBlocks
-from ..forward.arguments import InputShares
+from ..forward.arguments import InputSharding
 from ..forward.model_call import ModelCalls
 from ..module_tree import outermost
 from ..patching import instrumented
-from ..rng.global_rng import ModelDraws
+from ..rng.global_rng import ModelSampling
 from ..rng.seeding import CommonEntropy
 from ..rng.streams import LoadingStream, ModelStream
 from ..side_effects.file_journal import FileLog, written_once
 from ..side_effects.temp_dirs import TemporaryFolders
-from ..task import Conventions
+from ..task import Semantics
 from ..telemetry.not_shared import NOT_FORESEEN, advice
-from ..telemetry.notices import Notes
+from ..telemetry.notices import Notices
 from ..telemetry.observer import Observer
 from ..tensor.batch_norm import GlobalNormalization
-from ..tensor.batch_shard import Share, Shares
+from ..tensor.batch_shard import BatchShard, BatchSharding
 from ..tensor.caught import Catches
-from ..tensor.placement_types import GlobalTensor, Partial, Shard, part_of, place
+from ..tensor.placement_types import GlobalTensor, Partial, Shard, from_local, to_local
 from ..tensor.rank0_guard import Alone
 from ..tensor.redistribute import Exchange
 from ..tensor.thread_guard import Turns
@@ -44,7 +44,7 @@ from ..timing import COMMUNICATION, Timing
 from ..verify.checks import new_checks
 
 
-class Training:
+class DataParallelTraining:
     """What happens on one rank when the cell draws batches, calls models and runs backward passes.
 
     Parameters
@@ -52,7 +52,7 @@ class Training:
     rank, world_size : int
     objects : iterable of object
         What came from the notebook: its models are known from the start, others when they are first called.
-    conventions : Conventions
+    semantics : Semantics
     count_targets : bool
         The targets of every batch are counted from the start: a loss has been given one that it ignores.
     whole : tuple of str
@@ -62,8 +62,8 @@ class Training:
     control : Control
     observer : Observer
     timing : Timing
-    notes : Notes
-    cursor_log : CursorLog, optional
+    notes : Notices
+    cursor_log : IteratorLog, optional
         Told of iterations over loaders.
     run_id : str
         The same on all ranks, and another in each run.
@@ -80,35 +80,35 @@ class Training:
         rank: int,
         world_size: int,
         objects: Iterable[object],
-        conventions: Conventions,
+        semantics: Semantics,
         count_targets: bool = False,
         whole: tuple[str, ...] = (),
         full_batch: Iterable[str] = (),
         control: Control,
         observer: Observer,
         timing: Timing,
-        notes: Notes,
-        cursor_log: CursorLog | None = None,
+        notes: Notices,
+        cursor_log: IteratorLog | None = None,
         run_id: str = "",
         sources: Mapping[str, str] | None = None,
         file_log: FileLog | None = None,
         temporary: TemporaryFolders | None = None,
     ) -> None:
-        self.rank, self._world_size, self._conventions = rank, world_size, conventions
+        self.rank, self._world_size, self._semantics = rank, world_size, semantics
         self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
         self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
-        self._share: Share | None = None  # of the batch that the cell drew last
+        self._share: BatchShard | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
         self._shared_out = False  # anything at all
         self._drew_whole = False  # from a loader whose batches are not split
         self._said_why = False  # nothing is shared out
         self._has_trained = False  # with a model in training mode
         self._apart = False  # ranks may have something that others have not
-        self.shares = Shares(rank=rank, world_size=world_size)
+        self.shares = BatchSharding(rank=rank, world_size=world_size)
         shared = world_size > 1
         self._view = (
             GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._say_whole)
-            if shared and conventions.global_numbers
+            if shared and semantics.global_numbers
             else None
         )
         self._gradients = (
@@ -117,7 +117,7 @@ class Training:
                 weight_of=self._weight_of,
                 on_computed=self._on_computed,
                 is_alike=self._is_alike,
-                whole=self._view.whole if self._view is not None else None,
+                whole=self._view.full_tensor if self._view is not None else None,
             )
             if shared
             else None
@@ -125,46 +125,46 @@ class Training:
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
         self._draws = (
-            ModelDraws(self._model_stream, on_apart=self._say_apart)
-            if conventions.global_draws and self._view is not None and self._model_stream is not None
+            ModelSampling(self._model_stream, on_apart=self._say_apart)
+            if semantics.global_draws and self._view is not None and self._model_stream is not None
             else None
         )
         self._entropy = CommonEntropy(run_id)
         self._alone, self._catches = Alone(sources or {}), Catches(sources or {})
-        self._normalization = GlobalNormalization() if conventions.global_batchnorm and self._view is not None else None
+        self._normalization = GlobalNormalization() if semantics.global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
-            on_first_call=self._gradients.know if self._gradients is not None else lambda _: None,
+            on_first_call=self._gradients.register if self._gradients is not None else lambda _: None,
             stream=self._model_stream,
             view=self._view,
             draws=self._draws,
             normalization=self._normalization,
-            inputs=InputShares(self.shares.own, self._on_input_shared) if conventions.split_inputs and shared else None,
-            blocks=CheckpointedBlocks() if conventions.checkpoint_activations else None,
+            inputs=InputSharding(self.shares.local_shard, self._on_input_shared) if semantics.split_inputs and shared else None,
+            blocks=CheckpointedBlocks() if semantics.checkpoint_activations else None,
             on_sequence=self._say_sequence,
             full_batch=full_batch,
         )
         self._models.checks, fetch_checks = new_checks(
-            conventions.verify,
+            semantics.verify,
             view=self._view,
             passes=self._models.passes,
             world_size=world_size,
             statistics_per_rank=self._normalization is None,
             draws_per_rank=self._draws is None,
             whole=whole,
-            say=lambda text: self._notes.say(text + self._notes.place()),
+            say=lambda text: self._notes.say(text + self._notes.location()),
             step=lambda: observer.step,
         )
         objects = list(objects)
         if any(isinstance(obj, torch.optim.Optimizer) for obj in objects):
             observer.on_optimizer()
         for module in outermost(objects):
-            self._models.know(module)
-        self._loaders = SharedLoaders(
-            share=self.shares.own,
+            self._models.register(module)
+        self._loaders = ShardedLoaders(
+            share=self.shares.local_shard,
             training=self._models.training,
             # What draws or counts over the batch, as models in training mode do, is to see all of it.
-            split_evaluation=lambda: conventions.split_evaluation and shared and not self._models.any_training(),
-            together=world_size if conventions.per_rank_batches else 1,
+            split_evaluation=lambda: semantics.split_evaluation and shared and not self._models.any_training(),
+            together=world_size if semantics.per_rank_batches else 1,
             place=placed if self._view is not None else lambda batch, _share, _layout: batch,
             agree=Exchange.objects if shared else None,
             on_batch=self._on_batch,
@@ -173,7 +173,7 @@ class Training:
             on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
             stream=self._loading_stream,
-            whole_draws=not shared or (conventions.global_draws and conventions.global_numbers),
+            whole_draws=not shared or (semantics.global_draws and semantics.global_numbers),
             cursors=cursor_log,
             checks=fetch_checks,
         )
@@ -227,16 +227,16 @@ class Training:
         self._shared_out |= bool(tensors)
         result: dict[str, torch.Tensor] = {}
         for name, tensor in tensors.items():
-            share = self.shares.own(tensor.shape[0])
-            result[name] = place(tensor[share.loaded], Shard(0, share))
+            share = self.shares.local_shard(tensor.shape[0])
+            result[name] = from_local(tensor[share.loaded], Shard(0, share))
         return result
 
-    def settle(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
         """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things.
 
         Objects in `unchanged` hold nothing new and are not looked through.
         """
-        return list(values) if self._view is None else self._view.settle(values, unchanged=unchanged)
+        return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged)
 
     # -- for snapshots -----------------------------------------------------------------------------------------------
 
@@ -247,23 +247,23 @@ class Training:
 
     def wholes(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return tensors that span the ranks as wholes. A collective."""
-        return list(tensors) if self._view is None else [self._view.whole(tensor) for tensor in tensors]
+        return list(tensors) if self._view is None else [self._view.full_tensor(tensor) for tensor in tensors]
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
         return {
-            "models": self._models.state(),
+            "models": self._models.state_dict(),
             "speeds": self.shares.speeds,
-            "entropy": self._entropy.state(),
-            "view": self._view.state() if self._view is not None else None,
+            "entropy": self._entropy.state_dict(),
+            "view": self._view.state_dict() if self._view is not None else None,
         }
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._models.set_state(state["models"])
-        self._entropy.set_state(state.get("entropy", {}))
+        self._models.load_state_dict(state["models"])
+        self._entropy.load_state_dict(state.get("entropy", {}))
         if self._view is not None and state.get("view") is not None:
-            self._view.set_state(state["view"])
+            self._view.load_state_dict(state["view"])
         if len(state["speeds"]) == self._world_size:  # on as many ranks as before
             self.shares.follow(state["speeds"])
 
@@ -271,13 +271,13 @@ class Training:
         """Return the states of the rank's own random streams."""
         if self._model_stream is None or self._loading_stream is None:
             return None
-        return self._model_stream.other, self._loading_stream.state()
+        return self._model_stream.other, self._loading_stream.state_dict()
 
     def set_streams(self, states: tuple[Any, Any] | None) -> None:
         """Go on from `states`."""
         if states is not None and self._model_stream is not None and self._loading_stream is not None:
             self._model_stream.other = states[0]
-            self._loading_stream.set_state(states[1])
+            self._loading_stream.load_state_dict(states[1])
 
     # -- what the cell asks for by name -----------------------------------------------------------------------------
 
@@ -297,13 +297,13 @@ class Training:
 
     # -- what the cell does ------------------------------------------------------------------------------------------
 
-    def _on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
+    def _on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
         self._control.boundary(self._observer.step)
         self._share, self._drew = share, True
         self._shared_out |= share is not None
         self._observer.on_batch(share, batch, batches)
 
-    def _on_other_batch(self, share: Share | None) -> None:
+    def _on_other_batch(self, share: BatchShard | None) -> None:
         self._control.boundary(self._observer.step)
         self._shared_out |= share is not None
         self._drew_whole |= share is None
@@ -316,7 +316,7 @@ class Training:
         self._has_trained = self._has_trained or self._models.any_training()
         if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
             # A sum over the ranks, and what they report is averaged.
-            self._observer.on_backward(part_of(root).detach() * self._world_size, 1.0 / self._world_size)
+            self._observer.on_backward(to_local(root).detach() * self._world_size, 1.0 / self._world_size)
         else:
             self._observer.on_backward(root, self._weight_of(root))
         if not self._drew:  # no loader marks the steps
@@ -346,18 +346,18 @@ class Training:
         """Say that the engines have all computed the same, and what changes that; to be called where no error is to be shown below it."""
         if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
             has_model = self._models.has_any()
-            self._notes.say(advice(self._conventions, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
-        if self._conventions.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):
+            self._notes.say(advice(self._semantics, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
+        if self._semantics.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):
             self._notes.say(NOT_FORESEEN)
 
     def _say_whole(self, name: str) -> None:
         self._notes.say(
-            f"`{name}`{self._notes.place()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
+            f"`{name}`{self._notes.location()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
         )
 
     def _say_sequence(self, layer: str) -> None:
         self._notes.say(
-            f"The `{layer}`{self._notes.place()} takes the batch for a sequence (`batch_first=True` would take each sample for one): "
+            f"The `{layer}`{self._notes.location()} takes the batch for a sequence (`batch_first=True` would take each sample for one): "
             "each engine computes it on the whole batch."
         )
 
@@ -368,4 +368,4 @@ class Training:
 
     def _say_unknown(self, kind: str) -> None:
         self._apart = self._said_why = True  # each rank has loaded its own
-        self._notes.say(f"The batches{self._notes.place()} hold a {kind} and are not split: each engine computes on all of each batch.")
+        self._notes.say(f"The batches{self._notes.location()} hold a {kind} and are not split: each engine computes on all of each batch.")

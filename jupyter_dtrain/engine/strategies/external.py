@@ -31,7 +31,7 @@ def free_port() -> int:
         return port
 
 
-class Program:
+class ExternalProgram:
     """Gives the cell the environment that ``torchrun`` gives a script.
 
     Parameters
@@ -102,7 +102,7 @@ class Program:
         """Return `tensors`: the cell shares out what it likes."""
         return tensors
 
-    def settle(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:  # noqa: ARG002  # like the other's
+    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:  # noqa: ARG002  # like the other's
         """Return `values`: nothing spans the ranks but what the cell made itself."""
         return list(values)
 

@@ -38,7 +38,7 @@ class Best:
         """What the metric is called."""
         return self._metric.name
 
-    def begin(self, namespace: Mapping[str, Any]) -> None:
+    def start(self, namespace: Mapping[str, Any]) -> None:
         """Say that the cell begins: what it finds in `namespace` is of another run, or was seen in this one before."""
         self._before = namespace.get(self.name)
 
@@ -63,11 +63,11 @@ class Best:
         """Follow it no more."""
         self._given_up, self.is_new = True, False
 
-    def state(self) -> float | None:
+    def state_dict(self) -> float | None:
         """Return what another process goes on from."""
         return self.value
 
-    def set_state(self, state: float | None) -> None:
+    def load_state_dict(self, state: float | None) -> None:
         """Go on from what :meth:`state` returned."""
         self.value = state
 

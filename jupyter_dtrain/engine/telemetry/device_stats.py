@@ -42,10 +42,10 @@ class DeviceSampler:
         self._source: _GpuUse | _CpuUse = _GpuUse(name) if name.startswith("cuda") else _CpuUse()
         self._last = time.monotonic()
 
-    def begin(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         """Sample for `rank`, from now on."""
         self.rank = rank
-        self._source.begin()
+        self._source.start()
         self._last = time.monotonic()
 
     def device_name(self) -> str:
@@ -82,9 +82,9 @@ class _CpuUse:
         self._children: dict[int, psutil.Process] = {}
         self._counted_twice = 0  # bytes, when they were last counted
         self._count_again = 0.0
-        self.begin()
+        self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Let the next average begin here."""
         self._before = (time.monotonic(), self._seconds_and_memory()[0])
 
@@ -160,7 +160,7 @@ class _GpuUse:
             self._handle = _handle(pynvml, device)
             self._nvml = pynvml
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Do nothing: NVML tells of the moment."""
 
     def read(self) -> tuple[float, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..task import Conventions
+from ..task import Semantics
 
 ALONE = (
     "Nothing in the cell has initialized a process group, so each engine ran all of it by itself, and what rank 0 has made is kept. "
@@ -17,12 +17,12 @@ NOT_FORESEEN = (
 )
 
 
-def advice(conventions: Conventions, *, drew: bool, has_model: bool, has_trained: bool) -> str:
+def advice(semantics: Semantics, *, drew: bool, has_model: bool, has_trained: bool) -> str:
     """Return what to say of a cell that has trained and shared nothing out.
 
     Parameters
     ----------
-    conventions : Conventions
+    semantics : Semantics
     drew : bool
         Whether a loader gave it batches.
     has_model : bool
@@ -37,8 +37,8 @@ def advice(conventions: Conventions, *, drew: bool, has_model: bool, has_trained
             else "The cell trains no `nn.Module`, without which loaders share nothing out"
         )
         train = "`model.train()` before the loop, or `--split-eval`, changes that." if has_model else "`--split-eval` changes that."
-        return f"{why}, so each engine computed all of it." + ("" if conventions.split_evaluation else f" {train}")
+        return f"{why}, so each engine computed all of it." + ("" if semantics.split_evaluation else f" {train}")
     computed = "No loader shared out the data, so each engine computed all of it."
-    if has_model and not conventions.split_inputs:
+    if has_model and not semantics.split_inputs:
         return f"{computed} `--split-inputs` shares out what models are called on by its rows."
     return f"{computed} It takes as long as on one engine; batches of a `DataLoader` are shared out."

@@ -11,7 +11,7 @@ from ...protocol import Message, Notice, Standing
 from ..user_frames import is_users, users_frames
 
 
-class Notes:
+class Notices:
     """Says things to the user, from rank 0.
 
     Parameters
@@ -33,7 +33,7 @@ class Notes:
             self._emit(Notice(rank=self._rank, text=text))
 
     @staticmethod
-    def place() -> str:
+    def location() -> str:
         """Return `` (line 3)`` or `` (line 3, in Net.forward)``: the user's own code that is running, or nothing where there is none."""
         frame = next(users_frames(), None)
         if frame is None:
@@ -45,7 +45,7 @@ class Notes:
 # Where a rank is in the user's code, told while it is busy: what waiting for ever looks like from inside.
 
 _WAITING = ("distributed_c10d.py", "engine/tensor/redistribute.py", "engine/backward/gradient_sync.py")
-_AT_END = ("engine/strategies/data_parallel.py", "settle")  # where the ranks put together what spans them
+_AT_END = ("engine/strategies/data_parallel.py", "materialize")  # where the ranks put together what spans them
 _WAITS_IN_CONTROL = ("engine/control.py", "_wait")  # all else in there is done at once
 
 

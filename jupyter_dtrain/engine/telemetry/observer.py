@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...protocol import Message, Progress, Scalars, Steps
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from ..tensor.placement_types import detached
 from .best_metric import Best
 
@@ -51,7 +51,7 @@ class Observer:
         self.step = 0
         self.any_optimizer = False  # there is one, so a backward pass makes no step by itself
 
-    def on_batch(self, share: Share | None, batch: int, batches: int | None) -> None:
+    def on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
         """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
         self._samples += 0 if share is None else share.num_samples
         if batch == 1:
@@ -101,7 +101,7 @@ class Observer:
         if self.best is not None:
             self.best.note(values.get(self.best.name))
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the counts, to go on from in another process. Nothing is to be left to :meth:`drain`."""
         return {
             "step": self.step,
@@ -109,16 +109,16 @@ class Observer:
             "any_optimizer": self.any_optimizer,
             "stepped": list(self._stepped),
             "num_sent": dict(self._num_sent),
-            "best": None if self.best is None else self.best.state(),
+            "best": None if self.best is None else self.best.state_dict(),
         }
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self.step, self._epoch, self.any_optimizer = state["step"], state["epoch"], state["any_optimizer"]
         self._stepped = list(state["stepped"])
         self._num_sent = Counter(state["num_sent"])
         if self.best is not None:
-            self.best.set_state(state["best"])
+            self.best.load_state_dict(state["best"])
 
     def finish(self) -> None:
         """Count a last step that was made by hand."""

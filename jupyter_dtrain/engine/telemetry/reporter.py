@@ -16,7 +16,7 @@ from .best_metric import Best
 from .device_stats import DeviceSampler
 from .emitter import Emitter
 from .kernel_link import publisher
-from .notices import Notes, standing
+from .notices import Notices, standing
 from .observer import Observer
 
 _samplers: dict[str, DeviceSampler] = {}  # by device: they know what is slow to ask
@@ -33,7 +33,7 @@ class Reports:
         Where the time goes.
     emitter : Emitter
         The way to the kernel; nothing goes over it by itself before it is started.
-    notes : Notes
+    notes : Notices
         Lines for the user.
     """
 
@@ -42,12 +42,12 @@ class Reports:
         self.observer = Observer(task.rank, Best(task.best) if task.best is not None else None)
         self.timing = Timing(task.rank, device)
         self._sampler = _samplers.get(str(device)) or _samplers.setdefault(str(device), DeviceSampler(task.rank, device))
-        self._sampler.begin(task.rank)
+        self._sampler.start(task.rank)
         self.emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
         self.emitter.add_source(self.observer.drain)
         self.emitter.add_source(lambda: self.timing.drain(self.observer.step))
         self.emitter.add_source(self._sampler.due)
-        self.notes = Notes(self.emitter.emit, rank=task.rank)
+        self.notes = Notices(self.emitter.emit, rank=task.rank)
 
     def started(self, *, world_size: int) -> None:
         """Tell that the rank has joined the others, and what it computes on."""

@@ -14,14 +14,14 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from ..comm.collectives import all_gather_object
-from ..comm.failures import FailedElsewhere, Failures, error_of, told
-from ..comm.process_group import near
+from ..comm.failures import FailedElsewhere, Failures, error_of, to_bytes
+from ..comm.process_group import shared_memory
 from ..timing import COMMUNICATION, Counted
 
 Result = TypeVar("Result")
 
 
-class FailedOnPart(Exception):
+class FailedOnShard(Exception):
     """A rank cannot compute something on its part of the batch, and all ranks know."""
 
 
@@ -29,8 +29,8 @@ def failures_of(error: BaseException | None) -> Failures:
     """Return what has failed on each rank; `error` is this one's. A collective."""
     if isinstance(error, FailedElsewhere):
         return error.failures
-    failure = None if error is None else told(error)
-    shared = near()
+    failure = None if error is None else to_bytes(error)
+    shared = shared_memory()
     with Counted(COMMUNICATION):
         return all_gather_object(failure) if shared is None else shared.agree(failure)
 
@@ -58,7 +58,7 @@ def on_all_parts(compute: Callable[[], Result], *passed_on: type[BaseException])
         error = raised
     if first_of(failures_of(error)) is not None:
         error = None  # its frames hold what was computed
-        raise FailedOnPart
+        raise FailedOnShard
     return result
 
 
@@ -81,6 +81,6 @@ def first_of(failures: Failures) -> int | None:
 
 def note(error: BaseException) -> None:
     """Leave word of an error of this rank alone: if ranks come apart by it, the others can say so."""
-    shared = near()
+    shared = shared_memory()
     if shared is not None:
-        shared.note(told(error))
+        shared.note(to_bytes(error))

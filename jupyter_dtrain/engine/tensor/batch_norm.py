@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ..module_tree import IdentityMap
-from .batch_shard import Share
+from .batch_shard import BatchShard
 from .redistribute import Exchange, nothing_of
 
 
@@ -27,16 +27,16 @@ class GlobalNormalization:
 
     Attributes
     ----------
-    share : Share, optional
+    share : BatchShard, optional
         The share that a model is called on now; ``None``: normalization is as it always is.
     again : bool
         Whether layers see the share that they saw last: they are computed again in a backward pass (activation checkpointing).
     """
 
     def __init__(self) -> None:
-        self.share: Share | None = None
+        self.share: BatchShard | None = None
         self.again = False
-        self._shares: IdentityMap[Share | None] = IdentityMap()  # by a layer's running mean, the share that it saw last
+        self._shares: IdentityMap[BatchShard | None] = IdentityMap()  # by a layer's running mean, the share that it saw last
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -70,7 +70,7 @@ class GlobalNormalization:
 
 def _normalized(
     x: torch.Tensor,
-    share: Share,
+    share: BatchShard,
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
     weight: torch.Tensor | None,

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShard:
     """A rank's part ``[start, stop)`` of a batch of `total` samples; `sizes` are the samples of all ranks, in rank order.
 
     Shares of different divisions are different also where this rank's part is the same, so that all ranks see it.
@@ -47,7 +47,7 @@ class Share:
         return slice(start, start + 1)
 
 
-def share_of(total: int, rank: int, speeds: Sequence[float]) -> Share:
+def share_of(total: int, rank: int, speeds: Sequence[float]) -> BatchShard:
     """Split `total` samples in proportion to `speeds`, one of them per rank, and return the part of `rank`.
 
     Boundaries are the rounded cumulative sums, so the parts always add up and differ from the exact
@@ -60,16 +60,16 @@ def share_of(total: int, rank: int, speeds: Sequence[float]) -> Share:
         return total if before == len(speeds) else round(total * sum(speeds[:before]) / whole)
 
     boundaries = [boundary(before) for before in range(len(speeds) + 1)]
-    return Share(boundaries[rank], boundaries[rank + 1], total, tuple(stop - start for start, stop in pairwise(boundaries)))
+    return BatchShard(boundaries[rank], boundaries[rank + 1], total, tuple(stop - start for start, stop in pairwise(boundaries)))
 
 
-class Shares:
+class BatchSharding:
     """How batches are shared out over the ranks: equally, until their speeds are told."""
 
     def __init__(self, *, rank: int, world_size: int) -> None:
         self._rank = rank
         self._speeds = (1.0,) * world_size
-        self._known: dict[int, tuple[Share, ...]] = {}  # by the size of a batch
+        self._known: dict[int, tuple[BatchShard, ...]] = {}  # by the size of a batch
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -84,12 +84,12 @@ class Shares:
         self._speeds = tuple(speeds)
         self._known.clear()
 
-    def of(self, total: int) -> tuple[Share, ...]:
+    def of(self, total: int) -> tuple[BatchShard, ...]:
         """Return the ranks' parts of a batch of `total` samples, in rank order."""
         if total not in self._known:
             self._known[total] = tuple(share_of(total, rank, self._speeds) for rank in range(len(self._speeds)))
         return self._known[total]
 
-    def own(self, total: int) -> Share:
+    def local_shard(self, total: int) -> BatchShard:
         """Return the rank's own part of a batch of `total` samples."""
         return self.of(total)[self._rank]

@@ -21,13 +21,13 @@ _NARROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _DEVICES = frozenset(("cpu", "cuda"))  # others may have no float64
 
 
-class Later:
+class DeferredReduction:
     """A value that all ranks will have.
 
     Parameters
     ----------
     compute : callable, optional
-        Makes it of the `operands`, of which those that are a `Later` are replaced by their values.
+        Makes it of the `operands`, of which those that are a `DeferredReduction` are replaced by their values.
     part : torch.Tensor, optional
         The rank's part of a sum, in float64, for a value of type `dtype`.
     """
@@ -45,7 +45,7 @@ class Later:
         self._compute, self._operands = compute, tuple(operands)
         self._part, self._dtype = part, dtype
         self.value: torch.Tensor | None = None
-        before = [operand.num_pending for operand in self._operands if isinstance(operand, Later) and operand.value is None]
+        before = [operand.num_pending for operand in self._operands if isinstance(operand, DeferredReduction) and operand.value is None]
         self.num_pending: int = sum(before) + 1
 
     def resolve(self, all_sum: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -66,7 +66,7 @@ class Later:
                     later._become(whole.view(part.shape).to(later._dtype))
             for later in pending:
                 if later._compute is not None:
-                    operands = (operand.value if isinstance(operand, Later) else operand for operand in later._operands)
+                    operands = (operand.value if isinstance(operand, DeferredReduction) else operand for operand in later._operands)
                     later._become(later._compute(*operands))
         assert self.value is not None
         return self.value
@@ -75,21 +75,21 @@ class Later:
         self.value = value
         self._compute, self._operands, self._part = None, (), None
 
-    def _pending(self) -> list[Later]:
+    def _pending(self) -> list[DeferredReduction]:
         """Return this and what it is made of, as far as it has no value yet; operands first."""
-        found: dict[int, Later] = {}
-        path: list[tuple[Later, bool]] = [(self, False)]
+        found: dict[int, DeferredReduction] = {}
+        path: list[tuple[DeferredReduction, bool]] = [(self, False)]
         while path:
             later, is_entered = path.pop()
             if is_entered:
                 found.setdefault(id(later), later)
             elif id(later) not in found and later.value is None:
                 path.append((later, True))
-                path += [(operand, False) for operand in reversed(later._operands) if isinstance(operand, Later)]
+                path += [(operand, False) for operand in reversed(later._operands) if isinstance(operand, DeferredReduction)]
         return list(found.values())
 
 
-def later_of(tensor: Any) -> Later | None:
+def later_of(tensor: Any) -> DeferredReduction | None:
     """Return how the value of `tensor` will be had, ``None`` if its parts are to be put together as they are."""
     kept = tensor.__dict__.get("_later") if isinstance(tensor, GlobalTensor) else None
     if kept is None:
@@ -99,7 +99,7 @@ def later_of(tensor: Any) -> Later | None:
         return later if tensor._version == version and not tensor.requires_grad else None
 
 
-def keep_later(tensor: GlobalTensor, later: Later) -> None:
+def keep_later(tensor: GlobalTensor, later: DeferredReduction) -> None:
     """Note how the value of `tensor` will be had, until it is changed."""
     with torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_inference():  # nobody could tell when it is changed

@@ -18,7 +18,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from .ops.autograd import gradient_of, part_of_gradient
 from .ops.dispatch import Rules
-from .placement_types import GlobalTensor, Placement, part_of, place, source_of
+from .placement_types import GlobalTensor, Placement, from_local, source_of, to_local
 
 Hook = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -44,14 +44,14 @@ class GradientHooks:
 
             def _apply_on_tensors(self, fn: Callable[[Any], None], args: Any) -> Any:
                 placements = [_placement_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
-                parts = [part_of(arg) if isinstance(arg, GlobalTensor) else arg for arg in args]
+                parts = [to_local(arg) if isinstance(arg, GlobalTensor) else arg for arg in args]
                 made, indices = super()._apply_on_tensors(  # type: ignore[no-untyped-call]
                     lambda node: fn(_Node(node, placements, rules)), tuple(parts) if type(args) is tuple else type(args)(*parts)
                 )
                 if indices is None:
                     return args, None
                 places = dict(zip(indices, placements, strict=True))
-                placed = [tensor if places.get(i) is None else place(tensor, places[i]) for i, tensor in enumerate(made)]
+                placed = [tensor if places.get(i) is None else from_local(tensor, places[i]) for i, tensor in enumerate(made)]
                 return (tuple(placed) if type(made) is tuple else type(made)(*placed)), indices
 
         with mock.patch.object(modules_of_torch, "BackwardHook", OfGlobalBatch):
@@ -82,7 +82,7 @@ class _Node:
         """Call `hook` with the gradients of the global batch."""
 
         def of_global(*given: tuple[torch.Tensor | None, ...]) -> Any:
-            wholes = [[self._whole(*both) for both in zip(some, self._placements, strict=True)] for some in given]
+            wholes = [[self._full_gradient(*both) for both in zip(some, self._placements, strict=True)] for some in given]
             # A gradient that the hook leaves as it is goes on as it is.
             own = {id(whole): part for some, parts in zip(wholes, given, strict=True) for whole, part in zip(some, parts, strict=True)}
             with torch._C._EnableTorchFunction():
@@ -97,7 +97,7 @@ class _Node:
         handle: RemovableHandle = self._node.register_hook(of_global)
         return handle
 
-    def _whole(self, gradient: torch.Tensor | None, placement: Placement | None) -> GlobalTensor | None:
+    def _full_gradient(self, gradient: torch.Tensor | None, placement: Placement | None) -> GlobalTensor | None:
         return None if gradient is None else gradient_of(self._rules, gradient, placement)
 
 

@@ -28,7 +28,7 @@ def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
     return attribute_holders(value) if worth else []
 
 
-def settled(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
+def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
     """Return `values` with everything in them whole.
 
     Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it.

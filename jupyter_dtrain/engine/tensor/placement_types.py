@@ -20,7 +20,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .batch_shard import Share
+from .batch_shard import BatchShard
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Shard:
     ----------
     dim : int
         Counted from 0.
-    share : Share
+    share : BatchShard
         The rank's samples.
     unit : int
         Entries along `dim` per sample: 1 for a batch, the length of a sequence once batch and time are one dimension.
     """
 
     dim: int
-    share: Share
+    share: BatchShard
     unit: int = 1
 
     @property
@@ -75,7 +75,7 @@ class Partial:
     total: int = 0
 
     @classmethod
-    def mean(cls, share: Share) -> Partial:
+    def mean(cls, share: BatchShard) -> Partial:
         """Return the placement of a mean over a batch."""
         return cls(share.weight, share.total)
 
@@ -102,7 +102,7 @@ class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
-    """A rank's part of a tensor that spans the ranks. Made by :func:`place`.
+    """A rank's part of a tensor that spans the ranks. Made by :func:`from_local`.
 
     Its class attribute `dispatch` runs operations on it while a run has a global view.
     """
@@ -116,7 +116,7 @@ class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
         return GlobalTensor.dispatch(func, args, kwargs or {})
 
 
-def place(part: torch.Tensor, placement: Placement) -> GlobalTensor:
+def from_local(part: torch.Tensor, placement: Placement) -> GlobalTensor:
     """Return `part` as a rank's part of a global tensor; the graph behind it stays."""
     result: GlobalTensor = part.as_subclass(GlobalTensor)
     result.placement = placement
@@ -124,8 +124,8 @@ def place(part: torch.Tensor, placement: Placement) -> GlobalTensor:
 
 
 def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
-    """Return what :func:`place` does, of a result of a model: other results may have been computed from `value` itself."""
-    result = place(value, placement)
+    """Return what :func:`from_local` does, of a result of a model: other results may have been computed from `value` itself."""
+    result = from_local(value, placement)
     if value.requires_grad:
         with torch._C.DisableTorchFunctionSubclass():
             result.__dict__["_source"] = value, result.grad_fn
@@ -186,7 +186,7 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
 
-def part_of(tensor: torch.Tensor) -> torch.Tensor:
+def to_local(tensor: torch.Tensor) -> torch.Tensor:
     """Return the rank's part as a plain tensor; the graph behind it stays."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.as_subclass(torch.Tensor)
@@ -220,7 +220,7 @@ def start_at(
     placement = root.placement if isinstance(root, GlobalTensor) else None
     if isinstance(start, GlobalTensor):
         if isinstance(placement, Shard) and start.placement == placement and not batched:
-            return part_of(start)
+            return to_local(start)
         start = whole(start)
     if isinstance(placement, Shard):
         return start[(*(slice(None),) * (placement.dim + batched), placement.loaded)]

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast, scatter_object
 from ..timing import COMMUNICATION, Counted
-from .deferred import Later, later_of
-from .placement_types import GlobalTensor, Partial, Shard, part_of
+from .deferred import DeferredReduction, later_of
+from .placement_types import GlobalTensor, Partial, Shard, to_local
 from .rank0_guard import all_ranks_come
 
 
@@ -93,13 +93,13 @@ _EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)
 class Exchange:
     """Turns global tensors into whole ones, the same on every rank."""
 
-    def whole(self, tensor: GlobalTensor) -> torch.Tensor:
+    def full_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
         later = later_of(tensor)
         if later is not None:
             return later.resolve(_all_sum)
         placement = tensor.placement
-        part = part_of(tensor)
+        part = to_local(tensor)
         if isinstance(placement, Partial):
             weighted = part if placement.weight is None else weigh(part, placement.weight)
             result = _Sum.apply(weighted)  # type: ignore[no-untyped-call]
@@ -110,12 +110,12 @@ class Exchange:
         return result
 
     @staticmethod
-    def resolve(later: Later) -> None:
+    def resolve(later: DeferredReduction) -> None:
         """Exchange what a value waits for. A collective."""
         later.resolve(_all_sum)
 
     @staticmethod
-    def know(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    def cache_value(tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Take `value` as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
         with torch._C.DisableTorchFunctionSubclass():
             if not tensor.is_inference():  # nobody could tell when it is changed
@@ -133,7 +133,7 @@ class Exchange:
     def value(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` without its graph. A collective, unless it is known."""
         known = self.known(tensor)
-        return self.whole(tensor).detach() if known is None else known
+        return self.full_tensor(tensor).detach() if known is None else known
 
     @staticmethod
     def sum(part: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ class Exchange:
         return scatter_object(values, source)
 
     @staticmethod
-    def from_first(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+    def broadcast(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         """Begin to give all ranks rank 0's `tensors`; return what ends it. Graphs that hold them do not notice."""
         pending = []
         for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):

@@ -22,11 +22,11 @@ from .autograd_function import OwnFunctions
 from .compile import as_written
 from .constructors import watched_constructors
 from .grad_hooks import GradientHooks
-from .materialize import settled
+from .materialize import materialize
 from .ops.autograd import read_gradients_followed
 from .ops.dispatch import Rules, at
 from .ops.table import REFUSING, TABLE
-from .placement_types import GlobalTensor, Partial, Shard, along, is_row, part_of, place, place_result
+from .placement_types import GlobalTensor, Partial, Shard, along, from_local, is_row, place_result, to_local
 from .recompute import checked_by_parts
 from .redistribute import Exchange, was_exchanged
 from .scalar_args import numbers_read
@@ -46,7 +46,7 @@ _NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 _APPLY = torch.autograd.Function.__dict__["apply"]  # a class method of Python's, or since PyTorch 2.15 of C++'s
 
 
-class NotPerSample(Exception):
+class NeedsFullBatch(Exception):
     """A model's result is not one row per sample."""
 
 
@@ -79,8 +79,8 @@ class GlobalView:
         with ExitStack() as stack:
             stack.enter_context(as_written())
             stack.enter_context(checked_by_parts())
-            stack.enter_context(watched_constructors(self._rules.whole))
-            stack.enter_context(numbers_read(self._rules.whole))
+            stack.enter_context(watched_constructors(self._rules.full_tensor))
+            stack.enter_context(numbers_read(self._rules.full_tensor))
             stack.enter_context(self._hooks.installed())
             stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
             for module, name in _TRANSFORMS:
@@ -89,11 +89,11 @@ class GlobalView:
             stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(self._own_functions())))
             yield
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what the view has learned of the cell's batches."""
         return {"without_ignored": dict(self._rules.without_ignored), "count_targets": self._rules.count_targets}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._rules.without_ignored = dict(state["without_ignored"])
         self._rules.count_targets |= state["count_targets"]
@@ -105,7 +105,7 @@ class GlobalView:
         def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
             if any(isinstance(arg, GlobalTensor) for arg in args):
                 self._rules.on_whole(function.__name__)
-                args = self._rules.whole(args)
+                args = self._rules.full_tensor(args)
             result = _APPLY.__get__(None, function)(*args, **kwargs)
             self.functions.see(function, args, result)
             return result
@@ -117,7 +117,7 @@ class GlobalView:
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = self._rules.whole(args), self._rules.whole(kwargs)
+            args, kwargs = self._rules.full_tensor(args), self._rules.full_tensor(kwargs)
             with self._rules.in_transform():
                 return function(*args, **kwargs)
 
@@ -138,20 +138,20 @@ class GlobalView:
         """
         args, kwargs = values
         if self._rules.transforms:
-            return pytree.tree_map(self._rules.whole, values), None
+            return pytree.tree_map(self._rules.full_tensor, values), None
         if len(args) == 1 and not kwargs and type(args[0]) is GlobalTensor and isinstance(args[0].placement, Shard):
             return ((self._own(args[0], args[0].placement),), kwargs), args[0].placement
         leaves, tree = pytree.tree_flatten(values)
         shards = [value.placement for value in leaves if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard)]
         if not shards:
-            return pytree.tree_unflatten([self._rules.whole(value) for value in leaves], tree), None
+            return pytree.tree_unflatten([self._rules.full_tensor(value) for value in leaves], tree), None
         placement = shards[0]
         try:
             if any(other.share != placement.share for other in shards):
                 raise _Unrelated
             own = [self._own(value, placement) for value in leaves]
         except _Unrelated:
-            return pytree.tree_unflatten([self._rules.whole(value) for value in leaves], tree), None
+            return pytree.tree_unflatten([self._rules.full_tensor(value) for value in leaves], tree), None
         return pytree.tree_unflatten(own, tree), placement
 
     def _own(self, value: Any, placement: Shard) -> Any:
@@ -159,7 +159,7 @@ class GlobalView:
             self._rules.used = True
             self._rules.take_back(value)
             of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
-            return part_of(value) if of_batch else self._rules.whole(value)
+            return to_local(value) if of_batch else self._rules.full_tensor(value)
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
             return value
         dims = [dim for dim, size in enumerate(value.shape) if size == placement.share.total]
@@ -171,7 +171,7 @@ class GlobalView:
         """Return the number of samples of the rank that has fewest."""
         return min(placement.share.sizes)
 
-    def own(self, placement: Shard) -> Callable[[Any], Any]:
+    def shard_argument(self, placement: Shard) -> Callable[[Any], Any]:
         """Return what makes of an argument of a model what :meth:`enter` does."""
 
         def convert(value: Any) -> Any:
@@ -182,7 +182,7 @@ class GlobalView:
 
         return convert
 
-    def one_more(self, placement: Shard) -> Callable[[Any], Any]:
+    def add_sample(self, placement: Shard) -> Callable[[Any], Any]:
         """Return what makes of an argument of a model what :meth:`enter` does, with one sample more.
 
         It is the last one again: a batch that is sorted, by lengths for ``pack_padded_sequence``, is so still.
@@ -231,11 +231,11 @@ class GlobalView:
             There is something in it that has no row per sample: a loss, a statistic, an object.
         """
         if type(values) is torch.Tensor and (dims := known.get((placement, (values.dim(),)))) and dims[0] is not None:
-            return place(values, along(dims[0], placement))
+            return from_local(values, along(dims[0], placement))
         leaves, tree = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
         if any(not isinstance(leaf, (torch.Tensor, *_NO_TENSORS)) for leaf in leaves):
-            raise NotPerSample
+            raise NeedsFullBatch
         key = (placement, tuple(tensor.dim() for tensor in tensors))
         if key not in known:
             known[key] = self._dims(tensors, placement, batch_dims, one_more)
@@ -246,7 +246,7 @@ class GlobalView:
                 return leaf
             dim = next(found)
             if dim is None:
-                raise NotPerSample
+                raise NeedsFullBatch
             return place_result(leaf, along(dim, placement))
 
         return pytree.tree_unflatten([convert(leaf) for leaf in leaves], tree)
@@ -281,15 +281,15 @@ class GlobalView:
                     found[index] = [dim for dim in dims if len(of_ranks) == len(rows) and is_row(dim, of_ranks, rows, placement)]
         return [dims[0] if len(dims) == 1 else None for dims in found]
 
-    def whole(self, value: Any) -> Any:
+    def full_tensor(self, value: Any) -> Any:
         """Return `value` with the global tensors in it whole."""
-        return self._rules.whole(value)
+        return self._rules.full_tensor(value)
 
     def kept(self, module: nn.Module, name: str, tensor: GlobalTensor) -> torch.Tensor:
         """Return what attribute `name` of `module` is to hold if the user's code sets it to `tensor`: parameters and buffers are whole."""
         if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(self.whole(tensor).detach(), tensor.requires_grad)
-        return self.whole(tensor) if name in module.__dict__.get("_buffers", {}) else tensor
+            return nn.Parameter(self.full_tensor(tensor).detach(), tensor.requires_grad)
+        return self.full_tensor(tensor) if name in module.__dict__.get("_buffers", {}) else tensor
 
     # -- at the root of a graph --------------------------------------------------------------------------------------
 
@@ -319,9 +319,9 @@ class GlobalView:
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 
-    def settle(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
+    def materialize(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
         """Return `values` with everything in them that spans the ranks whole. Every rank calls it on the same things.
 
         Objects in `unchanged` hold nothing new: a data set of millions of items is not looked through.
         """
-        return settled(values, unchanged=unchanged, whole=self._rules.whole)
+        return materialize(values, unchanged=unchanged, whole=self._rules.full_tensor)

@@ -20,7 +20,7 @@ from ...options import Verify
 from ..data.batch_layout import compared
 from ..data.collate import is_default
 from ..module_tree import IdentityMap
-from ..tensor.batch_shard import Share
+from ..tensor.batch_shard import BatchShard
 from .frozen import Freezer, Frozen, apart
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import Schedule, Turn
@@ -71,7 +71,7 @@ class FetchChecks:
         """Return whether it is known that a loader's batches are not to be loaded by parts."""
         return bool(self._whole) and kind_of(type(loader.dataset)) in self._whole
 
-    def differs(self, loader: DataLoader[Any], indices: Sequence[Any], share: Share) -> bool:
+    def differs(self, loader: DataLoader[Any], indices: Sequence[Any], share: BatchShard) -> bool:
         """Look at a batch that is about to be loaded; return whether every rank has to load all of it. A collective where it is checked.
 
         Raises
@@ -143,7 +143,7 @@ class FetchChecks:
         return loaded
 
     @staticmethod
-    def _different(loader: DataLoader[Any], whole: _Loaded, part: _Loaded, share: Share, *, is_first: bool) -> str:
+    def _different(loader: DataLoader[Any], whole: _Loaded, part: _Loaded, share: BatchShard, *, is_first: bool) -> str:
         """Return what differs on this rank."""
         if apart(whole.samples, part.samples):
             return "its samples"

@@ -12,7 +12,7 @@ import torch
 
 from ...serialization.python_reducers import attribute_holders
 from ..tensor.deferred import later_of
-from ..tensor.placement_types import GlobalTensor, Partial, Placement, Shard, part_of
+from ..tensor.placement_types import GlobalTensor, Partial, Placement, Shard, to_local
 
 Frozen = Any
 ABSENT = ("absent",)
@@ -55,7 +55,7 @@ class Freezer:
         match value:
             case GlobalTensor():
                 known = None if later_of(value) is not None else value.placement
-                return Part(part_of(value).detach().clone(), known)
+                return Part(to_local(value).detach().clone(), known)
             case torch.Tensor():
                 return value.detach().clone()
             case np.ndarray():

@@ -20,11 +20,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...options import Verify
-from ..forward.arguments import Handed
-from ..forward.module_state import Called
+from ..forward.arguments import CallArguments
+from ..forward.module_state import ModuleInfo
 from ..module_tree import IdentityMap, layers_taking_statistics
 from ..rng.streams import OtherStreams
-from ..tensor.placement_types import GlobalTensor, Shard, part_of
+from ..tensor.placement_types import GlobalTensor, Shard, to_local
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange
 from .frozen import Freezer, Frozen, apart, as_tensor, sums_are_apart
@@ -120,7 +120,7 @@ class ModelChecks:
         seen: Callable[[], Any],
         alone: Callable[[Any], Any],
         module: nn.Module,
-        called: Called,
+        called: ModuleInfo,
         given: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> Any:
         """Make a call and check it.
@@ -132,7 +132,7 @@ class ModelChecks:
         alone : callable
             Calls the model with plain arguments, as one process does.
         module : nn.Module
-        called : Called
+        called : ModuleInfo
             What is known of it: here it is noted that it is not to be given a part.
         given : tuple
             Its arguments.
@@ -153,7 +153,7 @@ class ModelChecks:
             self._under_way = False
 
     def _checked(
-        self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: Called, given: Any, turn: Turn
+        self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: Any, turn: Turn
     ) -> Any:
         began = time.perf_counter()
         before = _before(module)
@@ -181,7 +181,7 @@ class ModelChecks:
         turn.checked, turn.last = self._step(), turn.calls
         return result
 
-    def _given_whole(self, seen: Callable[[], Any], called: Called) -> Any:
+    def _given_whole(self, seen: Callable[[], Any], called: ModuleInfo) -> Any:
         """Make one call on the whole batch, on every rank."""
         was, called.takes_batch_for_sequence = called.takes_batch_for_sequence, True
         try:
@@ -203,7 +203,7 @@ class ModelChecks:
             whole.given_up = before.reachable.obstacle
             return whole
         try:
-            with Handed(*values).as_before(self._plain), unnoticed():
+            with CallArguments(*values).as_before(self._plain), unnoticed():
                 before.forbid_writing()
                 with before.writes:
                     result = alone(values)
@@ -231,15 +231,15 @@ class ModelChecks:
         if not isinstance(value, GlobalTensor):
             return value
         with torch.no_grad():  # past the view, which would keep the whole, as something that the cell has read
-            whole = Exchange().whole(value).detach()
+            whole = Exchange().full_tensor(value).detach()
         return whole.requires_grad_(value.requires_grad) if whole.is_floating_point() else whole
 
     def _gradients(self, module: nn.Module, leaves: list[torch.Tensor]) -> Projections | None:
-        parts = [part_of(leaf) if isinstance(leaf, GlobalTensor) else leaf for leaf in leaves]
+        parts = [to_local(leaf) if isinstance(leaf, GlobalTensor) else leaf for leaf in leaves]
         placements = [leaf.placement if isinstance(leaf, GlobalTensor) else None for leaf in leaves]
         return projections(module, parts, placements, scale=self._scale, passes=self._passes)
 
-    def _try(self, seen: Callable[[], Any], module: nn.Module, called: Called, whole: _Whole, before: StateBefore) -> tuple[Any, _Seen]:
+    def _try(self, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, whole: _Whole, before: StateBefore) -> tuple[Any, _Seen]:
         """Make the call as always, and compare."""
         mine = _Seen()
         try:
@@ -320,7 +320,7 @@ class ModelChecks:
         return all(Exchange.objects(bool(same)))
 
     def _mended(
-        self, found: str, seen: Callable[[], Any], module: nn.Module, called: Called, before: StateBefore, whole: _Whole, turn: Turn
+        self, found: str, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, before: StateBefore, whole: _Whole, turn: Turn
     ) -> Any:
         """Make the call again, with the model whole, or go back where earlier calls may have been wrong as well."""
         kind = kind_of(type(module))

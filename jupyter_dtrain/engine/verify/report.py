@@ -35,7 +35,7 @@ class GoBack(BaseException):
         super().__init__(findings, checked)  # pickles make it anew of these
         self.findings, self.checked = findings, checked
 
-    def told(self) -> str:
+    def message(self) -> str:
         """Return what was found, for the user."""
         names = ", ".join(f"`{shown(finding.kind)}` ({finding.what})" for finding in self.findings)
         return f"{names} came to something else on parts of a batch than on all of it, after step {self.checked}."

@@ -135,7 +135,7 @@ class StateBefore:
 
     def has_drawn(self) -> bool:
         """Return whether random numbers have been drawn, from any stream."""
-        return self.has_drawn_for_cell() or not self._others.again().are(self._others)
+        return self.has_drawn_for_cell() or not self._others.recapture().are(self._others)
 
     def has_drawn_for_cell(self) -> bool:
         """Return whether PyTorch's stream has gone on."""
@@ -143,7 +143,7 @@ class StateBefore:
 
     def streams(self) -> tuple[bytes, OtherStreams]:
         """Return where random streams are now."""
-        return TorchState.now().to_bytes(), self._others.again()
+        return TorchState.now().to_bytes(), self._others.recapture()
 
     def changes(self) -> Changes:
         """Return what has changed since, each with its name for the user."""

@@ -35,7 +35,7 @@ class _Guard:
         self.thread: int | None = None
         self._is_there = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if not self._is_there:
             self._is_there = True
             sys.addaudithook(self._see)
@@ -75,7 +75,7 @@ def unnoticed() -> Iterator[io.StringIO]:
         stack.enter_context(mock.patch.object(torch, "save", _never))
         stack.enter_context(mock.patch.object(api, "current", _Nobody()))
         logging.disable(sys.maxsize)
-        _guard.begin()
+        _guard.start()
         try:
             yield said
         finally:

@@ -13,28 +13,28 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from ...comm.process_group import near
-from .sharded_optimizer import SharedStates
+from ...comm.process_group import shared_memory
+from .sharded_optimizer import ShardedOptimizerStates
 
 LIMIT, LIMIT_OF_RESCUE = timedelta(seconds=2), timedelta(seconds=0.3)
 """Time for the others to end; where the cell of this rank does not, and another thread takes it home."""
 _LOOK = timedelta(milliseconds=10)
 
 
-class LeftParts:
+class OrphanShards:
     """A rank's file and those of the others.
 
     Parameters
     ----------
     folder : Path
         Where they are.
-    states : SharedStates
+    states : ShardedOptimizerStates
     rank, world_size : int
     generation : int
         Of the ranks.
     """
 
-    def __init__(self, folder: Path, states: SharedStates, *, rank: int, world_size: int, generation: int) -> None:
+    def __init__(self, folder: Path, states: ShardedOptimizerStates, *, rank: int, world_size: int, generation: int) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         for file in folder.glob(f"*.{rank}.kept"):  # of an earlier generation
             file.unlink(missing_ok=True)
@@ -61,18 +61,18 @@ class LeftParts:
             return True
         if self._rank:
             with suppress(OSError), self._own:  # no room: what is there is cut off then
-                pickle.dump((step, self._states.part()), self._own, protocol=pickle.HIGHEST_PROTOCOL)
+                pickle.dump((step, self._states.state_dict()), self._own, protocol=pickle.HIGHEST_PROTOCOL)
             return True
         if not self._states.needs_others():
-            self._states.take([])
+            self._states.load_state_dicts([])
             return True
-        if (memory := near()) is not None:
+        if (memory := shared_memory()) is not None:
             memory.close()  # who waits for this rank is free, and ends
         end = time.monotonic() + limit.total_seconds()
         found = [self._read(file, end) for file in self._files[1:]]
         parts = [one[1] for one in found if one is not None and one[0] == step]
         is_complete = len(parts) == len(found)
-        self._states.take(parts if is_complete else [])
+        self._states.load_state_dicts(parts if is_complete else [])
         return is_complete
 
     def _read(self, file: Path, end: float) -> tuple[int, dict[int, dict[int, object]]] | None:

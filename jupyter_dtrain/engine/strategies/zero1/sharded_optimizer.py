@@ -44,7 +44,7 @@ class _Parts:
     order: list[int] = field(default_factory=list)  # of parameters by their `id`, when all of it was here last
 
 
-class SharedStates:
+class ShardedOptimizerStates:
     """The states of optimizers, shared out over the ranks.
 
     Parameters
@@ -68,7 +68,7 @@ class SharedStates:
         self._here = threading.local()
         self.are_home = False
 
-    def arrive(self, objects: Iterable[object]) -> None:
+    def register(self, objects: Iterable[object]) -> None:
         """Let go of what other ranks keep of optimizers that came from the notebook, among `objects`."""
         for optimizer in objects:
             if isinstance(optimizer, Optimizer) and vars(optimizer).get("state") and has_parts(optimizer):
@@ -256,7 +256,7 @@ class SharedStates:
         """Return which optimizers are shared out."""
         return Apart(frozenset(map(id, self._there().values())))
 
-    def part(self) -> dict[int, dict[int, Any]]:
+    def state_dict(self) -> dict[int, dict[int, Any]]:
         """Return what this rank alone keeps, by the numbers of optimizers and the places of their parameters."""
         found: dict[int, dict[int, Any]] = {}
         for optimizer, parts in self._parts.items():
@@ -271,7 +271,7 @@ class SharedStates:
         """Return whether other ranks have something that this one has not."""
         return not all(parts.is_whole or parts.is_as_it_came for parts in self._parts.values())
 
-    def take(self, parts: Sequence[Mapping[int, Mapping[int, Any]]]) -> None:
+    def load_state_dicts(self, parts: Sequence[Mapping[int, Mapping[int, Any]]]) -> None:
         """Let this rank have what others had, as :meth:`part` of each of them has it; without these, what came from the notebook."""
         for optimizer, own in self._parts.items():
             if own.is_whole:

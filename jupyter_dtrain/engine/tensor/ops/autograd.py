@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalTensor, Partial, Placement, Shard, part_of, place, source_of, start_at
+from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, source_of, start_at, to_local
 from ..redistribute import nothing_of, weigh
 from .dispatch import Rules, at
 
@@ -76,23 +76,23 @@ def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) 
     placement : Placement, optional
         Of the tensor; ``None``: all ranks have it, each for its own part of what follows.
     """
-    part = part_of(found) / rules.gradient_scale
+    part = to_local(found) / rules.gradient_scale
     if isinstance(placement, Shard):
-        return place(part, placement)
+        return from_local(part, placement)
     if isinstance(placement, Partial) and placement.weight is None:
-        return place(part, Partial(1.0 / rules.world_size))  # each rank has all of it
-    return place(part, Partial())
+        return from_local(part, Partial(1.0 / rules.world_size))  # each rank has all of it
+    return from_local(part, Partial())
 
 
 def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
     """Return what the rank has of the gradient of a tensor: the reverse of :func:`gradient_of`."""
     if isinstance(placement, Shard):
         if isinstance(gradient, GlobalTensor) and gradient.placement == placement:
-            part = part_of(gradient)
+            part = to_local(gradient)
         else:
-            part = rules.whole(gradient)[at(placement.dim, placement.loaded)]
+            part = rules.full_tensor(gradient)[at(placement.dim, placement.loaded)]
         return part * (rules.gradient_scale if placement.counts else 0.0)
-    whole: torch.Tensor = rules.whole(gradient)
+    whole: torch.Tensor = rules.full_tensor(gradient)
     if placement is None:
         return whole * (rules.gradient_scale / rules.world_size)
     return whole * (rules.gradient_scale * (1.0 if placement.weight is None else placement.weight))
@@ -116,7 +116,7 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     batched = bool(given.get("is_grads_batched"))
     starts = [None] * len(outputs) if starts is None else _sequence(starts)
     starts = [
-        None if start is None else start_at(output, start, rules.whole, batched=batched)
+        None if start is None else start_at(output, start, rules.full_tensor, batched=batched)
         for output, start in zip(outputs, starts, strict=True)
     ]
     with read_gradients_followed(rules), torch._C.DisableTorchFunctionSubclass():

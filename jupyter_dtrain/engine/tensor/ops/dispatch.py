@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 
 from ....capture.library_patches import original
 from ....serialization.reducers import stands_for
-from ..agreed import FailedOnPart, note, on_all_parts
+from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, Partial, Shard
 from ..redistribute import Exchange
@@ -28,7 +28,7 @@ from ..redistribute import Exchange
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class NeedsWhole(Exception):
+class NeedsFullTensor(Exception):
     """A rule does not cover these operands: compute on whole tensors."""
 
 
@@ -85,9 +85,9 @@ class Rules:
         if rule is not None:
             try:
                 if func in self.refusing and may_be_caught():
-                    return on_all_parts(partial(rule, self, func, args, kwargs), NeedsWhole)
+                    return on_all_parts(partial(rule, self, func, args, kwargs), NeedsFullTensor)
                 return rule(self, func, args, kwargs)
-            except (NeedsWhole, FailedOnPart):
+            except (NeedsFullTensor, FailedOnShard):
                 pass
             except Exception as error:
                 note(error)
@@ -101,14 +101,14 @@ class Rules:
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
-    def whole(self, value: Any) -> Any:
+    def full_tensor(self, value: Any) -> Any:
         """Return `value` with the global tensors in it whole."""
         if isinstance(value, GlobalTensor):
             return self._whole_tensor(value)
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return value if _PLAIN.issuperset(map(type, value)) else type(value)(self.whole(item) for item in value)
+            return value if _PLAIN.issuperset(map(type, value)) else type(value)(self.full_tensor(item) for item in value)
         if isinstance(value, dict):
-            return {key: self.whole(item) for key, item in value.items()}
+            return {key: self.full_tensor(item) for key, item in value.items()}
         return value
 
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ class Rules:
             result: torch.Tensor = cached[1]
             return result
         with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
-            result = self.exchange.whole(tensor)
+            result = self.exchange.full_tensor(tensor)
         if version is not None and not result.is_inference():
             if not _requires_grad(tensor):
                 result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
@@ -188,17 +188,17 @@ class Rules:
             wholes = {id(tensor): self._to_change(tensor) for tensor in targets}
             several = not isinstance(target, GlobalTensor)
             changed = [wholes.get(id(item), item) for item in target] if several else wholes[id(target)]
-            result = func(changed, *self.whole(args[1:]), **self.whole(kwargs))
+            result = func(changed, *self.full_tensor(args[1:]), **self.full_tensor(kwargs))
             for tensor in targets:
                 self._take(tensor, wholes[id(tensor)])
             return target if result is changed else result
         into = globals_in((kwargs.get("out"),))
         wholes = {id(tensor): self._to_change(tensor) for tensor in into}
-        given = self.whole({key: value for key, value in kwargs.items() if not into or key != "out"})
+        given = self.full_tensor({key: value for key, value in kwargs.items() if not into or key != "out"})
         if into:
             out = kwargs["out"]
             given["out"] = wholes[id(out)] if isinstance(out, GlobalTensor) else type(out)(wholes.get(id(item), item) for item in out)
-        result = func(*self.whole(args), **given)
+        result = func(*self.full_tensor(args), **given)
         for tensor in into:
             self._take(tensor, wholes[id(tensor)])
         return kwargs["out"] if into else result
@@ -295,9 +295,9 @@ def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTens
     """Return the first operand, a shard, with its placement; no other operand may span ranks."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if globals_in(args[1:]) or globals_in(kwargs.values()):
-        raise NeedsWhole
+        raise NeedsFullTensor
     return first, first.placement
 
 
@@ -322,7 +322,7 @@ def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: 
     if given is _MISSING or given is None or (isinstance(given, list | tuple) and not given):
         return None
     if isinstance(given, bool) or not isinstance(given, int | list | tuple):
-        raise NeedsWhole
+        raise NeedsFullTensor
     values = (given,) if isinstance(given, int) else tuple(given)
     if isinstance(given, int) and len(args) > position + 1 and all(type(arg) is int for arg in args[position:]):
         values = args[position:]  # flip(0, 2)
@@ -339,8 +339,8 @@ def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     tensor = args[0]
     if not isinstance(tensor, GlobalTensor):
         return rules.on_wholes(func, args, kwargs)
-    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.whole(tensor).detach()
-    return func(value, *rules.whole(args[1:]), **rules.whole(kwargs))
+    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.full_tensor(tensor).detach()
+    return func(value, *rules.full_tensor(args[1:]), **rules.full_tensor(kwargs))
 
 
 def read_text(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

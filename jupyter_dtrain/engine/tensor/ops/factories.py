@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..function_bodies import BODIES
-from ..placement_types import GlobalTensor, Shard, part_of, place
-from .dispatch import NeedsWhole, Rules, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
+from ..placement_types import GlobalTensor, Shard, from_local, to_local
+from .dispatch import NeedsFullTensor, Rules, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -16,10 +16,10 @@ def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[s
     (tensor, *rest), options = args, dict(kwargs)
     wants_gradient = bool(options.pop("requires_grad", False))
     if not isinstance(tensor, GlobalTensor) or globals_in(rest):
-        raise NeedsWhole
+        raise NeedsFullTensor
     with torch._C.DisableTorchFunctionSubclass():
-        result = func(part_of(tensor).detach(), *rest, **options)
-    result = place(result, tensor.placement) if isinstance(tensor.placement, Shard) else result
+        result = func(to_local(tensor).detach(), *rest, **options)
+    result = from_local(result, tensor.placement) if isinstance(tensor.placement, Shard) else result
     return result.requires_grad_() if wants_gradient else result
 
 
@@ -34,7 +34,7 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         if changes_in_place(func):
             tensor.copy_(part)
             return tensor
-        result = place(part.contiguous(), placement)
+        result = from_local(part.contiguous(), placement)
         return result.requires_grad_() if wants_gradient else result
 
 
@@ -47,24 +47,24 @@ def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[
     placement, ndim = operands[0].placement, ndim_of(operands[0])
     plain = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor)]
     if plain or not isinstance(placement, Shard) or any(t.placement != placement or ndim_of(t) != ndim for t in operands):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if func in _BY_ROW and ndim == 2 and placement.dim:  # samples of the batch are drawn
-        whole = blank_like(part_of(operands[0]), placement.dim, placement.total)
-        return func(whole.copy_(rules.whole(operands[0]).detach()), *args[1:], **kwargs)
+        whole = blank_like(to_local(operands[0]), placement.dim, placement.total)
+        return func(whole.copy_(rules.full_tensor(operands[0]).detach()), *args[1:], **kwargs)
     if func in _BY_ROW and ndim != 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
     rows = at(placement.dim, placement.loaded)
 
     def spread(value: Any) -> Any:
         if not isinstance(value, GlobalTensor):
             return value
-        whole = blank_like(part_of(value), placement.dim, placement.total).fill_(0.5)
-        whole[rows] = part_of(value)
+        whole = blank_like(to_local(value), placement.dim, placement.total).fill_(0.5)
+        whole[rows] = to_local(value)
         return whole
 
     with torch._C.DisableTorchFunctionSubclass():
         drawn = func(*map(spread, args), **{key: spread(value) for key, value in kwargs.items()})
-        return place(drawn[rows].contiguous(), placement)
+        return from_local(drawn[rows].contiguous(), placement)
 
 
 _BY_ROW = frozenset((torch.multinomial, torch.Tensor.multinomial))
@@ -79,17 +79,17 @@ def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """Dropout in the cell's own code: the mask is drawn whole, as one process would draw it, and cut."""
     tensor, placement = the_shard(args, kwargs)
     if kwargs.get("inplace"):
-        raise NeedsWhole
+        raise NeedsFullTensor
     with torch._C.DisableTorchFunctionSubclass():
         ones = blank_like(tensor, placement.dim, placement.total).fill_(1.0)
         mask = func(ones, *args[1:], **kwargs)[at(placement.dim, placement.loaded)]
-        return place(tensor * mask, placement)
+        return from_local(tensor * mask, placement)
 
 
 def new_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``new_zeros`` and its kin lend type and device only: the result is whole."""
     with torch._C.DisableTorchFunctionSubclass():
-        return func(part_of(args[0]), *rules.whole(args[1:]), **kwargs)
+        return func(to_local(args[0]), *rules.full_tensor(args[1:]), **kwargs)
 
 
 def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,8 +104,8 @@ def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return memo[id(tensor)]
     with torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_leaf:
-            return func(part_of(tensor), memo)
-        result = place(tensor.detach().clone(), tensor.placement).requires_grad_(tensor.requires_grad)
+            return func(to_local(tensor), memo)
+        result = from_local(tensor.detach().clone(), tensor.placement).requires_grad_(tensor.requires_grad)
     memo[id(tensor)] = result
     return result
 
@@ -117,9 +117,9 @@ def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[st
         return rules.on_wholes(func, args, kwargs)
     if isinstance(value, GlobalTensor):
         if value.placement != tensor.placement:
-            raise NeedsWhole
+            raise NeedsFullTensor
     elif isinstance(value, torch.Tensor):
         if not isinstance(tensor.placement, Shard) or value.shape != global_shape(tensor):
-            raise NeedsWhole
+            raise NeedsFullTensor
         value = value[at(tensor.placement.dim, tensor.placement.loaded)]
     return rules.local(func, (tensor, value), kwargs)

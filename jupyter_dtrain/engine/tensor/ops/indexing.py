@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalTensor, Shard, place
-from .dispatch import NeedsWhole, Rules, at, globals_in, ndim_of, the_shard
+from ..placement_types import GlobalTensor, Shard, from_local
+from .dispatch import NeedsFullTensor, Rules, at, globals_in, ndim_of, the_shard
 
 
 def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -17,22 +17,22 @@ def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     writes = func.__name__ == "__setitem__"
     if not isinstance(args[0], GlobalTensor):
         if writes:
-            raise NeedsWhole
+            raise NeedsFullTensor
         return _from_table(rules, args[0], where)
     tensor, placement = the_shard(args[:1], {})
     if writes and len(where) == 1 and _is_mask(where[0], tensor) and not (isinstance(args[2], torch.Tensor) and ndim_of(args[2])):
         return rules.local(func, args, kwargs)
     if placement.dim != 0 or not where:
-        raise NeedsWhole
+        raise NeedsFullTensor
     more = next((position for position, item in enumerate(where) if item is not None), len(where))  # dims of size 1 at the front
     where = where[more:] or (slice(None),)
     all_rows = _all_rows(where[0], placement)
     if more and (writes or not all_rows):
-        raise NeedsWhole
+        raise NeedsFullTensor
     local = _in_each_row(where, ndim_of(tensor)) if all_rows else _of_each_row(where, placement)
     if not writes:
         own = (*(None,) * more, *local)
-        return place(rules.local(func, (tensor, own), {}), Shard(more, placement.share, placement.unit) if more else placement)
+        return from_local(rules.local(func, (tensor, own), {}), Shard(more, placement.share, placement.unit) if more else placement)
     return rules.local(func, (tensor, local, _value(args[2], tensor, local, placement)), {})
 
 
@@ -44,11 +44,11 @@ def _value(value: Any, tensor: GlobalTensor, local: tuple[Any, ...], placement: 
         wanted = tensor[local].dim()
     if isinstance(value, GlobalTensor):
         if value.placement != placement or ndim != wanted:
-            raise NeedsWhole
+            raise NeedsFullTensor
     elif ndim == wanted and value.shape[0] == placement.total:
         return value[placement.loaded]
     elif ndim >= wanted and value.shape[0] != 1:
-        raise NeedsWhole
+        raise NeedsFullTensor
     return value
 
 
@@ -70,19 +70,19 @@ def _in_each_row(where: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
     """Return the index into a part whose rows are all wanted; of each the same place."""
     first, *rest = where
     if globals_in(rest):
-        raise NeedsWhole
+        raise NeedsFullTensor
     lists = [position for position, item in enumerate(rest) if not isinstance(item, int | slice) and item is not None and item is not ...]
     for position in lists:
         item = rest[position]
         flat = isinstance(item, list | range) and all(type(number) in (int, bool) for number in item)
         if not flat and type(item) is not torch.Tensor:
-            raise NeedsWhole
+            raise NeedsFullTensor
     if lists and lists[-1] - lists[0] + 1 != len(lists):
-        raise NeedsWhole  # what stands apart goes to the front
+        raise NeedsFullTensor  # what stands apart goes to the front
     if any(isinstance(item, bool) for item in rest):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if first is Ellipsis and sum(map(_num_dims, rest)) >= ndim:
-        raise NeedsWhole  # the dots stand for nothing
+        raise NeedsFullTensor  # the dots stand for nothing
     return (slice(None) if isinstance(first, slice) else first, *rest)
 
 
@@ -96,10 +96,10 @@ def _num_dims(item: Any) -> int:
 def _of_each_row(where: tuple[Any, ...], placement: Shard) -> tuple[Any, ...]:
     """Return the index into a part of ``x[torch.arange(len(x)), y]``: one place, or some, for each row."""
     if len(where) == 1:
-        raise NeedsWhole  # samples in an order: in some batches it is theirs, but what is split must not depend on that
+        raise NeedsFullTensor  # samples in an order: in some batches it is theirs, but what is split must not depend on that
     rows = _numbers(where[0])
     if rows is None or rows.numel() != rows.shape[0] or not torch.equal(rows.flatten(), _all_numbers(rows, placement.total)):
-        raise NeedsWhole
+        raise NeedsFullTensor
     size = placement.loaded.stop - placement.loaded.start
     own = torch.arange(size, device=rows.device).view(size, *rows.shape[1:])
     return (own, *_aligned(where[1:], placement, 0, rows.dim()))
@@ -111,15 +111,15 @@ def _aligned(items: Sequence[Any], placement: Shard, dim: int, ndim: int) -> lis
     for item in items:
         if isinstance(item, GlobalTensor):
             if item.placement != placement or ndim_of(item) != ndim or not _is_integer(item):
-                raise NeedsWhole
+                raise NeedsFullTensor
         elif isinstance(item, bool) or not (isinstance(item, int | slice) or item is None or item is Ellipsis):
             numbers = _numbers(item)
             if numbers is None or numbers.dim() > ndim:
-                raise NeedsWhole
+                raise NeedsFullTensor
             behind = numbers.dim() - ndim + dim
             if behind >= 0 and numbers.shape[behind] != 1:
                 if numbers.shape[behind] != placement.total:
-                    raise NeedsWhole
+                    raise NeedsFullTensor
                 numbers = numbers[at(behind, placement.loaded)]
             item = numbers
         found.append(item)
@@ -130,16 +130,16 @@ def _from_table(rules: Rules, table: Any, where: tuple[Any, ...]) -> Any:
     """Return rows, or entries, of a tensor that all ranks have, by numbers of a batch: ``centers[y]``."""
     shards = [item for item in where if isinstance(item, GlobalTensor)]
     if not shards or not isinstance(table, torch.Tensor) or any(item is None or item is Ellipsis for item in where):
-        raise NeedsWhole
+        raise NeedsFullTensor
     placement, ndim = shards[0].placement, ndim_of(shards[0])
     if not isinstance(placement, Shard) or any(item.placement != placement for item in shards):
-        raise NeedsWhole
+        raise NeedsFullTensor
     own = _aligned(where, placement, placement.dim, ndim)
     kinds = [isinstance(item, torch.Tensor) for item in own if not isinstance(item, int)]
     first, last = kinds.index(True), len(kinds) - kinds[::-1].index(True)
     before = first if all(kinds[first:last]) else 0  # what stands apart goes to the front
     found = rules.local(torch.Tensor.__getitem__, (table, tuple(own)), {})
-    return place(found, Shard(before + placement.dim, placement.share, placement.unit))
+    return from_local(found, Shard(before + placement.dim, placement.share, placement.unit))
 
 
 _LOOKED_UP = {"bucketize": (0, "input"), "isin": (0, "elements"), "take": (1, "index"), "searchsorted": (1, "input")}
@@ -149,20 +149,20 @@ def look_up(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """Look each entry of a batch up in what all ranks have (``bucketize``, ``isin``, ``take``), or in its own row (``searchsorted``)."""
     operands = globals_in((*args, *kwargs.values()))
     if "out" in kwargs or "out_int32" in kwargs or "sorter" in kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     position, keyword = _LOOKED_UP[func.__name__]
     entries = args[position] if len(args) > position else kwargs.get(keyword)
     first = args[0] if args else None
     if not isinstance(entries, GlobalTensor) or not isinstance(entries.placement, Shard):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if func.__name__ == "searchsorted" and not (isinstance(first, torch.Tensor) and ndim_of(first) == 1 and len(operands) == 1):
         if len(operands) != 2 or not isinstance(first, GlobalTensor) or first.placement != entries.placement or entries.placement.dim:
-            raise NeedsWhole
+            raise NeedsFullTensor
         if ndim_of(first) != ndim_of(entries) or ndim_of(first) < 2:
-            raise NeedsWhole
+            raise NeedsFullTensor
     elif len(operands) != 1:
-        raise NeedsWhole
-    return place(rules.local(func, args, kwargs), entries.placement)
+        raise NeedsFullTensor
+    return from_local(rules.local(func, args, kwargs), entries.placement)
 
 
 def select(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -171,15 +171,15 @@ def select(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     source, dim, numbers = (given.get(name) for name in names)
     if len(given) != len(names) or not isinstance(source, torch.Tensor) or not isinstance(dim, int):
-        raise NeedsWhole
+        raise NeedsFullTensor
     dim %= ndim_of(source) or 1
     if isinstance(source, GlobalTensor):
         if isinstance(numbers, GlobalTensor) or not isinstance(source.placement, Shard) or source.placement.dim == dim:
-            raise NeedsWhole
-        return place(rules.local(func, args, kwargs), source.placement)
+            raise NeedsFullTensor
+        return from_local(rules.local(func, args, kwargs), source.placement)
     if not isinstance(numbers, GlobalTensor) or not isinstance(numbers.placement, Shard):
-        raise NeedsWhole
-    return place(rules.local(func, args, kwargs), Shard(dim, numbers.placement.share, numbers.placement.unit))
+        raise NeedsFullTensor
+    return from_local(rules.local(func, args, kwargs), Shard(dim, numbers.placement.share, numbers.placement.unit))
 
 
 def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,16 +188,16 @@ def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     source, dim, numbers = given.get("input"), given.get("dim"), given.get("index", given.get("indices"))
     if len(given) != 3 or not isinstance(dim, int) or not isinstance(source, torch.Tensor) or not isinstance(numbers, torch.Tensor):
-        raise NeedsWhole
+        raise NeedsFullTensor
     shards = globals_in((source, numbers))
     placement, ndim = shards[0].placement, ndim_of(source)
     if not isinstance(placement, Shard) or any(t.placement != placement for t in shards) or ndim_of(numbers) != ndim:
-        raise NeedsWhole
+        raise NeedsFullTensor
     if dim % ndim != placement.dim:
         source, numbers = _cut(source, placement), _cut(numbers, placement)
     elif source is shards[0]:
-        raise NeedsWhole
-    return place(rules.local(func, (source, dim, numbers) if func.__name__ == "gather" else (source, numbers, dim), {}), placement)
+        raise NeedsFullTensor
+    return from_local(rules.local(func, (source, dim, numbers) if func.__name__ == "gather" else (source, numbers, dim), {}), placement)
 
 
 def _cut(value: torch.Tensor, placement: Shard) -> torch.Tensor:
@@ -205,7 +205,7 @@ def _cut(value: torch.Tensor, placement: Shard) -> torch.Tensor:
     if isinstance(value, GlobalTensor):
         return value
     if value.shape[placement.dim] != placement.total:
-        raise NeedsWhole
+        raise NeedsFullTensor
     return value[at(placement.dim, placement.loaded)]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..placement_types import GlobalTensor, Partial, Shard, place
+from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of
-from .dispatch import NeedsWhole, Rules, globals_in, ndim_of, tensors_in
+from .dispatch import NeedsFullTensor, Rules, globals_in, ndim_of, tensors_in
 
 _OF_NUMBERED_CLASSES = frozenset((F.cross_entropy, F.nll_loss))
 _OF_CLASSES = frozenset((F.cross_entropy, F.nll_loss, F.multi_margin_loss))
@@ -30,39 +30,39 @@ class CountTargets(BaseException):
 def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Losses: rows stay rows, a sum is a sum of the parts' sums, a mean a weighted mean of theirs."""
     if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None:
-        raise NeedsWhole  # the old spelling
+        raise NeedsFullTensor  # the old spelling
     reduction = kwargs.get("reduction", "mean")
     if (rows := _rows_of_both(func, args, kwargs)) is not None:  # nothing has to be cut: this is nearly all
         return _reduced(rules, func, args, kwargs, reduction, rows)
     globals_here = globals_in([*args, *kwargs.values()])
     if any(not isinstance(t.placement, Shard) or t.placement.dim != 0 for t in globals_here):
-        raise NeedsWhole
+        raise NeedsFullTensor
     placement = globals_here[0].placement
     assert isinstance(placement, Shard)
 
     if func in _WEIGHTED_MEAN and reduction == "mean" and kwargs.get("weight") is not None:
-        raise NeedsWhole  # the divisor is the sum of the weights
+        raise NeedsFullTensor  # the divisor is the sum of the weights
     counted = tensors_in(args) if func.__name__ == "gaussian_nll_loss" else globals_here  # its variance may be per row
     ndims = {ndim_of(t) for t in counted}
     if func not in _TARGET_PER_ROW and len(ndims) > 1:
-        raise NeedsWhole  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
+        raise NeedsFullTensor  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
     ndim = min(ndims)
     if reduction == "batchmean" and (not args or _has_other_rows(args[0], ndim, placement.total)):
-        raise NeedsWhole  # the divisor is its number of rows, however often they are broadcast
+        raise NeedsFullTensor  # the divisor is its number of rows, however often they are broadcast
     if func in _OF_VECTORS and args and isinstance(args[0], torch.Tensor) and ndim_of(args[0]) < 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
 
     def fit(value: Any) -> Any:
         if isinstance(value, GlobalTensor):
             if value.placement is not placement and value.placement != placement:
-                raise NeedsWhole
+                raise NeedsFullTensor
         elif isinstance(value, torch.Tensor) and value.dim():
             if value.shape[0] == placement.total and (value.dim() == ndim or func in _TARGET_PER_ROW):
                 return value[placement.loaded]
             if value.dim() > ndim and func not in _TARGET_PER_ROW:
-                raise NeedsWhole  # the rows of the result are further right
+                raise NeedsFullTensor  # the rows of the result are further right
             if (value.dim() == ndim or func in _TARGET_PER_ROW) and value.shape[0] != 1:
-                raise NeedsWhole
+                raise NeedsFullTensor
         return value
 
     of_classes = func in _OF_CLASSES  # their `weight` is one number per class
@@ -95,10 +95,10 @@ def _reduced(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return _class_loss(rules, func, args, kwargs, placement)
     result = rules.local(func, args, kwargs)
     if reduction == "none":
-        return place(result, placement)
+        return from_local(result, placement)
     if reduction == "sum":
-        return place(result if placement.counts else nothing_of(result), Partial())
-    return place(result, Partial.mean(placement.share))
+        return from_local(result if placement.counts else nothing_of(result), Partial())
+    return from_local(result, Partial.mean(placement.share))
 
 
 def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], placement: Shard) -> Any:
@@ -109,7 +109,7 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     assert target is not None
     with torch._C.DisableTorchFunctionSubclass():
         if target.is_floating_point():  # probabilities of classes
-            return place(func(*args, **kwargs), Partial.mean(placement.share))
+            return from_local(func(*args, **kwargs), Partial.mean(placement.share))
         keep = target != ignored
         # Nearly never is a target of a plain classification ignored. Ranks ask each other only a few times whether one is.
         asks = rules.count_targets or weights is not None or target.dim() > 1 or placement.unit > 1
@@ -118,16 +118,16 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
                 raise CountTargets(
                     f"a target is {ignored}, the class that the loss ignores, for the first time after {_ASK} batches without"
                 )
-            return place(func(*args, **kwargs), Partial.mean(placement.share))
+            return from_local(func(*args, **kwargs), Partial.mean(placement.share))
         divisor = keep.sum() if weights is None else (weights[target.clamp(0, len(weights) - 1)] * keep).sum()
         whole = rules.exchange.total(divisor if placement.counts else torch.zeros_like(divisor))
         if not asks:
             complete = int(whole) == target.numel() // (placement.loaded.stop - placement.loaded.start) * placement.total
             rules.without_ignored[ignored] = rules.without_ignored.get(ignored, 0) + 1 if complete else -(2**31)
             if complete:
-                return place(func(*args, **kwargs), Partial.mean(placement.share))
+                return from_local(func(*args, **kwargs), Partial.mean(placement.share))
         result = func(*args, **{**kwargs, "reduction": "sum"}) / whole
-        return place(result if placement.counts else nothing_of(result), Partial())
+        return from_local(result if placement.counts else nothing_of(result), Partial())
 
 
 _ASK = 8
@@ -139,18 +139,18 @@ def ctc(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     predicted, targets = given.get("log_probs"), given.get("targets")
     if not isinstance(predicted, GlobalTensor) or not isinstance(targets, torch.Tensor) or ndim_of(predicted) != 3 or ndim_of(targets) != 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
     placement = predicted.placement
     if not isinstance(placement, Shard) or placement.dim != 1 or placement.unit != 1:
-        raise NeedsWhole
+        raise NeedsFullTensor
     rows = Shard(0, placement.share)
     for name in names[1:4]:
         value = given.get(name)
         if isinstance(value, GlobalTensor):
             if value.placement != rows:
-                raise NeedsWhole
+                raise NeedsFullTensor
         elif not isinstance(value, torch.Tensor | list | tuple) or len(value) != placement.total:
-            raise NeedsWhole
+            raise NeedsFullTensor
         else:
             given[name] = value[placement.loaded]
     return _reduced(rules, func, (), given, given.get("reduction", "mean"), rows)

@@ -8,24 +8,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..placement_types import GlobalTensor, Partial, Shard, place
+from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of
-from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, map_result, ndim_of, tensors_in
+from .dispatch import NeedsFullTensor, Rules, at, changes_in_place, globals_in, map_result, ndim_of, tensors_in
 
 
 def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations that treat each entry of dim 0 by itself; whole operands are parameters, the same for all rows."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim != 0 or ndim_of(first) < 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
     if ndim_of(first) < _MIN_DIMS.get(func.__name__, 2) or _reaches_rows(func, ndim_of(first), args, kwargs):
-        raise NeedsWhole
+        raise NeedsFullTensor
     rest = [t for t in (*tensors_in(args[1:]), *tensors_in(kwargs.values())) if isinstance(t, GlobalTensor)]
     if rest:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
     placement = first.placement
-    return map_result(result, lambda t: place(t, placement))
+    return map_result(result, lambda t: from_local(t, placement))
 
 
 _MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
@@ -81,15 +81,15 @@ def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     """Like :func:`rowwise`, where rows may be single numbers (indices of an embedding, classes to encode)."""
     first = args[0]
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or globals_in((*args[1:], *kwargs.values())):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if func.__name__ == "embedding_bag" and (ndim_of(first) != 2 or first.placement.dim):
-        raise NeedsWhole  # bags of any length
+        raise NeedsFullTensor  # bags of any length
     if _max_norm(func, args, kwargs) is not None:
-        raise NeedsWhole  # it scales the rows that are looked up, in place
+        raise NeedsFullTensor  # it scales the rows that are looked up, in place
     if func.__name__ == "one_hot" and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
-        raise NeedsWhole  # their number depends on the data
+        raise NeedsFullTensor  # their number depends on the data
     placement = first.placement
-    return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
+    return map_result(rules.local(func, args, kwargs), lambda t: from_local(t, placement))
 
 
 def _max_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -105,32 +105,32 @@ def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     terms, arrow, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
     inputs = terms.split(",")
     if not arrow or len(inputs) != len(operands) or kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     inputs, result = _spelled_out(inputs, result, operands)
     placements = {tensor.placement for tensor in operands if isinstance(tensor, GlobalTensor)}
     shards = [(term, t.placement) for term, t in zip(inputs, operands, strict=True) if isinstance(t, GlobalTensor)]
     if any(not isinstance(placement, Shard) or placement.unit != 1 for placement in placements):
-        raise NeedsWhole
+        raise NeedsFullTensor
     letters = {term[placement.dim] for term, placement in shards if isinstance(placement, Shard) and placement.dim < len(term)}
     placement = shards[0][1]
     assert isinstance(placement, Shard)
     if len(letters) != 1 or len({p.share for p in placements if isinstance(p, Shard)}) != 1:
-        raise NeedsWhole
+        raise NeedsFullTensor
     (letter,) = letters
     own = []
     for term, tensor in zip(inputs, operands, strict=True):
         if term.count(letter) > 1 or (isinstance(tensor, GlobalTensor) and letter not in term):
-            raise NeedsWhole
+            raise NeedsFullTensor
         if letter in term and not isinstance(tensor, GlobalTensor):
             dim = term.index(letter)
             if len(term) != tensor.dim() or tensor.shape[dim] != placement.total:
-                raise NeedsWhole
+                raise NeedsFullTensor
             tensor = tensor[at(dim, placement.loaded)]
         own.append(tensor)
     found = rules.local(func, (f"{','.join(inputs)}->{result}", *own), {})
     if letter in result:
-        return place(found, Shard(result.index(letter), placement.share))
-    return place(found if placement.counts else nothing_of(found), Partial())
+        return from_local(found, Shard(result.index(letter), placement.share))
+    return from_local(found if placement.counts else nothing_of(found), Partial())
 
 
 def _spelled_out(terms: list[str], result: str, operands: list[Any]) -> tuple[list[str], str]:
@@ -140,7 +140,7 @@ def _spelled_out(terms: list[str], result: str, operands: list[Any]) -> tuple[li
         return terms, result
     free = [letter for letter in string.ascii_letters if letter not in "".join(terms) + result]
     if len(counts) > 1 or not 0 <= min(counts) <= len(free):
-        raise NeedsWhole  # what is missing is broadcast
+        raise NeedsFullTensor  # what is missing is broadcast
     dots = "".join(free[: min(counts)])
     return [term.replace("...", dots) for term in terms], result.replace("...", dots)
 
@@ -152,30 +152,30 @@ def matrices(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return _solved_by_one(rules, first, args[1], kwargs)
     operands = tensors_in((*args, *kwargs.values()))
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim or "out" in kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     for tensor in operands:
         if not isinstance(tensor, GlobalTensor) or tensor.placement != first.placement or ndim_of(tensor) < 3:
-            raise NeedsWhole
+            raise NeedsFullTensor
     if len({ndim_of(tensor) for tensor in operands}) > 1:
-        raise NeedsWhole
+        raise NeedsFullTensor
     placement = first.placement
-    return map_result(rules.local(func, args, kwargs), lambda t: place(t, placement))
+    return map_result(rules.local(func, args, kwargs), lambda t: from_local(t, placement))
 
 
 def _solved_by_one(rules: Rules, matrix: Any, sides: Any, kwargs: dict[str, Any]) -> Any:
     """Solve with one triangular matrix for all (of a ``MultivariateNormal``, say): right sides are columns, or matrices."""
     placement, ndim = sides.placement, ndim_of(sides)
     if not isinstance(placement, Shard) or matrix.shape[:-2].numel() != 1 or ndim < max(matrix.dim(), 2) or not kwargs.get("left", True):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if placement.dim == ndim - 2 or "out" in kwargs:
-        raise NeedsWhole
-    return place(rules.local(torch.linalg.solve_triangular, (matrix, sides), kwargs), placement)
+        raise NeedsFullTensor
+    return from_local(rules.local(torch.linalg.solve_triangular, (matrix, sides), kwargs), placement)
 
 
 def addmm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Add the product of rows of a shard and a whole matrix to rows of the same batch, or to a vector for all of them."""
     if len(args) != 3:
-        raise NeedsWhole
+        raise NeedsFullTensor
     first, rows, matrix = args
     if (
         not isinstance(rows, GlobalTensor)
@@ -183,44 +183,44 @@ def addmm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         or rows.placement.dim
         or isinstance(matrix, GlobalTensor)
     ):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if isinstance(first, GlobalTensor):
         if first.placement != rows.placement or ndim_of(first) != 2:
-            raise NeedsWhole
+            raise NeedsFullTensor
     elif first.dim() > 1 or changes_in_place(func):
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
-    return result if result is first else place(result, rows.placement)
+    return result if result is first else from_local(result, rows.placement)
 
 
 def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Matrix products: rows of a shard times a whole matrix, a whole matrix times columns of one, or two batches of matrices."""
     if len(args) != 2 or kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     left, right = args
     if not isinstance(left, GlobalTensor):
         return _columns(rules, func, left, right)
     if not isinstance(left.placement, Shard) or left.placement.dim != 0 or ndim_of(left) < 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
     placement = left.placement
     if isinstance(right, GlobalTensor):
         if right.placement != placement or ndim_of(left) != ndim_of(right) or ndim_of(left) < 3:
-            raise NeedsWhole
+            raise NeedsFullTensor
     elif not isinstance(right, torch.Tensor):
-        raise NeedsWhole
+        raise NeedsFullTensor
     elif right.dim() > 2:
         right = _matrices_for(left, right, placement)
-    return place(rules.local(func, (left, right), {}), placement)
+    return from_local(rules.local(func, (left, right), {}), placement)
 
 
 def _matrices_for(shard: GlobalTensor, matrices: torch.Tensor, placement: Shard) -> torch.Tensor:
     """Return the rank's of a batch of whole matrices that are multiplied with those of a shard."""
     if matrices.dim() > ndim_of(shard):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if matrices.dim() < ndim_of(shard) or matrices.shape[0] == 1:
         return matrices
     if matrices.shape[0] != placement.total:
-        raise NeedsWhole
+        raise NeedsFullTensor
     return matrices[placement.loaded]
 
 
@@ -228,10 +228,10 @@ def _columns(rules: Rules, func: Any, left: Any, right: GlobalTensor) -> Any:
     """Multiply what all ranks have with columns of a shard, or with matrices of one."""
     placement, ndim = right.placement, ndim_of(right)
     if not isinstance(left, torch.Tensor) or not isinstance(placement, Shard) or left.dim() == 0:
-        raise NeedsWhole
+        raise NeedsFullTensor
     if ndim == 2 and placement.dim == 1 and left.dim() <= 2:
-        return place(rules.local(func, (left, right), {}), Shard(left.dim() - 1, placement.share, placement.unit))
+        return from_local(rules.local(func, (left, right), {}), Shard(left.dim() - 1, placement.share, placement.unit))
     if ndim < 3 or placement.dim:
-        raise NeedsWhole
+        raise NeedsFullTensor
     left = _matrices_for(right, left, placement) if left.dim() > 2 else left
-    return place(rules.local(func, (left, right), {}), placement)
+    return from_local(rules.local(func, (left, right), {}), placement)

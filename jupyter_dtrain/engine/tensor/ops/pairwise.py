@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalTensor, Shard, place
-from .dispatch import NeedsWhole, Rules, at, globals_in, map_result, ndim_of
+from ..placement_types import GlobalTensor, Shard, from_local
+from .dispatch import NeedsFullTensor, Rules, at, globals_in, map_result, ndim_of
 from .pointwise import fitted
 
 
@@ -17,19 +17,19 @@ def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     from_right, ndim = ndim_of(first) - placement.dim, max(map(ndim_of, args[:2]))
     dim = kwargs.get("dim", args[2] if len(args) > 2 else 1) if func.__name__ == "cosine_similarity" else kwargs.get("dim", -1)
     if dim % ndim == ndim - from_right or "out" in kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, (*(fitted(arg, placement, from_right) for arg in args[:2]), *args[2:]), kwargs)
     lost = ndim_of(result) < ndim and dim % ndim < ndim - from_right
-    return place(result, Shard(ndim - from_right - lost, placement.share, placement.unit))
+    return from_local(result, Shard(ndim - from_right - lost, placement.share, placement.unit))
 
 
 def paired(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations with a row of the one for each row of the other (``grid_sample``, ``bilinear``); what else they get is for all rows."""
     _, placement = _first_rows(args[:2], (*args[2:], *kwargs.values()))
     if placement.dim or min(map(ndim_of, args[:2])) < 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, (*(_rows(arg, placement) for arg in args[:2]), *args[2:]), kwargs)
-    return map_result(result, lambda t: place(t, placement))
+    return map_result(result, lambda t: from_local(t, placement))
 
 
 def affine_grid(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -37,10 +37,10 @@ def affine_grid(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     theta, placement = _first_rows(args[:1], kwargs.values())
     size = list(kwargs.get("size", args[1] if len(args) > 1 else ()))
     if placement.dim or ndim_of(theta) != 3 or not size or size[0] != placement.total:
-        raise NeedsWhole
+        raise NeedsFullTensor
     own = [placement.loaded.stop - placement.loaded.start, *size[1:]]
     rest = {key: value for key, value in kwargs.items() if key != "size"}
-    return place(rules.local(func, (theta, own, *args[2:]), rest), placement)
+    return from_local(rules.local(func, (theta, own, *args[2:]), rest), placement)
 
 
 def attention(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,14 +50,14 @@ def attention(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     query, mask = given.get("query"), given.pop("attn_mask", None)
     operands = [given.get(name) for name in names[:3]]
     if not isinstance(query, GlobalTensor) or not isinstance(query.placement, Shard) or query.placement.dim or given.get("dropout_p"):
-        raise NeedsWhole
+        raise NeedsFullTensor
     placement, ndim = query.placement, ndim_of(query)
     if ndim < 3 or any(not isinstance(t, torch.Tensor) or ndim_of(t) != ndim for t in operands):
-        raise NeedsWhole
+        raise NeedsFullTensor
     given.update({name: _rows(t, placement) for name, t in zip(names, operands, strict=False)})
     if mask is not None:
         mask = fitted(mask, placement, ndim)
-    return place(rules.local(func, (), {**given, "attn_mask": mask}), placement)
+    return from_local(rules.local(func, (), {**given, "attn_mask": mask}), placement)
 
 
 def distances(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,18 +75,18 @@ def distances(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         and right.shape[:-2].numel() == 1
         and ndim_of(right) in (2, 3)
     ):
-        return place(rules.local(func, (left, right, power, mode), {}), placement)
+        return from_local(rules.local(func, (left, right, power, mode), {}), placement)
     if ndim_of(right) != ndim or ndim not in (2, 3) or placement.dim:
-        raise NeedsWhole
+        raise NeedsFullTensor
     if ndim == 3:
-        return place(rules.local(func, (_rows(left, placement), _rows(right, placement), power, mode), {}), placement)
+        return from_local(rules.local(func, (_rows(left, placement), _rows(right, placement), power, mode), {}), placement)
     if len(globals_in((left, right))) > 1:
-        raise NeedsWhole  # all samples from each other
+        raise NeedsFullTensor  # all samples from each other
     if mode == _FASTER:  # is chosen by the numbers of rows, and rounds differently
         most = max(placement.total, *((arg.shape[0]) for arg in (left, right) if not isinstance(arg, GlobalTensor)))
         mode = "use_mm_for_euclid_dist" if most > 25 else "donot_use_mm_for_euclid_dist"
     found = rules.local(func, (left, right, power, mode), {})
-    return place(found, Shard(int(isinstance(right, GlobalTensor)), placement.share, placement.unit))
+    return from_local(found, Shard(int(isinstance(right, GlobalTensor)), placement.share, placement.unit))
 
 
 _FASTER = "use_mm_for_euclid_dist_if_necessary"
@@ -96,17 +96,17 @@ def outer(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """``outer`` of a batch of numbers and a vector that all ranks have."""
     _, placement = _first_rows(args[:2], kwargs.values())
     if len(args) != 2 or kwargs or len(globals_in(args)) != 1:
-        raise NeedsWhole
-    return place(rules.local(func, args, {}), Shard(int(isinstance(args[1], GlobalTensor)), placement.share, placement.unit))
+        raise NeedsFullTensor
+    return from_local(rules.local(func, args, {}), Shard(int(isinstance(args[1], GlobalTensor)), placement.share, placement.unit))
 
 
 def _first_rows(operands: tuple[Any, ...], others: Any) -> tuple[GlobalTensor, Shard]:
     """Return the first operand that spans the ranks, a shard, with its placement; nothing of `others` spans them."""
     first = next((operand for operand in operands if isinstance(operand, GlobalTensor)), None)
     if first is None or not isinstance(first.placement, Shard) or globals_in(others):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if not all(isinstance(operand, torch.Tensor) for operand in operands):
-        raise NeedsWhole
+        raise NeedsFullTensor
     return first, first.placement
 
 
@@ -114,8 +114,8 @@ def _rows(value: Any, placement: Shard) -> Any:
     """Return the rank's rows of an operand with one for each sample."""
     if isinstance(value, GlobalTensor):
         if value.placement != placement:
-            raise NeedsWhole
+            raise NeedsFullTensor
         return value
     if value.shape[0] != placement.total:
-        raise NeedsWhole
+        raise NeedsFullTensor
     return value[at(0, placement.loaded)]

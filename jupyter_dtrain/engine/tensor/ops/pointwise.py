@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ..deferred import MOST_PENDING, Later, is_narrow, keep_later, later_of, may_wait
-from ..placement_types import GlobalTensor, Partial, Placement, Shard, part_of, place
+from ..deferred import MOST_PENDING, DeferredReduction, is_narrow, keep_later, later_of, may_wait
+from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, to_local
 from ..redistribute import weigh
-from .dispatch import NeedsWhole, Rules, at, changes_in_place, globals_in, ndim_of
+from .dispatch import NeedsFullTensor, Rules, at, changes_in_place, globals_in, ndim_of
 
 _NUMBERS = frozenset((int, float, bool))
 
@@ -27,7 +27,7 @@ def _alike(first: GlobalTensor, second: GlobalTensor) -> bool:
 def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations on corresponding entries, with broadcasting: parts stay parts, whole operands are cut to match."""
     if func.__name__ == "where" and len(args) + len(kwargs) == 1:
-        raise NeedsWhole  # the indices of what is true
+        raise NeedsFullTensor  # the indices of what is true
     if not kwargs and 0 < len(args) < 3:  # nearly all that cells write, and so worth a shorter way
         first, second = args[0], args[-1]
         if type(first) is GlobalTensor and (first is second or type(second) in _NUMBERS or type(second) is GlobalTensor):
@@ -37,21 +37,21 @@ def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
                     result = func(*args)
                     if result is first:
                         return result
-                    return place(result, placement)
+                    return from_local(result, placement)
     operands = globals_in((*args, *kwargs.values()))
     if any(isinstance(t.placement, Partial) for t in operands):
         if all(isinstance(t.placement, Partial) for t in operands):
             return _linear(rules, func, args, kwargs)
         # A shard with a sum over the batch (a centred value, say): the sum is read first.
         if changes_in_place(func) and isinstance(args[0], GlobalTensor) and isinstance(args[0].placement, Partial):
-            raise NeedsWhole
+            raise NeedsFullTensor
         return elementwise(rules, func, *_partials_whole(rules, args, kwargs))
     return _on_shards(rules, func, args, kwargs, operands)
 
 
 def _partials_whole(rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def convert(value: Any) -> Any:
-        return rules.whole(value) if isinstance(value, GlobalTensor) and isinstance(value.placement, Partial) else value
+        return rules.full_tensor(value) if isinstance(value, GlobalTensor) and isinstance(value.placement, Partial) else value
 
     return tuple(convert(arg) for arg in args), {key: convert(value) for key, value in kwargs.items()}
 
@@ -61,14 +61,14 @@ def fitted(value: Any, placement: Shard, from_right: int) -> Any:
     if isinstance(value, GlobalTensor):
         other = value.placement
         if not isinstance(other, Shard) or other.share != placement.share or other.unit != placement.unit:
-            raise NeedsWhole
+            raise NeedsFullTensor
         if ndim_of(value) - other.dim != from_right:
-            raise NeedsWhole
+            raise NeedsFullTensor
     elif isinstance(value, torch.Tensor):
         dim = value.dim() - from_right
         if dim >= 0 and value.shape[dim] != 1:
             if value.shape[dim] != placement.total:
-                raise NeedsWhole
+                raise NeedsFullTensor
             return value[at(dim, placement.loaded)]
     return value
 
@@ -87,13 +87,13 @@ def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     new_args = tuple(fit(arg) for arg in args)
     new_kwargs = {key: fit(value) for key, value in kwargs.items()}
     if not args:
-        raise NeedsWhole  # all by keyword
+        raise NeedsFullTensor  # all by keyword
     if changes_in_place(func) and not isinstance(args[0], GlobalTensor):
-        raise NeedsWhole  # a whole tensor cannot become a part in place
+        raise NeedsFullTensor  # a whole tensor cannot become a part in place
     result = rules.local(func, new_args, new_kwargs)
     if result is args[0] or not isinstance(result, torch.Tensor):
         return result
-    return place(result, Shard(result.dim() - from_right, placement.share, placement.unit))
+    return from_local(result, Shard(result.dim() - from_right, placement.share, placement.unit))
 
 
 _ADD = frozenset(("add", "sub", "subtract", "__add__", "__radd__", "__sub__", "__rsub__", "add_", "sub_", "__iadd__", "__isub__"))
@@ -107,14 +107,14 @@ def _linear(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     name = getattr(func, "__name__", "")
     target = args[0] if changes_in_place(func) else None
     if kwargs or (target is not None and not isinstance(target, GlobalTensor)):  # alpha=, rounding_mode=, out=
-        raise NeedsWhole
+        raise NeedsFullTensor
     if name in _ADD and len(args) == 2:
         return _add(rules, func, args, target)
     if name in _MULTIPLY and target is None and isinstance(args[1], GlobalTensor) and not isinstance(args[0], GlobalTensor):
         func, args = torch.mul, (args[1], args[0])
     partial = args[0]
     if (name not in _MULTIPLY | _DIVIDE | _NEGATE) or not isinstance(partial, GlobalTensor) or globals_in(args[1:]):
-        raise NeedsWhole
+        raise NeedsFullTensor
     return _done(rules, func, args, args, partial.placement, target)
 
 
@@ -128,7 +128,7 @@ def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | 
             # Means with the same weights: what all ranks agree on is its own weighted mean.
             return _done(rules, func, args, args, placement, target)
     if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
-        raise NeedsWhole
+        raise NeedsFullTensor
 
     return _done(rules, func, args, (_as_sum(left, rules.rank), _as_sum(right, rules.rank)), Partial(), target)
 
@@ -137,7 +137,7 @@ def _as_sum(value: Any, rank: int) -> Any:
     """Return a rank's part of `value` as one of a sum: a mean's times its weight; what all ranks agree on is added once, by rank 0."""
     if isinstance(value, GlobalTensor):
         assert isinstance(value.placement, Partial)
-        return value if value.placement.weight is None else weigh(part_of(value), value.placement.weight)
+        return value if value.placement.weight is None else weigh(to_local(value), value.placement.weight)
     return value if rank == 0 else value * 0
 
 
@@ -149,9 +149,9 @@ def _done(rules: Rules, func: Any, args: tuple[Any, ...], parts: tuple[Any, ...]
     noted = [_later(arg) for arg in args] if may_be_noted and shows else None  # before they change
     with torch._C.DisableTorchFunctionSubclass():
         result = func(*parts)
-    placed = target if target is not None else place(result, placement)
+    placed = target if target is not None else from_local(result, placement)
     if may_be_noted and (shows or is_narrow(placed)):
-        later = Later(func if target is None else _on_copy(func), [_later(arg) for arg in args] if noted is None else noted)
+        later = DeferredReduction(func if target is None else _on_copy(func), [_later(arg) for arg in args] if noted is None else noted)
         if later.num_pending > MOST_PENDING:
             rules.exchange.resolve(later)
         keep_later(placed, later)
@@ -166,7 +166,7 @@ def _later(value: Any) -> Any:
     if later is None:
         with torch._C.DisableTorchFunctionSubclass():
             wide, dtype = value.detach().to(torch.float64, copy=True), value.dtype
-        later = Later(part=part_of(_as_sum(place(wide, value.placement), 0)), dtype=dtype)
+        later = DeferredReduction(part=to_local(_as_sum(from_local(wide, value.placement), 0)), dtype=dtype)
         keep_later(value, later)
     return later
 
@@ -187,19 +187,19 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Operations that change neither values nor shape: the placement stays, whichever it is."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor):
-        raise NeedsWhole
+        raise NeedsFullTensor
     # Another tensor as argument lends its type or device only (`type_as`, `to(other)`).
     result = rules.local(func, args, kwargs)
     if result is first or not isinstance(result, torch.Tensor):
         return result
-    kept = place(result, first.placement)
+    kept = from_local(result, first.placement)
     if func == _DATA:
         first.__dict__.pop("_later", None)  # which may be changed through it, without a word
     elif isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
-        keep_later(kept, Later(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
+        keep_later(kept, DeferredReduction(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
     known = rules.exchange.known(first)
     if known is not None and known.dtype == result.dtype:
-        rules.exchange.know(kept, known.clone())
+        rules.exchange.cache_value(kept, known.clone())
     return kept
 
 
@@ -213,5 +213,5 @@ def to_dtype(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         with torch._C.DisableTorchFunctionSubclass():
             old, new = first.dtype, result.dtype
         if new != old and (new == torch.bool or (old.is_floating_point and not new.is_floating_point)):
-            raise NeedsWhole
+            raise NeedsFullTensor
     return result

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ..deferred import Later, is_narrow, keep_later, may_wait
-from ..placement_types import GlobalTensor, Partial, Shard, place
+from ..deferred import DeferredReduction, is_narrow, keep_later, may_wait
+from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of, weigh
-from .dispatch import NeedsWhole, Rules, dims_of, map_result, ndim_of, tensors_in, the_shard
+from .dispatch import NeedsFullTensor, Rules, dims_of, map_result, ndim_of, tensors_in, the_shard
 from .pointwise import elementwise, keeps
 
 
@@ -21,15 +21,15 @@ def along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if dims is None:
         dims = _DEFAULT_DIM.get(func.__name__)
         if dims is None:
-            raise NeedsWhole
+            raise NeedsFullTensor
         dims = tuple(dim % ndim for dim in dims)
     if placement.dim in dims:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
 
     def wrap(value: torch.Tensor) -> torch.Tensor:
         lost = 0 if value.dim() == ndim else sum(dim < placement.dim for dim in dims)
-        return place(value, Shard(placement.dim - lost, placement.share, placement.unit))
+        return from_local(value, Shard(placement.dim - lost, placement.share, placement.unit))
 
     return map_result(result, wrap)
 
@@ -52,28 +52,28 @@ def quantile(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     ndim = ndim_of(tensor)
     dims = dims_of(args, kwargs, ndim, 2)
     if dims is None or placement.dim in dims:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
     quantiles = kwargs.get("q", args[1] if len(args) > 1 else None)
     more = isinstance(quantiles, torch.Tensor) and quantiles.dim()
     lost = sum(dim < placement.dim for dim in dims) if ndim_of(result) - more < ndim else 0
-    return place(result, Shard(placement.dim - lost + more, placement.share, placement.unit))
+    return from_local(result, Shard(placement.dim - lost + more, placement.share, placement.unit))
 
 
 def scatter(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``scatter`` and its kin along another dim than the batch, into a shard, by an index that is cut in the same way."""
     target, placement = the_shard(args[:1], {})
     if len(args) != 4 or any(isinstance(value, torch.Tensor) for value in kwargs.values()):
-        raise NeedsWhole
+        raise NeedsFullTensor
     _, dim, index, source = args
     if not isinstance(index, GlobalTensor) or index.placement != placement or dim % ndim_of(target) == placement.dim:
-        raise NeedsWhole
+        raise NeedsFullTensor
     if isinstance(source, GlobalTensor) and source.placement != placement:
-        raise NeedsWhole
+        raise NeedsFullTensor
     if isinstance(source, torch.Tensor) and not isinstance(source, GlobalTensor) and source.dim():
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
-    return result if result is target else place(result, placement)
+    return result if result is target else from_local(result, placement)
 
 
 def all_or_any(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -84,7 +84,7 @@ def all_or_any(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         return along(rules, func, args, kwargs)
     result = rules.local(func, args, kwargs)
     if result.dtype != torch.bool or "out" in kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     is_any = "any" in func.__name__
     counted = (result if is_any else ~result).long() * int(placement.counts)
     return (rules.exchange.total(counted) > 0) == is_any
@@ -106,18 +106,20 @@ def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         return keeps(rules, func, args, kwargs)  # sums and means are linear
     tensor, placement = the_shard(args, kwargs)
     if "out" in kwargs:
-        raise NeedsWhole
+        raise NeedsFullTensor
     dims = dims_of(args, kwargs, ndim_of(tensor))
     if dims is not None and placement.dim not in dims:
         return along(rules, func, args, kwargs)
     result = rules.local(func, args, kwargs)
     if is_mean:
-        reduced = place(result, Partial.mean(placement.share))
+        reduced = from_local(result, Partial.mean(placement.share))
     else:
-        reduced = place(result if placement.counts else nothing_of(result), Partial())
+        reduced = from_local(result if placement.counts else nothing_of(result), Partial())
     if is_narrow(result) and may_wait(result) and "dtype" not in kwargs:
         part = rules.local(func, args, {**kwargs, "dtype": torch.float64})
-        keep_later(reduced, Later(part=weigh(part, placement.share.weight if is_mean else float(placement.counts)), dtype=result.dtype))
+        keep_later(
+            reduced, DeferredReduction(part=weigh(part, placement.share.weight if is_mean else float(placement.counts)), dtype=result.dtype)
+        )
     return reduced
 
 
@@ -135,7 +137,7 @@ def unpack(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _unbind(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dims_of(args, kwargs, ndim_of(args[0])) is None:
-        raise NeedsWhole  # along dim 0
+        raise NeedsFullTensor  # along dim 0
     return along(rules, func, args, kwargs)
 
 
@@ -180,21 +182,21 @@ def inner(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     tensor, placement = the_shard(args, kwargs)
     name = func.__name__
     if "out" in kwargs or (name not in _WITH_INDEX and tensors_in((*args[1:], *kwargs.values()))):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if name == "diag_embed" and (len(args) > 1 or kwargs):
-        raise NeedsWhole
+        raise NeedsFullTensor
     ndim = ndim_of(tensor)
     touched: list[int] = []
     for position, keyword, default in _DIMS[name]:
         given = kwargs.get(keyword, args[position] if position is not None and len(args) > position else default)
         values = (given,) if isinstance(given, int) else given
         if not isinstance(values, list | tuple) or any(not -ndim <= value < ndim for value in values):
-            raise NeedsWhole  # all dims; or an error, and PyTorch's own
+            raise NeedsFullTensor  # all dims; or an error, and PyTorch's own
         touched += [value % ndim for value in values]
     if placement.dim in touched:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
     if result is tensor:
         return result
     lost = sum(dim < placement.dim for dim in touched) if name in _LOSE else 0
-    return place(result, Shard(placement.dim - lost, placement.share, placement.unit))
+    return from_local(result, Shard(placement.dim - lost, placement.share, placement.unit))

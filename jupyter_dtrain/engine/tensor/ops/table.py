@@ -91,7 +91,7 @@ def _of_numbers(rule: Rule) -> Rule:
 
     def reading(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = kwargs
-        args, kwargs = read_numbers(args, kwargs, rules.whole, first=1)
+        args, kwargs = read_numbers(args, kwargs, rules.full_tensor, first=1)
         if kwargs is not given and not globals_in((*args, *kwargs.values())):
             return func(*args, **kwargs)  # that was all that spans the ranks
         return rule(rules, func, args, kwargs)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalTensor, Partial, Shard, place
-from .dispatch import NeedsWhole, Rules, at, dims_of, global_shape, globals_in, ndim_of, the_shard
+from ..placement_types import GlobalTensor, Partial, Shard, from_local
+from .dispatch import NeedsFullTensor, Rules, at, dims_of, global_shape, globals_in, ndim_of, the_shard
 
 
 def shape(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -34,17 +34,17 @@ def reshape(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if len(given) == 1 and isinstance(given[0], list | tuple):
         given = given[0]
     if not given or not all(isinstance(size, int) for size in given):
-        raise NeedsWhole  # view(dtype)
+        raise NeedsFullTensor  # view(dtype)
     whole = global_shape(tensor)
     if whole[: placement.dim].numel() != 1:
-        raise NeedsWhole  # samples along another dim
+        raise NeedsFullTensor  # samples along another dim
     sizes = list(given)
     if -1 in sizes:
         known = 1
         for size in sizes:
             known *= size if size != -1 else 1
         if known == 0 or whole.numel() % known:
-            raise NeedsWhole  # and PyTorch's own error
+            raise NeedsFullTensor  # and PyTorch's own error
         sizes[sizes.index(-1)] = whole.numel() // known
     return _regrouped(tensor, placement, sizes, whole)
 
@@ -55,12 +55,12 @@ def _regrouped(tensor: GlobalTensor, placement: Shard, sizes: list[int], whole: 
         product_of_sizes *= size
     total_entries = placement.share.total
     if product_of_sizes != whole.numel() or not sizes or sizes[0] == 0 or sizes[0] % total_entries:
-        raise NeedsWhole
+        raise NeedsFullTensor
     unit = sizes[0] // total_entries
     loaded = placement.share.loaded
     part = (unit * (loaded.stop - loaded.start), *sizes[1:])
     with torch._C.DisableTorchFunctionSubclass():
-        return place(tensor.reshape(part), Shard(0, placement.share, unit))
+        return from_local(tensor.reshape(part), Shard(0, placement.share, unit))
 
 
 def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -70,7 +70,7 @@ def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     start = kwargs.get("start_dim", args[1] if len(args) > 1 else 0) % max(ndim, 1)
     end = kwargs.get("end_dim", args[2] if len(args) > 2 else -1) % max(ndim, 1)
     if placement.dim != 0 or ndim == 0:
-        raise NeedsWhole
+        raise NeedsFullTensor
     whole = global_shape(tensor)
     return _regrouped(tensor, placement, [*whole[:start], whole[start : end + 1].numel(), *whole[end + 1 :]], whole)
 
@@ -82,10 +82,10 @@ def squeeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     dims = dims_of(args, kwargs, len(whole))
     wanted = [dim for dim in (range(len(whole)) if dims is None else dims) if whole[dim] == 1]
     if placement.dim in wanted:
-        raise NeedsWhole
+        raise NeedsFullTensor
     with torch._C.DisableTorchFunctionSubclass():
         result = torch.squeeze(tensor, tuple(wanted))
-    return place(result, Shard(placement.dim - sum(dim < placement.dim for dim in wanted), placement.share, placement.unit))
+    return from_local(result, Shard(placement.dim - sum(dim < placement.dim for dim in wanted), placement.share, placement.unit))
 
 
 def unsqueeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,7 +93,7 @@ def unsqueeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     tensor, placement = the_shard(args, kwargs)
     dims = dims_of(args, kwargs, ndim_of(tensor) + 1)
     assert dims is not None
-    return place(rules.local(func, args, kwargs), Shard(placement.dim + (dims[0] <= placement.dim), placement.share, placement.unit))
+    return from_local(rules.local(func, args, kwargs), Shard(placement.dim + (dims[0] <= placement.dim), placement.share, placement.unit))
 
 
 _NAMES = ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims")
@@ -109,7 +109,7 @@ def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dic
     else:
         result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
         if not isinstance(result, GlobalTensor):
-            raise NeedsWhole
+            raise NeedsFullTensor
         with torch._C.DisableTorchFunctionSubclass():
             tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
         tensor.placement = result.placement
@@ -136,7 +136,7 @@ def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if len(given) == 1 and isinstance(given[0], list | tuple):
             given = given[0]
         order = [dim % ndim for dim in given]
-    return place(rules.local(func, args, kwargs), Shard(order.index(placement.dim), placement.share, placement.unit))
+    return from_local(rules.local(func, args, kwargs), Shard(order.index(placement.dim), placement.share, placement.unit))
 
 
 def move(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -145,13 +145,13 @@ def move(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     ndim = ndim_of(tensor)
     given = [kwargs.get(key, args[i] if len(args) > i else None) for i, key in ((1, "source"), (2, "destination"))]
     if not all(isinstance(dims, int | list | tuple) for dims in given):
-        raise NeedsWhole
+        raise NeedsFullTensor
     ends = [(dims,) if isinstance(dims, int) else tuple(dims or ()) for dims in given]
     sources, targets = ([dim % ndim for dim in dims] for dims in ends)
     result = rules.local(func, args, kwargs)  # and PyTorch's own errors
     others = iter(dim for dim in range(ndim) if dim not in sources)
     order = [sources[targets.index(dim)] if dim in targets else next(others) for dim in range(ndim)]
-    return place(result, Shard(order.index(placement.dim), placement.share, placement.unit))
+    return from_local(result, Shard(order.index(placement.dim), placement.share, placement.unit))
 
 
 def unflatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,10 +159,10 @@ def unflatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     tensor, placement = the_shard(args, kwargs)
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if not isinstance(dim, int) or dim % ndim_of(tensor) == placement.dim:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, args, kwargs)
     more = ndim_of(result) - ndim_of(tensor) if dim % ndim_of(tensor) < placement.dim else 0
-    return place(result, Shard(placement.dim + more, placement.share, placement.unit))
+    return from_local(result, Shard(placement.dim + more, placement.share, placement.unit))
 
 
 def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -173,10 +173,10 @@ def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         given = given[0]
     dim = placement.dim + len(given) - ndim_of(tensor)
     if dim < 0 or given[dim] not in (-1, placement.total):
-        raise NeedsWhole
+        raise NeedsFullTensor
     sizes = [-1 if index == dim else size for index, size in enumerate(given)]
     with torch._C.DisableTorchFunctionSubclass():
-        return place(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
+        return from_local(tensor.expand(sizes), Shard(dim, placement.share, placement.unit))
 
 
 def repeat(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -187,8 +187,8 @@ def repeat(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         given = given[0]
     more = len(given) - ndim_of(tensor)
     if placement.dim + more >= 0 and given[placement.dim + more] != 1:
-        raise NeedsWhole
-    return place(rules.local(func, args, kwargs), Shard(placement.dim + max(more, 0), placement.share, placement.unit))
+        raise NeedsFullTensor
+    return from_local(rules.local(func, args, kwargs), Shard(placement.dim + max(more, 0), placement.share, placement.unit))
 
 
 def repeat_interleave(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -198,12 +198,12 @@ def repeat_interleave(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: di
     dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
     ndim = ndim_of(tensor)
     if not isinstance(times, int) or times < 1 or (dim is None and ndim != 1):
-        raise NeedsWhole
+        raise NeedsFullTensor
     if (0 if dim is None else dim % ndim) != placement.dim:
-        return place(rules.local(func, args, kwargs), placement)
+        return from_local(rules.local(func, args, kwargs), placement)
     if placement.dim != 0:
-        raise NeedsWhole
-    return place(rules.local(func, args, kwargs), Shard(0, placement.share, placement.unit * times))
+        raise NeedsFullTensor
+    return from_local(rules.local(func, args, kwargs), Shard(0, placement.share, placement.unit * times))
 
 
 def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -221,7 +221,7 @@ def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """``view_as``, ``reshape_as`` and ``expand_as``: of the other tensor only the shape counts."""
     if len(args) != 2:
-        raise NeedsWhole
+        raise NeedsFullTensor
     tensor, other = args
     sizes = global_shape(other) if isinstance(other, GlobalTensor) else other.shape
     expands = func.__name__ == "expand_as"
@@ -235,25 +235,25 @@ def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     tensor, placement = the_shard(args, kwargs)
     dims = dims_of(args[:2], kwargs, ndim_of(tensor))
     if dims is None or placement.dim in dims:
-        raise NeedsWhole
+        raise NeedsFullTensor
     lost = func.__name__ == "select" and dims[0] < placement.dim
-    return place(rules.local(func, args, kwargs), Shard(placement.dim - lost, placement.share, placement.unit))
+    return from_local(rules.local(func, args, kwargs), Shard(placement.dim - lost, placement.share, placement.unit))
 
 
 def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``cat`` and ``stack`` along another dim than the batch; what all ranks have, and as long, is cut to match."""
     parts = args[0] if args else kwargs.get("tensors")
     if not isinstance(parts, list | tuple) or not all(isinstance(t, torch.Tensor) for t in parts):
-        raise NeedsWhole
+        raise NeedsFullTensor
     shards = globals_in(parts)
     placement, ndim = shards[0].placement, ndim_of(shards[0])
     if not isinstance(placement, Shard) or any(t.placement != placement for t in shards) or any(ndim_of(t) != ndim for t in parts):
-        raise NeedsWhole
+        raise NeedsFullTensor
     own = []
     for part in parts:
         if not isinstance(part, GlobalTensor):
             if part.shape[placement.dim] != placement.total:
-                raise NeedsWhole
+                raise NeedsFullTensor
             part = part[at(placement.dim, placement.loaded)]
         own.append(part)
     stacked = func.__name__ == "stack"
@@ -261,18 +261,18 @@ def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0)) % ndim
     options = {key: value for key, value in kwargs.items() if key not in ("tensors", "dim", "axis")}
     if not stacked and dim == placement.dim:
-        raise NeedsWhole
+        raise NeedsFullTensor
     result = rules.local(func, (own, dim), options)
-    return place(result, Shard(placement.dim + (stacked and dim <= placement.dim), placement.share, placement.unit))
+    return from_local(result, Shard(placement.dim + (stacked and dim <= placement.dim), placement.share, placement.unit))
 
 
 def columns(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``hstack`` and ``column_stack``."""
     if kwargs or not isinstance(args[0], list | tuple) or not all(isinstance(t, torch.Tensor) for t in args[0]):
-        raise NeedsWhole
+        raise NeedsFullTensor
     parts = list(args[0])
     if func.__name__ == "column_stack":
         parts = [part.unsqueeze(1) if ndim_of(part) == 1 else part for part in parts]
     if any(ndim_of(part) < 2 for part in parts):
-        raise NeedsWhole
+        raise NeedsFullTensor
     return join(rules, torch.cat, (parts, 1), {})
