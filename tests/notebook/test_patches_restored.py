@@ -1,0 +1,72 @@
+"""Functions of libraries that a run replaces are the libraries' own again: after a cell that succeeds, that fails, that is interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.kernel import SESSION
+
+SETUP = """
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(24, 4), torch.randn(24, 1)), batch_size=6, shuffle=True)
+import time
+pace = 0.0
+"""
+CELL = """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+    time.sleep(pace)
+    {last}
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(module_notebook):
+    from tests.notebook.conftest import IMPORTS
+
+    opened = module_notebook()
+    opened.run(IMPORTS + "%distribute start -n 2 --device cpu")
+    opened.run(SETUP + "from tests.notebook.entry_points import look, remember, replace, put_back")
+    opened.run("%%distribute\n" + CELL.format(last=""))  # imports what it imports
+    assert min(opened.value(f"{SESSION}.get().cluster.view.apply_sync(remember)")) > 10_000
+    return opened
+
+
+def replaced(notebook) -> list[list[str]]:
+    found: list[list[str]] = notebook.value(f"{SESSION}.get().cluster.view.apply_sync(look)")
+    return found
+
+
+def test_they_are_seen_where_one_is_replaced(notebook):
+    notebook.run(f"{SESSION}.get().cluster.view.apply_sync(replace)")
+    assert replaced(notebook) == [["builtins.open"]] * 2
+    notebook.run(f"{SESSION}.get().cluster.view.apply_sync(put_back)")
+    assert replaced(notebook) == [[], []]
+
+
+@pytest.mark.parametrize("options", ["", "--strategy zero1", "--semantics local", "--checkpoint-activations", "--rng per-rank"])
+def test_after_a_cell(notebook, options):
+    notebook.run(f"%%distribute {options}\n" + CELL.format(last=""))
+    assert replaced(notebook) == [[], []]
+
+
+def test_after_an_error(notebook):
+    cell = notebook.fail("%%distribute\n" + CELL.format(last="raise KeyError('of the cell')"))
+    assert cell.error[0] == "KeyError"
+    assert replaced(notebook) == [[], []]
+
+
+def test_after_an_interrupt(notebook):
+    notebook.run("pace = 0.5")
+    cell = notebook.start("%%distribute\n" + CELL.format(last=""))
+    notebook.wait_for_stdout(cell, ".")
+    notebook.interrupt()
+    notebook.finish(cell)
+    notebook.run("pace = 0.0")
+    assert cell.error[0] in {"KeyboardInterrupt", "CellInterrupted"}
+    assert replaced(notebook) == [[], []]
