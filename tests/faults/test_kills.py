@@ -264,7 +264,7 @@ def stopped(module_notebook):
     return notebook.folder, expected
 
 
-@pytest.mark.parametrize("engines", [1, 2, 3])
+@pytest.mark.parametrize("engines", [1, pytest.param(2, marks=pytest.mark.long), 3])
 def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engines):
     folder, expected = stopped
     shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
