@@ -28,7 +28,7 @@ from jupyter_dtrain.engine.comm.collectives import reducer_group
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.strategies.data_parallel import DataParallelTraining
+from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.task import Semantics
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer

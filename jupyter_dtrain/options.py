@@ -5,15 +5,15 @@ The magics parse a line into these; everything below `notebook/` receives them a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Literal, get_args
 
 from .errors import UsageError
+from .strategies import DEFAULT, Feature, find
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 Semantics = Literal["global", "local"]
-Strategy = Literal["auto", "zero1", "none"]
 BatchSize = Literal["global", "per-rank"]
 OverRanks = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
@@ -21,7 +21,6 @@ Balance = Literal["auto", "off"]
 View = Literal["live", "summary", "off"]
 Verify = Literal["auto", "always", "first", "off"]
 _CHOICES = {
-    "strategy": Strategy,
     "semantics": Semantics,
     "batch_size": BatchSize,
     "rng": OverRanks,
@@ -33,13 +32,24 @@ _CHOICES = {
 }
 
 
-_HINTS = dict.fromkeys(
-    [("strategy", name) for name in ("ddp", "dp", "data-parallel", "data_parallel")],
-    " auto is data parallel: each engine has a share of every batch, and gradients are averaged; it needs no --strategy.",
-) | dict.fromkeys(
-    [("strategy", name) for name in ("zero", "fsdp", "deepspeed")],
-    " zero1 gives each engine a part of what optimizers keep; a cell that shards by itself runs under none.",
-)
+_NEEDS = {
+    "split": Feature.SHARDING,
+    "split_inputs": Feature.SHARDING,
+    "batch_size": Feature.SHARDING,
+    "split_eval": Feature.SHARDING,
+    "semantics": Feature.SHARDING,
+    "rng": Feature.RNG,
+    "batchnorm": Feature.BATCHNORM,
+    "checkpoint_activations": Feature.ACTIVATION_CHECKPOINTS,
+    "balance": Feature.BALANCE,
+    "verify": Feature.VERIFY,
+    "elastic": Feature.ELASTIC,
+    "best": Feature.BEST,
+    "checkpoint_every": Feature.SNAPSHOT,
+    "keep_checkpoints": Feature.SNAPSHOT,
+    "keep_secrets": Feature.SNAPSHOT,
+}
+"""What an option needs of the strategy, where it is given."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +105,10 @@ class RunOptions:
         The cluster to start if none is running, and what a running one must match.
     name : str, optional
         What the run is called in lists; by default a number.
-    strategy : {"auto", "zero1", "none"}
-        How the cell is distributed: ``auto`` shares out batches and reduces gradients; ``zero1`` shares out besides what optimizers keep of
-        their parameters, and the updating of these; ``none`` runs the cell as ``torchrun`` runs a script, for code that distributes itself.
+    strategy : str
+        How the cell is distributed, by the name of a :class:`~.strategies.StrategyInfo`: ``auto`` shares out batches and reduces gradients;
+        ``zero1`` shares out besides what optimizers keep of their parameters, and the updating of these; ``none`` runs the cell as
+        ``torchrun`` runs a script, for code that distributes itself.
     split : tuple of str
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     split_inputs : bool
@@ -154,7 +165,7 @@ class RunOptions:
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     name: str | None = None
-    strategy: Strategy = "auto"
+    strategy: str = DEFAULT
     semantics: Semantics = "global"
     split: tuple[str, ...] = ()
     split_inputs: bool = False
@@ -182,34 +193,31 @@ class RunOptions:
         for option, known in _CHOICES.items():
             value = getattr(self, option)
             if value not in get_args(known):
-                raise UsageError(
-                    f"--{option.replace('_', '-')} {value}: choose {' or '.join(get_args(known))}.{_HINTS.get((option, value), '')}"
-                )
+                raise UsageError(f"--{option.replace('_', '-')} {value}: choose {' or '.join(get_args(known))}.")
+        self._check_strategy()
         if self.keep_checkpoints < 1:
             raise UsageError(f"--keep-checkpoints {self.keep_checkpoints}: at least one checkpoint stays; give a number from 1 up.")
         for option, given in (("--split", self.split), ("--split-inputs", self.split_inputs)):
-            if given and (self.strategy == "none" or self.semantics == "local"):
-                raise UsageError(f"{option} needs the global view: leave out --strategy none and --semantics local.")
-        if self.strategy == "none" and (self.batch_size != "global" or self.split_eval):
-            raise UsageError(
-                "--batch-size and --split-eval are about batches that are shared out, which --strategy none leaves to the cell."
-            )
+            if given and self.semantics == "local":
+                raise UsageError(f"{option} needs the global view: leave out --semantics local.")
         if self.elastic is not None:
             least, most = self.elastic
             if not 1 <= least <= most:
                 raise UsageError(f"--elastic {least}:{most}: give the fewest engines to go on with and how many there are to be, as 2:4.")
             if self.cluster.num_engines not in (None, most):
                 raise UsageError(f"--elastic {least}:{most} starts {most} engines: leave out --engines {self.cluster.num_engines}.")
-            if self.strategy == "none":
-                raise UsageError("--elastic shares out batches anew, which --strategy none leaves to the cell.")
             if self.balance == "auto":
                 raise UsageError("--elastic and --balance auto do not go together yet: leave out one of them.")
             object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
-        if self.strategy == "none" and self.best is not None:
-            raise UsageError("--best keeps a checkpoint, which cells that distribute themselves (--strategy none) have none of.")
         if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
         self._check_trials()
+
+    def _check_strategy(self) -> None:
+        strategy = find(self.strategy)
+        for option in fields(self):
+            if option.name in _NEEDS and getattr(self, option.name) != option.default:
+                strategy.require(_NEEDS[option.name], f"--{option.name.replace('_', '-')}", advice=": leave out one of the two")
 
     def _check_trials(self) -> None:
         if self.engines_per_trial < 1:

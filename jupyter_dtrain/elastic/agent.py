@@ -22,6 +22,7 @@ from ..engine.side_effects.file_journal import cut_back, go_on_from
 from ..engine.task import Resume, Task
 from ..errors import UsageError
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
+from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
 from .balance import Balance
 from .generation import Generation, Output
@@ -84,7 +85,7 @@ class Agent:
         self._stall: Watchdog | None = None
         self._balance: Balance | None = None
         self._stopping = False
-        self._is_program = False
+        self._strategy = find(DEFAULT)
         self._growing = False  # the ranks are to stop, because there is an engine for one more,
         self._grow_after: CompleteSnapshot | None = None  # behind a snapshot that is newer than this
         self._roll_back = RollBack()
@@ -112,11 +113,11 @@ class Agent:
         self._stopping = True
         if self._execution is not None:
             self._execution.stop()
-        return "Interrupting the cell, which distributes itself." if self._is_program else "Stopping at the end of this step."
+        return "Interrupting the cell, which distributes itself." if self._strategy.is_program else "Stopping at the end of this step."
 
     def pause(self) -> None:
         """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
-        self._check_orders("paused")
+        self._check_orders(Feature.PAUSE, "Pausing")
         number = self._pauses.start()
         if self._execution is not None:
             self._execution.pause(number)
@@ -129,14 +130,14 @@ class Agent:
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint to disk as soon as there can be one, and keep it; a `UsageError` says why there cannot."""
-        self._check_orders("kept on disk")
+        self._check_orders(Feature.SNAPSHOT, "Keeping a checkpoint")
         if self._writer is None:
             raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
         self._writer.want(self._keeper)
 
     def roll_back(self, step: int) -> None:
         """Let the run go on from its checkpoint of `step`; a `UsageError` or `CheckpointError` says why it cannot."""
-        self._check_orders("taken back")
+        self._check_orders(Feature.ROLLBACK, "Going back to a checkpoint")
         if self._writer is None:
             raise UsageError("This run has no folder of its own, and so no checkpoints.")
         self._roll_back.start(step, self._writer, self._keeper, on_read=self._call_back)
@@ -147,14 +148,13 @@ class Agent:
 
     def restart(self, rank: int) -> None:
         """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
-        self._check_orders("moved to another engine")
+        self._check_orders(Feature.SNAPSHOT, "Restarting an engine during a run")
         if not 0 <= rank < self._group.num_ranks:
             raise UsageError(f"Rank {rank} takes no part in this run: restart its engine after it.")
         self.restarts.order(rank)
 
-    def _check_orders(self, what: str) -> None:
-        if self._is_program:
-            raise UsageError(f"A cell that distributes itself (--strategy none) cannot be {what}.")
+    def _check_orders(self, feature: Feature, what: str) -> None:
+        self._strategy.require(feature, what)
         if self._is_stopping:
             raise UsageError("The run is stopping.")
 
@@ -170,9 +170,9 @@ class Agent:
             self._look_after(execution)
 
         ends: list[WorkerResult] = []
-        self._is_program = task.program_port is not None
+        self._strategy = task.strategy
         self._replacement.elastic = task.elastic
-        self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 and not self._is_program else None
+        self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 else None
         try:
             following: Task | None = self._met(task)
             while following is not None:
@@ -180,7 +180,7 @@ class Agent:
                 self._execution = execution = self._begun(task)
                 ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
                 cause = self._cause(ends)
-                if not cause or execution.interrupted or self._stopping or self._is_program:
+                if not cause or execution.interrupted or self._stopping or Feature.SNAPSHOT not in task.strategy.supports:
                     execution.show_held()
                     return ends
                 try:

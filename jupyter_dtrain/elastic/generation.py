@@ -141,7 +141,7 @@ class Generation:
 
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
         patience = Patience()
-        handled, is_program = 0, self._task.program_port is not None
+        handled, is_program = 0, self._task.strategy.is_program
         alone = not self._group.cluster.controller_alive
         while not all(map(self._ends.is_over, self._ranks)):
             if is_program and not alone and not self._group.cluster.controller_alive:

@@ -18,6 +18,7 @@ from ..engine.task import Semantics, Task
 from ..integrations.wandb import begin_service
 from ..options import OverRanks, RunOptions
 from ..runs.record import CellOrigin
+from ..strategies import DEFAULT, StrategyInfo, find
 from ..transport.blob_store import BlobFolder, OnProgress
 from ..transport.parcel import Parcel, to_parcel
 from .worker_group import WorkerGroup
@@ -55,6 +56,8 @@ class CellJob:
         The texts of other cells by file name.
     parcel : Parcel
         The notebook's values.
+    strategy : StrategyInfo
+        That of the options.
     cell, origin : str, CellOrigin
         The cell as it was typed, and where it is, for the record.
     num_threads : int, optional
@@ -71,6 +74,7 @@ class CellJob:
     surroundings: ProcessSettings
     loggers: Loggers
     options: RunOptions
+    strategy: StrategyInfo
     cell: str
     origin: CellOrigin
     num_threads: int | None = None
@@ -105,6 +109,7 @@ class CellJob:
             surroundings=moment.surroundings,
             loggers=moment.loggers,
             options=options,
+            strategy=find(options.strategy),
             cell=cell,
             origin=origin,
             num_threads=torch.get_num_threads() if _is_for_one_engine(source, bundle, options) else None,
@@ -118,8 +123,8 @@ class CellJob:
             run_id=run_id,
             rank=0,
             world_size=group.num_ranks,
+            strategy=self.strategy,
             rendezvous=None,
-            program_port=0 if options.strategy == "none" else None,
             source=self.source,
             filename=self.filename,
             sources=self.sources,
@@ -137,7 +142,6 @@ class CellJob:
                 split_evaluation=options.split_eval,
                 split_inputs=options.split_inputs,
                 checkpoint_activations=options.checkpoint_activations,
-                shared_states=options.strategy == "zero1",
                 one_engine=self.on_one_engine,
                 verify=options.verify,
             ),
@@ -187,7 +191,7 @@ def _is_for_one_engine(source: str, bundle: Bundle, options: RunOptions) -> bool
     """Return whether one engine computes the cell: nothing of it can be sharded, and no option is about several ranks."""
     asks_for_ranks = (
         options.replicate
-        or options.strategy != "auto"
+        or options.strategy != DEFAULT
         or bool(options.split)
         or options.split_inputs
         or options.batch_size == "per-rank"

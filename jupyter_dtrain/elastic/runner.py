@@ -23,6 +23,7 @@ from ..runs.record import RunRecord
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
+from ..strategies import Feature
 from ..system.interpreter import interrupted_before_the_cell
 from ..transport.blob_store import HASHED, BlobFolder, bytes_of
 from ..transport.parcel import from_parcel
@@ -160,11 +161,11 @@ class Runner:
             task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
             keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
-            writer = None if options.strategy == "none" else self._writer(recording, task, output, expects_best=not options.vary)
+            writer = self._writer(recording, task, output, expects_best=not options.vary)
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
         finally:
-            if options.strategy == "none" and not options.detach:
+            if work.strategy.is_program and not options.detach:
                 # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))
 
@@ -267,7 +268,7 @@ class Runner:
             nonlocal interrupted
             interrupted = True
             recorder.set_phase("stopping")
-            how = "stopping at the end of this step" if task.program_port is None else "the cell leaves where it is, on all engines"
+            how = "the cell leaves where it is, on all engines" if task.strategy.is_program else "stopping at the end of this step"
             output.say(f"Interrupted: {how}. Interrupt again to break it off.")
 
         def on_paused() -> None:
@@ -334,9 +335,9 @@ class Runner:
 
     @staticmethod
     def _writer(recording: Recording, task: Task, output: Output, *, expects_best: bool = True) -> CheckpointWriter | None:
-        """Return what writes checkpoints into the run's folder, if it has one."""
+        """Return what writes checkpoints into the run's folder, if it has one and there are any."""
         folder = recording.folder
-        if folder is None:
+        if folder is None or Feature.SNAPSHOT not in task.strategy.supports:
             return None
 
         def on_written(checkpoint: Checkpoint) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from ..cluster.client import EngineChannel
 from ..cluster.client import Task as Call
 from ..cluster.local import EngineCluster
+from ..engine.comm.env_rendezvous import free_port
 from ..engine.comm.process_group import Rendezvous
 from ..engine.snapshot.rescue import rescue_file
-from ..engine.strategies.external import free_port
 from ..engine.task import Outcome, Task
 
 KEY_SIZE = 32  # bytes
@@ -44,7 +44,7 @@ class WorkerGroup:
 
     def rendezvous(self, task: Task) -> Task:
         """Return `task` with the place where its ranks meet, a new one if there is none yet."""
-        if task.program_port is not None:
+        if task.strategy.is_program:
             self.leave()
             return replace(task, program_port=free_port(), rendezvous=self._new_rendezvous())
         if self._rendezvous is None and self.num_ranks > 1:
@@ -135,7 +135,7 @@ class RankEnds:
             return True
         if self._cluster.controller_alive:
             return False
-        return self._task.program_port is None or self._cluster.has_ended(rank) or self.file(rank).exists()
+        return not self._task.strategy.is_program or self._cluster.has_ended(rank) or self.file(rank).exists()
 
     def _has_ended_unanswered(self, rank: int) -> bool:
         """Return whether the engine of `rank` has ended, long enough ago for its last answer to have come.
@@ -160,12 +160,12 @@ class RankEnds:
         call = self._calls[rank]
         if not call.done:
             outcome = self._left(rank)
-            comes_home = outcome is not None and self._task.program_port is not None
+            comes_home = outcome is not None and self._task.strategy.is_program
             return WorkerResult(rank, outcome, "" if comes_home else self._cluster.unreachable or _GONE, killed=rank in self.killed)
         try:
             answered: Outcome = pickle.loads(call.result())
             # A cell that distributes itself goes on from nowhere.
-            is_ended = answered.failure is not None and answered.interrupted and self._task.program_port is None
+            is_ended = answered.failure is not None and answered.interrupted and not self._task.strategy.is_program
             return WorkerResult(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
         except Exception as error:
             if self._cluster.has_ended(rank):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from ..analysis.code_objects import keep_text
 from ..capture.bundle import RandomState, unpack
 from ..capture.library_patches import in_place
 from ..capture.process_state import ProcessSettings
-from ..integrations.wandb import followed
 from ..serialization.pickler import Unpacker
+from ..strategies import Feature
 from ..transport.blob_store import HASHED, BlobFolder
 from ..transport.parcel import from_parcel, to_parcel
 from .arrival.modules import LocalModules, found_by_name, known_by_names, namespaces_of
@@ -24,28 +23,23 @@ from .arrival.objects import DeviceNames, connect_schedulers
 from .arrival.rebuilt import Rebuilt
 from .arrival.warnings import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
+from .comm.mesh import DATA_PARALLEL, Mesh
 from .comm.process_group import shared_memory
 from .comm.store import StoreChannel
 from .control import Control, StopRun, all_failed_alike
 from .forward.watch import KeepsState
 from .results import CellResults
 from .resume.loops import Loops
-from .side_effects.event_writers import event_writers
 from .side_effects.file_journal import FileLog
 from .side_effects.output import Count, Shown, logged_at_home
 from .side_effects.temp_dirs import TemporaryFolders
-from .side_effects.tracking_store import TrackingStore
 from .snapshot.rank_state import RankState
 from .snapshot.rescue import Rescue
 from .snapshot.snapshotter import Snapshots
 from .staging import bytes_of_state
-from .strategies.data_parallel import DataParallelTraining
-from .strategies.external import ExternalProgram
-from .strategies.zero1.orphans import LIMIT_OF_RESCUE, OrphanShards
-from .strategies.zero1.sharded_optimizer import ShardedOptimizerStates
+from .strategies.base import LIMIT, LIMIT_OF_RESCUE, RankContext, Strategy
 from .task import Outcome, Task
 from .telemetry.kernel_link import Interrupts, look_like_a_notebook, output_of, shell_in
-from .telemetry.not_shared import ALONE
 from .telemetry.progress import ExtentMeter
 from .telemetry.reporter import Reports
 from .tensor.ops.losses import CountTargets
@@ -60,6 +54,8 @@ class CellRun:
     Parameters
     ----------
     task : Task
+    strategy : type of Strategy
+        The task's.
     device : torch.device
         The rank's.
     talk : StoreChannel
@@ -69,7 +65,17 @@ class CellRun:
         Stands by while the cell runs.
     """
 
-    def __init__(self, task: Task, device: torch.device, *, talk: StoreChannel, control: Control, reports: Reports, rescue: Rescue) -> None:
+    def __init__(
+        self,
+        task: Task,
+        strategy: type[Strategy],
+        device: torch.device,
+        *,
+        talk: StoreChannel,
+        control: Control,
+        reports: Reports,
+        rescue: Rescue,
+    ) -> None:
         self._task, self._device = task, device
         self._talk, self._control, self._reports, self._rescue = talk, control, reports, rescue
         self._blobs = BlobFolder(task.blob_folder, hashed=HASHED)
@@ -84,22 +90,22 @@ class CellRun:
         self._rebuilt = Rebuilt(self._tracked) if task.rank == 0 else None
         self._devices = DeviceNames(self._namespace, self._tracked, device)
         self._devices.move_models()
-        self._orphan_shards: OrphanShards | None = None
-        self._states = self._new_states()
-        self._home = CellResults(self._namespace, self._tracked)
-        task.random_state.set()
         self._loops = Loops(on_boundary=self._at_boundary, say=reports.notes.say)
-        self._meter = ExtentMeter(task.rank, self._loops, reports.observer) if task.rank == 0 else None
-        if self._meter is not None:
-            reports.emitter.add_source(self._meter.drain)
-        self._loops.adopt(self._tracked, task.sources)
         self._shown = Shown(seen=task.resume.seen_of(task.rank) if task.resume is not None else Count())
         self._file_log = self._new_file_log()
         loops, shown = self._loops, self._shown
         self._temporary = TemporaryFolders(task.run_id, is_jumping=lambda: loops.is_jumping, is_leaving=lambda: shown.holds)
-        self._training = self._new_training() if task.program_port is None else self._new_program(task.program_port)
+        self._strategy = strategy(self._context())
+        self._strategy.prepare(self._tracked)
+        self._home = CellResults(self._namespace, self._tracked)
+        task.random_state.set()
+        self._meter = ExtentMeter(task.rank, self._loops, reports.observer) if task.rank == 0 else None
+        if self._meter is not None:
+            reports.emitter.add_source(self._meter.drain)
+        self._loops.adopt(self._tracked, task.sources)
+        self._strategy.begin(self._tracked)
         self._whole = {name: self._namespace[name] for name in task.split}
-        self._shared_out = self._training.share_out(self._whole)
+        self._shared_out = self._strategy.share_out(self._whole)
         self._namespace.update(self._shared_out)
         self._skip = {**self._shared_out, **self._devices.names}
         self._snapshots: Snapshots | None = None
@@ -115,70 +121,46 @@ class CellRun:
         connect_schedulers(tracked)
         return tracked
 
-    def _new_states(self) -> ShardedOptimizerStates | None:
+    def _context(self) -> RankContext:
         task = self._task
-        if not task.semantics.shared_states or task.world_size == 1 or task.program_port is not None:
-            return None
-        states = ShardedOptimizerStates(rank=task.rank, world_size=task.world_size, say=self._reports.notes.say)
-        states.register(self._tracked)
-        self._orphan_shards = OrphanShards(
-            task.snapshot_folder, states, rank=task.rank, world_size=task.world_size, generation=task.generation
-        )
-        return states
-
-    def _as_it_is(self) -> AbstractContextManager[None]:
-        """Let this thread see what optimizers keep as it is on this rank, until the end of the ``with`` block."""
-        return nullcontext() if self._states is None else self._states.quiet()
-
-    def _new_file_log(self) -> FileLog | None:
-        task, loops = self._task, self._loops
-        if task.rank != 0 or task.file_log is None or task.program_port is not None:
-            return None
-        since = task.resume.number if task.resume is not None else None
-        return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)
-
-    def _new_training(self) -> DataParallelTraining:
-        task, reports = self._task, self._reports
-        return DataParallelTraining(
-            rank=task.rank,
-            world_size=task.world_size,
-            objects=self._tracked,
-            semantics=task.semantics,
-            count_targets=task.count_targets,
-            whole=task.whole,
-            full_batch=task.full_batch,
+        return RankContext(
+            task=task,
+            mesh=Mesh(task.rank, {DATA_PARALLEL: task.world_size}, device_type=self._device.type),
+            namespace=self._namespace,
+            talk=self._talk,
             control=self._control,
-            observer=reports.observer,
-            timing=reports.timing,
-            notes=reports.notes,
-            cursor_log=self._loops,
-            run_id=task.run_id,
-            sources=task.sources,
+            reports=self._reports,
+            loops=self._loops,
+            shown=self._shown,
             file_log=self._file_log,
             temporary=self._temporary,
         )
 
-    def _new_program(self, port: int) -> ExternalProgram:
-        task = self._task
-        assert task.rendezvous is not None
-        said = partial(self._reports.notes.say, ALONE)
-        return ExternalProgram(rank=task.rank, world_size=task.world_size, port=port, rendezvous=task.rendezvous, on_alone=said)
+    def _new_file_log(self) -> FileLog | None:
+        task, loops = self._task, self._loops
+        if task.rank != 0 or task.file_log is None or not self._has_snapshots:
+            return None
+        since = task.resume.number if task.resume is not None else None
+        return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)
 
-    def _new_snapshots(self, training: DataParallelTraining) -> Snapshots:
+    @property
+    def _has_snapshots(self) -> bool:
+        return Feature.SNAPSHOT in self._task.strategy.supports
+
+    def _new_snapshots(self) -> Snapshots:
         """Return what takes snapshots, after the cell goes on from the one that the task names, if it does."""
         task, reports = self._task, self._reports
         state = RankState(
             rank=task.rank,
             home=self._home,
             loops=self._loops,
-            training=training,
+            strategy=self._strategy,
             observer=reports.observer,
             shown=self._shown,
             skip=self._skip,
             from_cpu=self._devices.from_cpu,
             file_log=self._file_log,
             temporary=self._temporary,
-            states=self._states,
         )
         snapshots = Snapshots(
             task.snapshot_folder,
@@ -192,7 +174,7 @@ class CellRun:
             emitter=reports.emitter,
             notes=reports.notes,
             every=every if isinstance(every := task.checkpoints[0], int) else None,
-            shares=task.semantics.global_numbers,
+            shares=self._strategy.is_replicated,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size
@@ -217,12 +199,11 @@ class CellRun:
 
     def outcome(self, interrupts: Interrupts) -> Outcome:
         """Run the cell and return what it came to; rank 0's has what goes home."""
-        rank, training, observer = self._task.rank, self._training, self._reports.observer
-        if rank == 0 or isinstance(training, DataParallelTraining):  # what others have of a cell that distributes itself may be a part
+        rank, strategy, observer = self._task.rank, self._strategy, self._reports.observer
+        if rank == 0 or strategy.is_each_whole:
             self._rescue.stand_by(self._rescued, num_bytes=self._num_bytes)
-        if isinstance(training, DataParallelTraining):
-            self._control.on_speeds = training.shares.follow
-            self._snapshots = self._new_snapshots(training)
+        if self._has_snapshots:
+            self._snapshots = self._new_snapshots()
         if observer.best is not None:
             observer.best.start(self._namespace)
         self._hold_when_broken(interrupts)
@@ -248,8 +229,7 @@ class CellRun:
             self._rescue.stand_down()
         if failure is None:
             observer.log_metric(self._namespace)
-            if isinstance(training, DataParallelTraining):
-                training.say_if_not_sharded()
+            strategy.advise()
         if self._rebuilt is not None and (line := self._rebuilt.trained(self._namespace)) is not None:
             self._reports.notes.say(line)
         self._control.close()
@@ -264,19 +244,19 @@ class CellRun:
             full_batch=full_batch,
             held=held,
         )
-        if self._orphan_shards is not None and not (count_targets or full_batch) and go_back is None:
-            outcome = replace(outcome, states_missing=not self._orphan_shards.come_home(observer.step))
+        if not (count_targets or full_batch) and go_back is None:
+            outcome = replace(outcome, states_missing=not strategy.collect(observer.step, LIMIT))
         return self._with_results(outcome, value) if rank == 0 else outcome
 
     def _rescued(self, failure: Failure) -> Outcome:
         """Return what the cell has made so far. Called on another thread."""
-        step, parts = self._reports.observer.step, self._orphan_shards
-        missing = parts is not None and not parts.come_home(step, LIMIT_OF_RESCUE)
+        step = self._reports.observer.step
+        missing = not self._strategy.collect(step, LIMIT_OF_RESCUE)
         outcome = Outcome(rank=self._task.rank, failure=failure, stopped=False, steps=step, states_missing=missing)
         return self._with_results(outcome, skip=self._skip)
 
     def _num_bytes(self) -> int:
-        with self._as_it_is():
+        with self._strategy.as_it_is():
             return bytes_of_state(self._home.objects())
 
     def _hold_when_broken(self, interrupts: Interrupts) -> None:
@@ -295,37 +275,21 @@ class CellRun:
     @contextmanager
     def _surrounded(self) -> Iterator[None]:
         """Let everything take part in what the cell does, until the end of the ``with`` block."""
-        task, rank, is_training = self._task, self._task.rank, isinstance(self._training, DataParallelTraining)
+        task, rank = self._task, self._task.rank
         with ExitStack() as stack:
             stack.callback(_modules.note)
             stack.enter_context(in_place(self._tracked))
             if self._snapshots is not None:
                 stack.enter_context(self._snapshots.finished())
-            stack.enter_context(self._training.installed())
-            if self._states is not None:
-                stack.enter_context(self._states.installed())
-            if is_training:
-                stack.enter_context(event_writers(rank=rank, source=task.source))
-                stack.enter_context(self._followed_runs())
-                stack.enter_context(self._tracking_store().followed(task.source))
+            stack.enter_context(self._strategy.installed())
             stack.enter_context(output_of(rank, self._shown if rank == 0 or task.output == "all" else None))
             stack.enter_context(logged_at_home(task.loggers, rank=rank))
             stack.enter_context(shell_in(self._namespace))
             stack.enter_context(warnings_of_callers())
             stack.enter_context(found_by_name(self._tracked, self._namespace))
-            if is_training:
-                stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
+            stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
             stack.enter_context(self._loops.installed())
             yield
-
-    def _followed_runs(self) -> AbstractContextManager[None]:
-        loops, shown = self._loops, self._shown
-        return followed(
-            self._task.source, keeps_nothing=self._task.rank > 0, is_jumping=lambda: loops.is_jumping, goes_on=lambda: shown.holds
-        )
-
-    def _tracking_store(self) -> TrackingStore:
-        return TrackingStore(self._talk, rank=self._task.rank, is_jumping=lambda: self._loops.is_jumping)
 
     def _run_code(self) -> tuple[Any, bool]:
         """Run the cell's code; return the value of its last line, and whether it was stopped."""
@@ -341,20 +305,19 @@ class CellRun:
                     self._namespace[name] = self._whole[name]
 
     def _failed_alike(self, failure: Failure) -> bool:
-        if failure.secondary or failure.memory or not isinstance(self._training, DataParallelTraining) or self._task.world_size == 1:
+        if failure.secondary or failure.memory or not self._strategy.is_each_whole or self._task.world_size == 1:
             return False
         return all_failed_alike(failure, self._talk, step=self._reports.observer.step)
 
     def _settled(self, value: Any) -> Any:
         """Return the cell's value as a whole, after the same has been done to its names and to what it changed. A collective."""
         changed, unchanged = self._home.changed_and_not()
-        with nullcontext() if self._states is None else self._states.gathered():
-            value, *_ = self._training.materialize(value, self._namespace, *changed, unchanged=unchanged)
+        value, *_ = self._strategy.materialize(value, self._namespace, *changed, unchanged=unchanged)
         return value
 
     def _with_results(self, outcome: Outcome, value: object = None, *, skip: Mapping[str, object] | None = None) -> Outcome:
         """Return an outcome with what goes home, but for what is in `skip`."""
-        with self._as_it_is():
+        with self._strategy.as_it_is():
             packed, not_returned = self._home.pack(value, skip=skip or {})
         after = ProcessSettings.now()
         return replace(

@@ -12,6 +12,7 @@ from ..capture.bundle import RandomState
 from ..capture.loggers import Loggers
 from ..capture.process_state import ProcessSettings
 from ..options import Metric, Verify
+from ..strategies import StrategyInfo
 from ..transport.parcel import Parcel
 from .cell import Failure
 from .comm.process_group import Rendezvous
@@ -41,8 +42,6 @@ class Semantics:
         Whether models in training share out what they are called on where no loader did.
     checkpoint_activations : bool
         Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again.
-    shared_states : bool
-        Whether each rank keeps a part of what optimizers keep of their parameters, or all of it.
     one_engine : bool
         Whether the cell runs on one engine of several, as nothing of it seemed to be for more.
     verify : {"auto", "always", "first", "off"}
@@ -56,7 +55,6 @@ class Semantics:
     split_evaluation: bool = False
     split_inputs: bool = False
     checkpoint_activations: bool = False
-    shared_states: bool = False
     one_engine: bool = False
     verify: Verify = "off"
 
@@ -78,8 +76,8 @@ class Resume:
 class Task:
     """What every rank is given: the run, the cell and the notebook's values.
 
-    `rendezvous` is ``None`` where there is one rank, unless the cell distributes itself: then `program_port` is a port that is free, 0 as
-    long as none was looked for.
+    `strategy` says how the ranks share the work, `semantics` what the cell sees of that.
+    `rendezvous` is ``None`` where there is one rank, unless the cell distributes itself: then `program_port` is a port that is free.
     `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
     `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
     `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
@@ -95,8 +93,8 @@ class Task:
     run_id: str
     rank: int
     world_size: int
+    strategy: StrategyInfo
     rendezvous: Rendezvous | None
-    program_port: int | None
     source: str
     filename: str
     sources: Mapping[str, str]
@@ -110,6 +108,7 @@ class Task:
     output: Literal["main", "all"]
     timeout: timedelta
     snapshot_folder: Path
+    program_port: int = 0
     resume: Resume | None = None
     pause: int = 0
     balance: bool = False

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from ..serialization.library_state import left_as_it_was
 from ..serialization.registries import left_afterwards
@@ -20,12 +19,11 @@ from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
 from .cell_run import CellRun
 from .comm.process_group import ProcessGroup
-from .comm.store import StoreChannel
 from .comm.strangers import guarded_groups
 from .control import Control
 from .memory import Idle
 from .snapshot.rescue import Rescue, leave_outcome, rescue_file
-from .strategies.external import ExternalProgram
+from .strategies.base import Strategy, load_strategy
 from .task import Outcome, Task
 from .telemetry.kernel_link import Interrupts, commands_to
 from .telemetry.reporter import Reports
@@ -39,20 +37,19 @@ def run(encoded: bytes, rank: int) -> bytes:
     _idle.ends()
     interrupts = Interrupts(not_here=is_stepping)
     task: Task = replace(pickle.loads(encoded), rank=rank)
+    leave = Strategy.leave
     try:
-        outcome = _run(task, interrupts)
+        strategy = load_strategy(task.strategy)
+        leave = strategy.leave
+        outcome = _run(task, strategy, interrupts)
     except BaseException as error:  # anything else would be shown as an error of ipyparallel's
         outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0)
         forget_frames(error)
     outcome = replace(outcome, interrupted=interrupts.raised)
-    if task.program_port is not None:
-        ExternalProgram.leave()
-    if outcome.failure is not None:
-        # The others may wait for this rank in a collective: leaving frees them.
-        _group.leave()
+    leave(_group, failed=outcome.failure is not None)
     _idle.begins()
     result = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
-    if task.program_port is not None:
+    if task.strategy.is_program:  # which goes on where the controller, and with it the way of the result, has ended
         with contextlib.suppress(OSError):  # no room; as a rule nobody needs it
             leave_outcome(rescue_file(task.snapshot_folder, rank), result)
     return result
@@ -72,23 +69,14 @@ def _threads_of(task: Task) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run(task: Task, interrupts: Interrupts) -> Outcome:
+def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcome:
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if task.program_port is not None:
-        _group.leave()  # the cell's own group takes its place
-    key = b""
-    if task.program_port is None and task.rendezvous is not None:
-        with interrupts.allowed():  # another may never come
-            joined = _group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
-        store: Store = PrefixStore(task.run_id, joined)
-        rank, world_size, key = task.rank, task.world_size, task.rendezvous.key
-    else:
-        store, rank, world_size = HashStore(), 0, 1
+    with interrupts.allowed():  # another may never come
+        talk = strategy.join(task, _group, device)
     reports = Reports(task, device)
-    reports.started(world_size=world_size)
-    talk = StoreChannel(store, rank=rank, world_size=world_size, timeout=task.timeout, key=key)
+    reports.started(world_size=talk.world_size)
     control = Control(talk, pausing=reports.pausing)
     if task.pause:
         control.command("pause", number=task.pause)
@@ -110,16 +98,15 @@ def _run(task: Task, interrupts: Interrupts) -> Outcome:
 
     commands_to(command)
     try:
-        apart = task.program_port is not None
         with (
             contextlib.closing(reports.emitter),
             left_afterwards(),
-            left_as_it_was(apart=apart) as clean_up,
+            left_as_it_was(apart=task.strategy.is_program) as clean_up,
             guarded_groups(),
             _threads_of(task),
         ):
             reports.emitter.start()
-            cell_run = CellRun(task, device, talk=talk, control=control, reports=reports, rescue=rescue)
+            cell_run = CellRun(task, strategy, device, talk=talk, control=control, reports=reports, rescue=rescue)
             try:
                 return cell_run.outcome(interrupts)
             finally:

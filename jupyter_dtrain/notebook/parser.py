@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from ..errors import UsageError
 from ..options import ClusterOptions, Metric, RunOptions, View
+from ..strategies import DEFAULT, available
 
 _OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
@@ -35,6 +36,15 @@ class HelpRequested(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.late_help: dict[argparse.Action, Callable[[], str]] = {}  # what takes time to find out, and is asked for with the help alone
+
+    def format_help(self) -> str:
+        for action, text in self.late_help.items():
+            action.help = text()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         usage = self.format_usage().strip()
         action = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
@@ -122,6 +132,11 @@ def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
 
 
+def _strategies() -> str:
+    kinds = "; ".join(f"{info.name} {info.summary}" for info in available())
+    return f"how the cell is distributed: {kinds} (default: {DEFAULT})".replace("%", "%%")
+
+
 @functools.cache
 def _cell_parser() -> argparse.ArgumentParser:
     parser = _Parser(
@@ -144,12 +159,8 @@ def _cell_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let every engine compute all of a cell that draws no batches from a DataLoader (default: one engine computes it)",
     )
-    parser.add_argument(
-        "--strategy",
-        default="auto",
-        metavar="KIND",
-        help="auto shares out batches; zero1 the state of optimizers too, for memory; none runs the cell as torchrun would (default: auto)",
-    )
+    strategy = parser.add_argument("--strategy", default=DEFAULT, metavar="KIND")
+    parser.late_help[strategy] = _strategies
     parser.add_argument(
         "--semantics",
         default="global",

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.resume.loops import Loops
-from jupyter_dtrain.engine.strategies.data_parallel import DataParallelTraining
+from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.task import Semantics
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer

@@ -255,8 +255,11 @@ def test_a_checkpoint_now_is_kept_and_the_run_can_go_on_from_it(start, expected,
 def test_a_cell_that_distributes_itself_is_left_alone(start):
     run = start("--strategy none", cell="\nprint('begun')\nwhile True:\n    time.sleep(0.01)\n")
     run.notebook.wait_for_stdout(run.cell, "begun")
-    assert run.command("pause_run") == (False, "A cell that distributes itself (--strategy none) cannot be paused.")
-    assert run.command("checkpoint_now") == (False, "A cell that distributes itself (--strategy none) cannot be kept on disk.")
+    assert run.command("pause_run") == (False, "Pausing needs steps at whose end all engines wait, which --strategy none does not have.")
+    assert run.command("checkpoint_now") == (
+        False,
+        "Keeping a checkpoint needs snapshots of the cell, which --strategy none does not have.",
+    )
     run.notebook.interrupt()
     run.notebook.finish(run.cell)
 

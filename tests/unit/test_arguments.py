@@ -61,10 +61,15 @@ CELL_MISTAKES = {
     "--engines 0": ["--engines 0", "at least one engine"],
     "-n -1": ["--engines -1", "at least one engine"],
     "--device tpu": ["--device tpu", "auto, cpu or cuda"],
-    "--split-inputs --strategy none": ["--split-inputs needs the global view", "--strategy none"],
+    "--split-inputs --strategy none": [
+        "--split-inputs needs batches that are sharded over the engines, which --strategy none does not have: leave out"
+    ],
     "--output some": ["--output some", "main or all"],
     "--batch-size local": ["--batch-size local", "global or per-rank"],
     "--batch-size per-rank --strategy none": ["--batch-size", "--strategy none"],
+    "--strategy none --checkpoint-every 10": ["--checkpoint-every needs snapshots of the cell, which --strategy none does not have"],
+    "--strategy none --verify auto": ["--verify needs calls on shards", "--strategy none"],
+    "--strategy none --best loss": ["--best needs snapshots of the cell, to keep the best of", "--strategy none"],
     "--gpus 2": ["Did you mean --engines?"],
     "--nproc_per_node=2": ["Did you mean --engines?"],
     "-np 2": ["Did you mean --engines?"],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from jupyter_dtrain.engine.snapshot import snapshotter
 from jupyter_dtrain.engine.snapshot.rank_state import RankState
 from jupyter_dtrain.engine.snapshot.snapshotter import Snapshots, read_snapshot, snapshot_blobs, unasked_number
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
+from jupyter_dtrain.engine.strategies.base import Strategy
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
@@ -58,17 +58,14 @@ class Loops:
         return []
 
 
-class DataParallelTraining:
-    in_step = False
+class Alone(Strategy):
+    """That of a rank beside which there is no other."""
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
+    def __init__(self) -> None:
+        pass
 
-    def streams(self) -> None:
-        return None
-
-    def wholes(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return tensors
+    def installed(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Rank:
@@ -89,7 +86,7 @@ class Rank:
             rank=0,
             home=self.home,
             loops=Loops(),  # type: ignore[arg-type]
-            training=DataParallelTraining(),  # type: ignore[arg-type]
+            strategy=Alone(),
             observer=self.observer,
             shown=Shown(),
             skip={},
@@ -324,7 +321,7 @@ def test_a_place_where_nothing_can_be_resumed_is_passed_before_one_is_taken(tmp_
     with rank.snapshots.finished():
         rank.walk(9)
         with monkeypatch.context() as patch:
-            patch.setattr(DataParallelTraining, "in_step", True)
+            patch.setattr(Alone, "in_step", True)
             rank.walk(3)
         rank.walk(10)
     assert [step for _, step in told_at_multiples(rank)] == [13, 20]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -21,6 +22,14 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # 
 from .process_group import Rendezvous, all_come
 
 Meeting = tuple[Store, int, int]
+ADDRESS = "127.0.0.1"
+
+
+def free_port() -> int:
+    """Return a port that is free on this host now."""
+    with socket.create_server((ADDRESS, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 @contextlib.contextmanager

@@ -54,6 +54,11 @@ class StoreChannel:
     def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta, key: bytes = b"") -> None:
         self._store, self._rank, self._world_size, self._timeout, self._key = store, rank, world_size, timeout, key
 
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are that talk to each other."""
+        return self._world_size
+
     def publish(self, topic: str, text: str | bytes) -> None:
         """Say something on `topic`, without waiting for the others."""
         self._store.set(f"{topic}/{self._rank}", text)  # type: ignore[arg-type]  # it takes bytes as well

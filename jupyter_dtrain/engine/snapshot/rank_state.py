@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...capture.process_state import ProcessSettings
 from ...serialization.open_files import kept_open, opened_by
 from ...serialization.pickler import Packed
 from ...transport.parcel import Parcel
-from ..dedup import NOTHING_APART, Apart, Common
+from ..dedup import Apart, Common
 from ..results import CellResults
 from ..resume.loops import Loops
 from ..resume.position import Position
@@ -22,8 +22,7 @@ from ..side_effects.file_journal import FileLog
 from ..side_effects.output import Count, Shown
 from ..side_effects.temp_dirs import TemporaryFolders
 from ..staging import bytes_of_state
-from ..strategies.data_parallel import DataParallelTraining
-from ..strategies.zero1.sharded_optimizer import ShardedOptimizerStates
+from ..strategies.base import Strategy
 from ..telemetry.observer import Observer
 
 
@@ -35,7 +34,7 @@ class Snapshot:
     ----------
     parcel : Parcel
         What :meth:`CellResults.save` packed, and behind it what this rank has copied for all. Of its extra values the last two are the
-        observer's and the training's, the others the loops'.
+        observer's and the strategy's, the others the loops'.
     common : mapping of int to int
         Of what all ranks hold alike, by number, the parts of the parcel that this one has copied.
     elsewhere : tuple of (int, int, int)
@@ -75,7 +74,8 @@ class RankState:
         What the cell has made of the notebook's values.
     loops : Loops
         Where the cell is, and the variables of its functions.
-    training : DataParallelTraining
+    strategy : Strategy
+        What is on other ranks.
     observer : Observer
     shown : Shown
     skip : dict
@@ -85,8 +85,6 @@ class RankState:
     file_log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders, optional
-    states : ShardedOptimizerStates, optional
-        Of optimizers, where each rank has a part.
     """
 
     def __init__(
@@ -95,17 +93,15 @@ class RankState:
         rank: int,
         home: CellResults,
         loops: Loops,
-        training: DataParallelTraining,
+        strategy: Strategy,
         observer: Observer,
         shown: Shown,
         skip: Mapping[str, object],
         from_cpu: bool,
         file_log: FileLog | None = None,
         temporary: TemporaryFolders | None = None,
-        states: ShardedOptimizerStates | None = None,
     ) -> None:
-        self._states = states
-        self._rank, self._home, self._loops, self._training, self._observer = rank, home, loops, training, observer
+        self._rank, self._home, self._loops, self._strategy, self._observer = rank, home, loops, strategy, observer
         self._shown, self._skip, self._from_cpu, self._file_log = shown, skip, from_cpu, file_log
         self._temporary = temporary or TemporaryFolders()
 
@@ -116,22 +112,18 @@ class RankState:
 
     def num_bytes(self, *, to_stage: bool = False) -> int:
         """Return about how many bytes change in training; `to_stage`: for how many a copy of them needs memory."""
-        with self._as_it_is():
+        with self._strategy.as_it_is():
             return bytes_of_state(self._home.objects(), to_stage=to_stage)
-
-    def _as_it_is(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._states is None else self._states.quiet()
 
     def position(self) -> Position | None:
         """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
-        return None if self._training.in_step else self._loops.position()
+        return None if self._strategy.in_step else self._loops.position()
 
     def apart(self) -> Apart:
-        """Return what one rank alone has of the states of optimizers, as far as this one knows of it."""
-        return NOTHING_APART if self._states is None else self._states.apart()
+        """Return what one rank alone has, as far as this one knows of it."""
+        return self._strategy.apart()
 
-    @contextmanager
-    def put_together(self, position: Position, *, all_come: Callable[[str], bool]) -> Iterator[Apart | None]:
+    def put_together(self, position: Position, *, all_come: Callable[[str], bool]) -> AbstractContextManager[Apart | None]:
         """Let what is on one rank alone have something that stands for it on all others, until the end of the ``with`` block.
 
         Parameters
@@ -144,17 +136,11 @@ class RankState:
         Apart, optional
             ``None`` where the ranks are not at one place.
         """
-        if self._states is None:
-            yield NOTHING_APART
-        elif all_come(repr((self._observer.step, position.describe()))):
-            with self._states.for_snapshot() as apart:
-                yield apart
-        else:
-            yield None
+        return self._strategy.put_together(lambda: all_come(repr((self._observer.step, position.describe()))))
 
     def common(self, *, world_size: int, is_alike: bool, apart: Apart) -> Common:
         """Return what one rank is to copy for all: what is `apart`, and, if it `is_alike` on all of them, what optimizers train."""
-        with self._as_it_is():
+        with self._strategy.as_it_is():
             return Common(self._home.objects() if is_alike else (), rank=self._rank, world_size=world_size, apart=apart)
 
     def save(
@@ -178,12 +164,12 @@ class RankState:
         def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
             kinds = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
             same = agree(repr((self._observer.step, position.describe(), kinds)), common.digest() if common is not None else "")
-            return self._training.wholes(tensors) if same else None
+            return self._strategy.full_tensors(tensors) if same else None
 
         random_state = RandomState.now()
         with kept_open():
             saved = self._home.save(
-                [*self._loops.values(), self._observer.state_dict(), self._training.state_dict()],
+                [*self._loops.values(), self._observer.state_dict(), self._strategy.state_dict()],
                 gather=gather,
                 skip=self._skip,
                 elsewhere=common.elsewhere() if common is not None else {},
@@ -202,7 +188,7 @@ class RankState:
             names=saved.names,
             extra=saved.extra,
             random_state=random_state,
-            streams=self._training.streams(),
+            streams=self._strategy.rng_state(),
             surroundings=ProcessSettings.now(),
             shown=self._shown.count,
             from_cpu=self._from_cpu,
@@ -231,13 +217,11 @@ class RankState:
         with opened_by(self._file_log.reopen if self._file_log is not None else None):
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
         *values, observed, trained = values
-        self._training.load_state_dict(trained)
-        if self._states is not None:
-            self._states.restored()
+        self._strategy.load_state_dict(trained)
         self._shown.count = snapshot.shown
         self._observer.load_state_dict(observed)
         if is_own:
-            self._training.set_streams(snapshot.streams)
+            self._strategy.set_rng_state(snapshot.streams)
             self._temporary.go_on_with(snapshot.temporary)
         self._loops.adopt(objects, {})
         self._loops.jump(

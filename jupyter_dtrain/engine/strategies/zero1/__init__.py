@@ -1,1 +1,11 @@
-"""What optimizers keep of their parameters, shared out over the ranks (`--strategy zero1`)."""
+"""What optimizers keep of their parameters, shared out over the ranks (``--strategy zero1``)."""
+
+from ....strategies import StrategyInfo, register
+
+INFO = StrategyInfo(
+    name="zero1",
+    summary="gives each engine a part of what optimizers keep, which takes less memory",
+    implementation=f"{__name__}.strategy:Zero1",
+    known_as=("zero", "zero-1", "zero2", "zero3", "fsdp", "deepspeed"),
+)
+register(INFO)

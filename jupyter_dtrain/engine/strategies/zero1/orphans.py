@@ -16,8 +16,6 @@ from pathlib import Path
 from ...comm.process_group import shared_memory
 from .sharded_optimizer import ShardedOptimizerStates
 
-LIMIT, LIMIT_OF_RESCUE = timedelta(seconds=2), timedelta(seconds=0.3)
-"""Time for the others to end; where the cell of this rank does not, and another thread takes it home."""
 _LOOK = timedelta(milliseconds=10)
 
 
@@ -43,7 +41,7 @@ class OrphanShards:
         self._own = self._files[rank].open("wb")
         fcntl.lockf(self._own, fcntl.LOCK_EX)  # of this process, and not of those that it forks to load data
 
-    def come_home(self, step: int, limit: timedelta = LIMIT) -> bool:
+    def come_home(self, step: int, limit: timedelta) -> bool:
         """Leave this rank's part, or on rank 0 take in those of the others; return whether all of it is here then, or nobody needs it.
 
         Parameters

@@ -9,39 +9,39 @@ from typing import Any
 
 import torch
 
-from ... import api
-from ..backward.gradient_sync import GradientSync
-from ..control import Control
-from ..data import iterator_state
-from ..data.batch_layout import placed
-from ..data.dataloader import ShardedLoaders
-from ..data.iterable import Streams
-from ..data.iterator_state import IteratorLog
-from ..data.worker_rng import workers_ended
-from ..forward.activation_checkpoint import CheckpointedBlocks
-from ..forward.arguments import InputSharding
-from ..forward.model_call import ModelCalls
-from ..module_tree import outermost
-from ..patching import instrumented
-from ..rng.global_rng import ModelSampling
-from ..rng.seeding import CommonEntropy
-from ..rng.streams import LoadingStream, ModelStream
-from ..side_effects.file_journal import FileLog, written_once
-from ..side_effects.temp_dirs import TemporaryFolders
-from ..task import Semantics
-from ..telemetry.not_shared import NOT_FORESEEN, advice
-from ..telemetry.notices import Notices
-from ..telemetry.observer import Observer
-from ..tensor.batch_norm import GlobalNormalization
-from ..tensor.batch_shard import BatchShard, BatchSharding
-from ..tensor.caught import Catches
-from ..tensor.placement_types import GlobalTensor, Partial, Shard, from_local, to_local
-from ..tensor.rank0_guard import Alone
-from ..tensor.redistribute import Exchange
-from ..tensor.thread_guard import Turns
-from ..tensor.view import GlobalView
-from ..timing import COMMUNICATION, Timing
-from ..verify.checks import new_checks
+from .... import api
+from ...backward.gradient_sync import GradientSync
+from ...control import Control
+from ...data import iterator_state
+from ...data.batch_layout import placed
+from ...data.dataloader import ShardedLoaders
+from ...data.iterable import Streams
+from ...data.iterator_state import IteratorLog
+from ...data.worker_rng import workers_ended
+from ...forward.activation_checkpoint import CheckpointedBlocks
+from ...forward.arguments import InputSharding
+from ...forward.model_call import ModelCalls
+from ...module_tree import outermost
+from ...patching import instrumented
+from ...rng.global_rng import ModelSampling
+from ...rng.seeding import CommonEntropy
+from ...rng.streams import LoadingStream, ModelStream
+from ...side_effects.file_journal import FileLog, written_once
+from ...side_effects.temp_dirs import TemporaryFolders
+from ...task import Semantics
+from ...telemetry.not_shared import NOT_FORESEEN, advice
+from ...telemetry.notices import Notices
+from ...telemetry.observer import Observer
+from ...tensor.batch_norm import GlobalNormalization
+from ...tensor.batch_shard import BatchShard, BatchSharding
+from ...tensor.caught import Catches
+from ...tensor.placement_types import GlobalTensor, Partial, Shard, from_local, to_local
+from ...tensor.rank0_guard import Alone
+from ...tensor.redistribute import Exchange
+from ...tensor.thread_guard import Turns
+from ...tensor.view import GlobalView
+from ...timing import COMMUNICATION, Timing
+from ...verify.checks import new_checks
 
 
 class DataParallelTraining:

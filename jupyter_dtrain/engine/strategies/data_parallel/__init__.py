@@ -1,0 +1,11 @@
+"""Data parallelism (``--strategy auto``): each rank has a shard of every batch, and gradients are averaged."""
+
+from ....strategies import StrategyInfo, register
+
+INFO = StrategyInfo(
+    name="auto",
+    summary="is data parallel: each engine has a share of every batch, and gradients are averaged; it needs no --strategy",
+    implementation=f"{__name__}.strategy:DataParallel",
+    known_as=("ddp", "dp", "data-parallel", "data_parallel"),
+)
+register(INFO)

@@ -1,0 +1,100 @@
+"""Data parallelism on one rank: the training, and what is written once for all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from ....integrations.wandb import followed
+from ...side_effects.event_writers import event_writers
+from ...side_effects.tracking_store import TrackingStore
+from ..base import Strategy
+from .training import DataParallelTraining
+
+
+class DataParallel(Strategy):
+    """Each rank has a shard of every batch, and gradients are averaged."""
+
+    _training: DataParallelTraining
+
+    def begin(self, objects: Sequence[object]) -> None:
+        """Watch over models, loaders and optimizers, those among `objects` from the start."""
+        context, task, reports = self.context, self.context.task, self.context.reports
+        self._training = DataParallelTraining(
+            rank=task.rank,
+            world_size=task.world_size,
+            objects=objects,
+            semantics=task.semantics,
+            count_targets=task.count_targets,
+            whole=task.whole,
+            full_batch=task.full_batch,
+            control=context.control,
+            observer=reports.observer,
+            timing=reports.timing,
+            notes=reports.notes,
+            cursor_log=context.loops,
+            run_id=task.run_id,
+            sources=task.sources,
+            file_log=context.file_log,
+            temporary=context.temporary,
+        )
+        context.control.on_speeds = self._training.shares.follow
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take part in what the cell does, until the end of the ``with`` block; what it logs is written once."""
+        task, loops, shown = self.context.task, self.context.loops, self.context.shown
+        with ExitStack() as stack:
+            stack.enter_context(self._training.installed())
+            stack.enter_context(event_writers(rank=task.rank, source=task.source))
+            stack.enter_context(
+                followed(task.source, keeps_nothing=task.rank > 0, is_jumping=lambda: loops.is_jumping, goes_on=lambda: shown.holds)
+            )
+            store = TrackingStore(self.context.talk, rank=task.rank, is_jumping=lambda: loops.is_jumping)
+            stack.enter_context(store.followed(task.source))
+            yield
+
+    def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return `tensors` with dim 0 sharded over the ranks, as if a loader had yielded them as one batch."""
+        return self._training.share_out(tensors)
+
+    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+        """Return `values` with the shards of batches in them as full tensors."""
+        return self._training.materialize(*values, unchanged=unchanged)
+
+    def advise(self) -> None:
+        """Tell of a cell that has shared nothing out."""
+        self._training.say_if_not_sharded()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the cell is between a model's call and the backward pass."""
+        return self._training.in_step
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all ranks train the same: not where each sees its own batches."""
+        return self.context.task.semantics.global_numbers
+
+    def full_tensors(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return the shards of batches as full tensors. A collective."""
+        return self._training.wholes(tensors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known of models, the ranks' speeds and the global view."""
+        return self._training.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`state_dict`."""
+        self._training.load_state_dict(state)
+
+    def rng_state(self) -> Any:
+        """Return the states of the streams of models and of loading."""
+        return self._training.streams()
+
+    def set_rng_state(self, state: Any) -> None:
+        """Go on from a :meth:`rng_state` of this rank."""
+        self._training.set_streams(state)

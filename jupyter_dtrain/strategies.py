@@ -1,0 +1,134 @@
+"""How a cell is distributed, by name: what the kernel has to know of each strategy, and where engines find what it does there.
+
+A strategy describes itself in a :class:`StrategyInfo`, which costs no import of torch: the kernel reads it before any engine is there. What
+it does on an engine is a class (:class:`~.engine.strategies.base.Strategy`), which the description names and engines alone import.
+
+A package from outside brings its own by an entry point of the group `ENTRY_POINTS`, named as the option's value is, whose object is the
+description. Entry points are looked at only for a name that is not known without them, as all installed packages are read for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+
+from .errors import UsageError
+
+DEFAULT = "auto"
+ENTRY_POINTS = "jupyter_dtrain.strategies"
+_OWN = ("data_parallel", "zero1", "external")  # folders of `engine/strategies`, in the order of the help
+
+
+class Feature(Enum):
+    """What an option or a command needs of a strategy, as a sentence has it: ``--best needs checkpoints …``."""
+
+    SHARDING = "batches that are sharded over the engines"
+    RNG = "random numbers that are drawn for the whole batch or for each shard"
+    BATCHNORM = "statistics over the whole batch or over each shard"
+    ACTIVATION_CHECKPOINTS = "models whose calls are followed"
+    VERIFY = "calls on shards, to compare with those on the whole batch"
+    BALANCE = "shards whose sizes can follow the engines' speeds"
+    ELASTIC = "batches that can be sharded over another number of engines"
+    SNAPSHOT = "snapshots of the cell"
+    BEST = "snapshots of the cell, to keep the best of"
+    ROLLBACK = "snapshots of the cell, to go back to"
+    PAUSE = "steps at whose end all engines wait"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyInfo:
+    """The description of a strategy.
+
+    Attributes
+    ----------
+    name : str
+        The value of ``--strategy``.
+    summary : str
+        What it does, as the rest of a sentence that begins with its name: for ``--help``, completion and hints.
+    implementation : str
+        The class that engines import, as ``package.module:Class``.
+    supports : frozenset of Feature
+        An option or a command that needs anything else is refused.
+    known_as : tuple of str
+        What other projects call it, or something near it: who types that is told of this one.
+    is_program : bool
+        Whether each engine runs the cell as a program of its own, which makes its process group by itself. Then no step is counted, so that
+        a stop is an interrupt; the cell does not end with the controller; and engines are new ones after it.
+    """
+
+    name: str
+    summary: str
+    implementation: str
+    supports: frozenset[Feature] = frozenset(Feature)
+    known_as: tuple[str, ...] = ()
+    is_program: bool = False
+
+    def require(self, feature: Feature, what: str, *, advice: str = "") -> None:
+        """Refuse `what`, an option or a command, with a `UsageError` where the strategy does not support what it needs."""
+        if feature not in self.supports:
+            raise UsageError(f"{what} needs {feature.value}, which --strategy {self.name} does not have{advice}.")
+
+
+_known: dict[str, StrategyInfo] = {}
+
+
+def register(info: StrategyInfo) -> None:
+    """Let ``--strategy`` know of a strategy, in this process; engines have to be able to import its implementation.
+
+    Raises
+    ------
+    ValueError
+        Another one has its name.
+    """
+    if _known.setdefault(info.name, info) != info:
+        raise ValueError(f"There is a strategy {info.name!r} already, {_known[info.name].implementation}.")
+
+
+def find(name: str) -> StrategyInfo:
+    """Return the strategy that ``--strategy`` calls `name`.
+
+    Raises
+    ------
+    UsageError
+        There is none; the message has the others, and which of them is meant, where that can be told.
+    """
+    _register_own()
+    if name not in _known:
+        _register_installed([name])
+    if name not in _known:
+        known = available()
+        meant = next((f" {info.name} {info.summary}." for info in known if name in info.known_as), "")
+        raise UsageError(f"--strategy {name}: choose {' or '.join(info.name for info in known)}.{meant}")
+    return _known[name]
+
+
+def available() -> list[StrategyInfo]:
+    """Return all strategies: this project's own and those of installed packages. Takes some 50 ms the first time."""
+    _register_own()
+    _register_installed(None)
+    return list(_known.values())
+
+
+def _register_own() -> None:
+    for folder in _OWN:
+        import_module(f"{__package__}.engine.strategies.{folder}")  # registers itself
+
+
+def _register_installed(names: Iterable[str] | None) -> None:
+    """Register the strategies of installed packages: all that can be imported, or those with `names`, which are to be."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=ENTRY_POINTS):
+        if entry.name in _known or (names is not None and entry.name not in names):
+            continue
+        try:
+            info = entry.load()
+            if not isinstance(info, StrategyInfo) or info.name != entry.name:
+                raise TypeError(f"{entry.value} is no StrategyInfo named {entry.name!r}")
+        except Exception as error:
+            if names is not None:
+                raise UsageError(f"--strategy {entry.name}: {entry.value} cannot be used: {type(error).__name__}: {error}.") from error
+        else:
+            register(info)
