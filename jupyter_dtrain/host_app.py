@@ -28,7 +28,7 @@ def main() -> None:
     """Run one cell, and everything that it takes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     said = json.loads(sys.argv[1])
-    options = ClusterOptions(num_engines=said["num_engines"], device=said["device"], force=said["force"])
+    options = ClusterOptions(**said["engines"])
     engines = EnginePool()
     engines.prepare(options)
     folders = Folders()

@@ -13,6 +13,7 @@ from .errors import UsageError
 from .strategies import DEFAULT, Feature, find
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
+Devices = Literal["exclusive", "shared"]
 Semantics = Literal["global", "local"]
 BatchSize = Literal["global", "per-rank"]
 OverRanks = Literal["auto", "global", "per-rank"]
@@ -71,9 +72,12 @@ class ClusterOptions:
     Attributes
     ----------
     num_engines : int, optional
-        Engines to start; by default one per GPU, or on a machine without GPUs one per two cores and at least two.
+        Engines to start; by default one per GPU, or on a machine without GPUs one per two cores and at least two. Where they share GPUs
+        at least two.
     device : {"auto", "cpu", "cuda"}
         What the engines compute on; ``auto`` takes GPUs where there are any.
+    devices : {"exclusive", "shared"}
+        Whether each engine has a GPU of its own, or several may have one together: to try a cell on more engines than there are GPUs.
     start_timeout : timedelta
         Time after which a cluster that has not come up is an error.
     force : bool
@@ -84,6 +88,7 @@ class ClusterOptions:
 
     num_engines: int | None = None
     device: DeviceKind = "auto"
+    devices: Devices = "exclusive"
     start_timeout: timedelta = timedelta(seconds=120)
     force: bool = False
     part: tuple[int, int] = (0, 1)
@@ -93,6 +98,9 @@ class ClusterOptions:
             raise UsageError(f"--engines {self.num_engines}: a cluster has at least one engine; give a number from 1 up.")
         if self.device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {self.device}: choose auto, cpu or cuda.")
+        if self.devices not in get_args(Devices):
+            meant = f" `--engines {self.devices}` says how many there are." if self.devices.isdecimal() else ""
+            raise UsageError(f"--devices {self.devices}: choose {' or '.join(get_args(Devices))}.{meant}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -84,14 +85,14 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
     """
     part, num_parts = options.part
     gpus = visible_gpus() if options.device != "cpu" else []
-    gpus = gpus[part * len(gpus) // num_parts : (part + 1) * len(gpus) // num_parts]
+    gpus = _part_of(gpus, part, num_parts, shared=options.devices == "shared")
     cores = max(1, usable_cores() // num_parts)
     if options.device == "auto" and not torch_has_cuda():
         gpus = []
     if gpus or options.device == "cuda":
         _check_gpus(options, gpus)
     if gpus:
-        gpus = gpus[: options.num_engines or len(gpus)]
+        gpus = _one_each(gpus, options)
         num_threads = _share(cores, len(gpus))
         return [
             DevicePlan(rank=rank, kind="cuda", index=gpu.index, name=gpu.name, num_threads=num_threads) for rank, gpu in enumerate(gpus)
@@ -101,6 +102,28 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
     num_threads = _share(cores, num_engines)
     name = cpu_name()
     return [DevicePlan(rank=rank, kind="cpu", index=None, name=name, num_threads=num_threads) for rank in range(num_engines)]
+
+
+def shares_devices(plans: Sequence[DevicePlan]) -> bool:
+    """Return whether any of these ranks have a GPU together."""
+    used = [plan.index for plan in plans if plan.index is not None]
+    return len(set(used)) < len(used)
+
+
+def _part_of(gpus: list[Gpu], part: int, num_parts: int, *, shared: bool) -> list[Gpu]:
+    """Return the GPUs of one of equal parts of the machine; where there are more parts than GPUs, parts may have one together."""
+    if shared and gpus and num_parts > len(gpus):
+        return [gpus[part * len(gpus) // num_parts]]
+    return gpus[part * len(gpus) // num_parts : (part + 1) * len(gpus) // num_parts]
+
+
+def _one_each(gpus: list[Gpu], options: ClusterOptions) -> list[Gpu]:
+    """Return the GPU of each engine: neighbours have one together where there are more engines than GPUs."""
+    if options.devices == "exclusive":
+        return gpus[: options.num_engines or len(gpus)]
+    num_engines = options.num_engines or max(2, len(gpus))
+    gpus = gpus[:num_engines]
+    return [gpus[rank * len(gpus) // num_engines] for rank in range(num_engines)]
 
 
 def _check_room(options: ClusterOptions, num_engines: int, cores: int) -> None:
@@ -128,11 +151,12 @@ def _check_gpus(options: ClusterOptions, gpus: list[Gpu]) -> None:
     if not gpus:
         hidden = " CUDA_VISIBLE_DEVICES hides all of them." if "CUDA_VISIBLE_DEVICES" in os.environ else ""
         raise UsageError(f"--device cuda: there is no NVIDIA GPU here.{hidden} Use --device cpu, or leave --device out.")
-    if options.num_engines is not None and options.num_engines > len(gpus):
+    if options.devices == "exclusive" and options.num_engines is not None and options.num_engines > len(gpus):
         count = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
         raise UsageError(
             f"--engines {options.num_engines}: {options.num_engines} engines were asked for, one per GPU, and there "
-            f"{'are' if len(gpus) > 1 else 'is'} {count}. Use --engines {len(gpus)}, or --device cpu to compute on CPU cores."
+            f"{'are' if len(gpus) > 1 else 'is'} {count}. Use --engines {len(gpus)}, --devices shared to try the cell with "
+            "several engines on one GPU, or --device cpu to compute on CPU cores."
         )
     if not torch_has_cuda():
         raise UsageError("--device cuda: the installed PyTorch is built without CUDA. Install a CUDA build, or use --device cpu.")

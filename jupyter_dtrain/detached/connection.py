@@ -246,7 +246,8 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
         It could sign no results.
     """
     user_secret()
-    said = json.dumps({"num_engines": options.num_engines, "device": options.device, "force": options.force, "runs": str(runs)})
+    engines = {"num_engines": options.num_engines, "device": options.device, "devices": options.devices, "force": options.force}
+    said = json.dumps({"engines": engines, "runs": str(runs)})
     # A session of its own: Jupyter interrupts and kills a kernel's whole process group. -P: a file beside the notebook that is named
     # like a module is not imported.
     process = subprocess.Popen(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..cluster.devices import plan_devices
+from ..cluster.devices import plan_devices, shares_devices
 from ..cluster.local import EngineCluster
 from ..options import ClusterOptions
 from ..protocol import ClusterUpdate
@@ -133,7 +133,13 @@ class EnginePool:
 
         kind = old.device_plans[0].device.partition(":")[0]
         part = self._part  # of the machine, beside others
-        options = ClusterOptions(num_engines=len(old.device_plans), device="cuda" if kind == "cuda" else "cpu", force=True, part=part)
+        options = ClusterOptions(
+            num_engines=len(old.device_plans),
+            device="cuda" if kind == "cuda" else "cpu",
+            devices="shared" if shares_devices(old.device_plans) else "exclusive",
+            force=True,
+            part=part,
+        )
         with self._lock:
             try:
                 cluster = self._start(options, on_progress)

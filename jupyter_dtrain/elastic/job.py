@@ -164,6 +164,7 @@ class CellJob:
         return {
             "engines": options.cluster.num_engines,
             "device": options.cluster.device,
+            "devices": options.cluster.devices,
             "strategy": options.strategy,
             "semantics": options.semantics,
             "batch_size": options.batch_size,

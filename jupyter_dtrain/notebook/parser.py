@@ -19,7 +19,7 @@ from ..strategies import DEFAULT, available
 _OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
     "--engines",
-) | {"--nprocs": "--engines", "--num-workers": "--engines", "--workers": "--engines", "--world-size": "--engines", "--devices": "--engines"}
+) | {"--nprocs": "--engines", "--num-workers": "--engines", "--workers": "--engines", "--world-size": "--engines"}
 """What torchrun, accelerate, Lightning and MPI call options, and what they are called here."""
 _RENAMED = {
     "--numbers": "--semantics",
@@ -130,6 +130,13 @@ def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(*names, dest="num_engines", type=_number, metavar="N", help=explained)
     parser.add_argument("--force", action="store_true", help="start as many engines as --engines says, also more than the machine is for")
     parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
+    parser.add_argument(
+        "--devices",
+        default="exclusive",
+        metavar="KIND",
+        help="exclusive, a GPU for each engine, or shared, also several engines on one, to try a cell on more than there are GPUs "
+        "(default: exclusive)",
+    )
 
 
 def _strategies() -> str:
@@ -349,7 +356,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
 def parse_line(line: str) -> LineCommand:
     """Return what a ``%distribute`` line asks for; raises like :func:`parse_cell_line`."""
     words = line.split()
-    if words and (words[0].isdecimal() or words[0] in ("--engines", "-n", "--device", *_OF_OTHERS)):
+    if words and (words[0].isdecimal() or words[0] in ("--engines", "-n", "--device", "--devices", *_OF_OTHERS)):
         raise UsageError(
             f"There is no `%distribute {words[0]}`. Did you mean `%distribute start {line}`, or `%%distribute` on top of a cell?"
         )
@@ -386,7 +393,10 @@ def _cluster(found: argparse.Namespace) -> ClusterOptions:
     if number is not None and count is not None and number != count:
         raise UsageError(f"%distribute start {count} --engines {number}: give one number of engines.")
     return ClusterOptions(
-        num_engines=count if number is None else number, device=getattr(found, "device", "auto"), force=getattr(found, "force", False)
+        num_engines=count if number is None else number,
+        device=getattr(found, "device", "auto"),
+        devices=getattr(found, "devices", "exclusive"),
+        force=getattr(found, "force", False),
     )
 
 

@@ -138,11 +138,9 @@ def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
             f"--engines-per-trial {options.engines_per_trial}: a trial cannot take more engines than there are, {num_engines}."
         )
     num_lanes = min(num_trials, num_engines // options.engines_per_trial)
-    kind = options.cluster.device
     # All of them together have been found not to be too many.
-    return [
-        ClusterOptions(num_engines=options.engines_per_trial, device=kind, force=True, part=(part, num_lanes)) for part in range(num_lanes)
-    ]
+    of_lane = replace(options.cluster, num_engines=options.engines_per_trial, force=True)
+    return [replace(of_lane, part=(part, num_lanes)) for part in range(num_lanes)]
 
 
 def _all_engines(lanes: Sequence[Lane]) -> ClusterUpdate:

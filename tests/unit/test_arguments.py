@@ -16,6 +16,7 @@ CELL_LINES = {
     "-n4": RunOptions(cluster=ClusterOptions(num_engines=4)),
     "--engines=4 --device cpu": RunOptions(cluster=ClusterOptions(num_engines=4, device="cpu")),
     "--device cuda": RunOptions(cluster=ClusterOptions(device="cuda")),
+    "--devices shared -n 2": RunOptions(cluster=ClusterOptions(devices="shared", num_engines=2)),
     "--name first": RunOptions(name="first"),
     "--name 'with two words'": RunOptions(name="with two words"),
     '--name "it\'s"': RunOptions(name="it's"),
@@ -44,6 +45,7 @@ LINES = {
     " status ": LineCommand(action="status", cluster=ClusterOptions()),
     "attach": LineCommand(action="attach", cluster=ClusterOptions()),
     "attach digits --trust": LineCommand(action="attach", cluster=ClusterOptions(), run="digits", trusted=True),
+    "start 2 --devices shared": LineCommand(action="start", cluster=ClusterOptions(num_engines=2, devices="shared")),
     "stop": LineCommand(action="stop", cluster=ClusterOptions()),
 }
 
@@ -60,6 +62,7 @@ CELL_MISTAKES = {
     "--engines 2.5": ["'2.5' is not a whole number"],
     "--engines 0": ["--engines 0", "at least one engine"],
     "-n -1": ["--engines -1", "at least one engine"],
+    "--devices 2": ["--devices 2", "exclusive or shared", "`--engines 2` says how many"],
     "--device tpu": ["--device tpu", "auto, cpu or cuda"],
     "--split-inputs --strategy none": [
         "--split-inputs needs batches that are sharded over the engines, which --strategy none does not have: leave out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,12 +13,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from jupyter_dtrain.cluster import devices
 from jupyter_dtrain.cluster.devices import plan_devices
+from jupyter_dtrain.elastic.engine_pool import EnginePool
+from jupyter_dtrain.engine.comm.process_group import backend_for, gpu_of
 from jupyter_dtrain.engine.telemetry import device_stats as use_of_devices
 from jupyter_dtrain.engine.telemetry.device_stats import DeviceSampler
-from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.errors import ClusterError, UsageError
 from jupyter_dtrain.options import ClusterOptions, RunOptions
 from jupyter_dtrain.system.resources import Memory
 from jupyter_dtrain.trials.pool import lanes_for
@@ -161,8 +165,72 @@ def test_the_lanes_of_trials_share_a_machine(machine, gpus, options, num_trials,
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"device": "auto"}])
 def test_more_engines_than_gpus(machine, options):
     machine(gpus=["H100", "H100"])
-    with pytest.raises(UsageError, match=r"3 engines were asked for.* there are 2 GPUs\. Use --engines 2, or --device cpu"):
+    with pytest.raises(
+        UsageError, match=r"3 engines were asked for.* there are 2 GPUs\. Use --engines 2, --devices shared to try .*, or --device cpu"
+    ):
         plan_devices(ClusterOptions(num_engines=3, **options))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "num_engines", "indices"),
+    [(1, None, [0, 0]), (1, 3, [0, 0, 0]), (2, 4, [0, 0, 1, 1]), (2, 3, [0, 0, 1]), (3, None, [0, 1, 2]), (4, 2, [0, 1]), (1, 1, [0])],
+)
+def test_engines_may_share_gpus(machine, gpus, num_engines, indices):
+    machine(gpus=["H100"] * gpus, cores=8)
+    plans = plan_devices(ClusterOptions(devices="shared", num_engines=num_engines))
+    assert [plan.index for plan in plans] == [f"GPU-uuid-{index}" for index in indices]
+    assert {(plan.kind, plan.device) for plan in plans} == {("cuda", "cuda:0")}
+    assert {plan.num_threads for plan in plans} == {8 // len(indices)}
+    assert devices.shares_devices(plans) == (len(set(indices)) < len(indices))
+
+
+def test_lanes_of_trials_may_share_gpus(machine):
+    machine(gpus=["H100", "H100"], cores=8)
+    lanes = lanes_for(RunOptions(vary=(("lr", "1,2"),), cluster=ClusterOptions(num_engines=4, devices="shared")), 10)
+    plans = [plan_devices(lane) for lane in lanes]
+    assert [[plan.index for plan in of_lane] for of_lane in plans] == [["GPU-uuid-0"]] * 2 + [["GPU-uuid-1"]] * 2
+
+
+def test_sharing_gpus_means_nothing_without_any(machine):
+    machine(cores=4)
+    assert plan_devices(ClusterOptions(devices="shared")) == plan_devices(ClusterOptions())
+    with pytest.raises(UsageError, match=r"no NVIDIA GPU here"):
+        plan_devices(ClusterOptions(devices="shared", device="cuda"))
+
+
+def test_a_cluster_that_takes_anothers_place_shares_gpus_as_it_did(machine, monkeypatch):
+    machine(gpus=["H100"])
+    old = types.SimpleNamespace(device_plans=plan_devices(ClusterOptions(devices="shared")))
+    wanted = []
+
+    def start(_pool, options, _progress):
+        wanted.append(options)
+        raise ClusterError("not in this test")
+
+    monkeypatch.setattr(EnginePool, "_start", start)
+    with pytest.raises(ClusterError, match="not in this test"):
+        EnginePool().renew(old, on_progress=lambda _text: None)  # type: ignore[arg-type]  # it needs no more of it
+    assert plan_devices(wanted[0]) == old.device_plans
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backend"),
+    [
+        (["", ""], "gloo"),
+        (["a/GPU-1/0", "a/GPU-2/0"], "cpu:gloo,cuda:nccl"),
+        (["a/GPU-1/0"] * 2, "cpu:gloo,cuda:gloo"),
+        (["a/0/0", "b/0/0"], "cpu:gloo,cuda:nccl"),  # on two hosts
+        (["a/GPU-1/0", "a/GPU-1/0", "a/GPU-2/0", "a/GPU-2/0"], "cpu:gloo,cuda:gloo"),
+    ],
+)
+def test_nccl_where_each_rank_has_a_gpu_of_its_own(gpus, backend):
+    assert backend_for(torch.device("cuda:0" if gpus[0] else "cpu"), gpus) == backend
+
+
+def test_what_tells_a_gpu_from_others(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-uuid-1")
+    assert gpu_of(torch.device("cuda:0")) == f"{socket.gethostname()}/GPU-uuid-1/0"
+    assert gpu_of(torch.device("cpu")) == ""
 
 
 def test_cuda_on_a_machine_without_gpus(machine):

@@ -43,6 +43,12 @@ def test_an_unknown_device_names_the_known(device):
         ClusterOptions(device=device)
 
 
+@pytest.mark.parametrize(("devices", "said"), [("own", "exclusive or shared."), ("2", "exclusive or shared. `--engines 2` says how many")])
+def test_unknown_devices_name_the_known(devices, said):
+    with pytest.raises(UsageError, match=rf"^--devices {devices}: choose {said}"):
+        ClusterOptions(devices=devices)
+
+
 def test_options_are_keyword_only_and_frozen():
     with pytest.raises(TypeError):
         ClusterOptions(2)  # type: ignore[call-arg]
@@ -55,6 +61,6 @@ def test_a_run_is_recorded_with_all_of_them_that_are_not_about_what_is_shown():
     options = RunOptions(split=("x", "y"), split_inputs=True, split_eval=True, checkpoint_every=timedelta(minutes=10), keep_checkpoints=3)
     recorded = CellJob.arguments(SimpleNamespace(options=options))  # type: ignore[arg-type]  # it needs no more
     shown = {"cluster", "name", "preview", "output", "view"}
-    assert set(recorded) == {"engines", "device"} | {field.name for field in fields(RunOptions)} - shown
+    assert set(recorded) == {"engines", "device", "devices"} | {field.name for field in fields(RunOptions)} - shown
     assert (recorded["split"], recorded["split_inputs"], recorded["split_eval"]) == ("x,y", True, True)
     assert (recorded["checkpoint_every"], recorded["keep_checkpoints"]) == ("600s", 3)

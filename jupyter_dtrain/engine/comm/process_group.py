@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -65,10 +67,10 @@ class ProcessGroup:
             store = FileStore(str(rendezvous.path), world_size)
             store.set_timeout(limit)
             # Waited for here, and not in gloo, which no interrupt reaches.
-            all_come(store, rank=rank, world_size=world_size, limit=limit)
+            gpus = all_come(store, rank=rank, world_size=world_size, limit=limit, says=gpu_of(device))
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            backend = backend_for(device, gpus)
             with guarded_groups():
                 dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size, timeout=timeout)
             self._joined = wanted
@@ -107,7 +109,30 @@ def shared_memory() -> SharedMemory | None:
     return _near
 
 
-def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta) -> None:
-    """Wait until all ranks have come to `store`; a ``DistStoreError`` where they have not within `limit`. An interrupt ends it."""
-    store.set(f"here/{rank}", "")
-    wait_for(store, [f"here/{other}" for other in range(world_size)], limit=limit)
+def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta, says: str = "") -> list[str]:
+    """Wait until all ranks have come to `store`, and return what each of them `says`, in rank order. An interrupt ends it.
+
+    Raises
+    ------
+    DistStoreError
+        They have not come within `limit`.
+    """
+    store.set(f"here/{rank}", says)
+    places = [f"here/{other}" for other in range(world_size)]
+    wait_for(store, places, limit=limit)
+    return [store.get(place).decode() for place in places]
+
+
+def gpu_of(device: torch.device) -> str:
+    """Return what tells the GPU of this process from all others, also on other hosts; empty where it computes on CPUs."""
+    return f"{socket.gethostname()}/{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{device.index or 0}" if device.type == "cuda" else ""
+
+
+def backend_for(device: torch.device, gpus: Sequence[str]) -> str:
+    """Return PyTorch's backends for ranks on `device`; `gpus` are those of all ranks, as :func:`gpu_of` tells them.
+
+    NCCL refuses two ranks on one GPU. Gloo carries the tensors of such ranks, by way of the host's memory.
+    """
+    if device.type != "cuda":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if len(set(gpus)) == len(gpus) else "cpu:gloo,cuda:gloo"
