@@ -12,7 +12,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
+import xxhash
 
 from ..analysis.code_objects import installed_folders
 from ..analysis.dynamic_names import with_names_by_text
@@ -33,6 +34,7 @@ from ..serialization.library_state import library_states, stays
 from ..serialization.pickler import Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import reduced
 from ..serialization.torch_reducers import operators
+from ..system import cuda_random
 from ..system.interpreter import collection_paused
 from .effects import imported_for_effect
 from .library_patches import patches
@@ -72,25 +74,38 @@ class Bundle:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The notebook's random streams: the cell continues them on the engines, and the notebook continues after it."""
+    """The notebook's random streams: the cell continues them on the engines, and the notebook continues after it.
+
+    `torch_cuda` is that of the current GPU, ``None`` where there is none.
+    """
 
     torch_cpu: torch.Tensor
     numpy_legacy: tuple[Any, ...]
     python: tuple[Any, ...]
+    torch_cuda: torch.Tensor | None = None
 
     @classmethod
     def now(cls) -> RandomState:
         """Return the state of this process."""
-        return cls(torch.get_rng_state(), np.random.get_state(), random.getstate())  # type: ignore[arg-type]
+        return cls(torch.get_rng_state(), np.random.get_state(), random.getstate(), cuda_random.state())  # type: ignore[arg-type]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _random_state, (self.torch_cpu.numpy(), self.numpy_legacy, self.python)  # an array: a tensor takes a millisecond to pickle
+        # Arrays: a tensor takes a millisecond to pickle.
+        of_gpu = None if self.torch_cuda is None else self.torch_cuda.numpy()
+        return _random_state, (self.torch_cpu.numpy(), self.numpy_legacy, self.python, of_gpu)
 
     def set(self) -> None:
         """Make it the state of this process."""
         torch.set_rng_state(self.torch_cpu)
         np.random.set_state(self.numpy_legacy)
         random.setstate(self.python)
+        cuda_random.set_state(self.torch_cuda)
+
+    def with_gpu(self) -> RandomState:
+        """Return this with a stream of GPUs, which follows from that of the CPU where the notebook has no GPU."""
+        if self.torch_cuda is not None:
+            return self
+        return replace(self, torch_cuda=cuda_random.seeded(xxhash.xxh3_64_intdigest(self.torch_cpu.numpy().tobytes())))
 
     def equals(self, other: RandomState) -> bool:
         """Return whether the next numbers are the same."""
@@ -100,11 +115,17 @@ class RandomState:
             and self.python == other.python
             and self.numpy_legacy[2:] == other.numpy_legacy[2:]
             and np.array_equal(keys, other_keys)
+            and cuda_random.is_same(self.torch_cuda, other.torch_cuda)
         )
 
 
-def _random_state(torch_cpu: np.ndarray[Any, Any], numpy_legacy: tuple[Any, ...], python: tuple[Any, ...]) -> RandomState:
-    return RandomState(torch.from_numpy(torch_cpu), numpy_legacy, python)
+def _random_state(
+    torch_cpu: np.ndarray[Any, Any],
+    numpy_legacy: tuple[Any, ...],
+    python: tuple[Any, ...],
+    torch_cuda: np.ndarray[Any, Any] | None = None,
+) -> RandomState:
+    return RandomState(torch.from_numpy(torch_cpu), numpy_legacy, python, None if torch_cuda is None else torch.from_numpy(torch_cuda))
 
 
 def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:

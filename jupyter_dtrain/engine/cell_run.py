@@ -98,7 +98,8 @@ class CellRun:
         self._strategy = strategy(self._context())
         self._strategy.prepare(self._tracked)
         self._home = CellResults(self._namespace, self._tracked)
-        task.random_state.set()
+        random_state = task.random_state if device.type == "cpu" else task.random_state.with_gpu()
+        random_state.set()
         self._meter = ExtentMeter(task.rank, self._loops, reports.observer) if task.rank == 0 else None
         if self._meter is not None:
             reports.emitter.add_source(self._meter.drain)

@@ -131,6 +131,8 @@ class LoadingStream:
         cell = RandomState.now()
         seed = int(torch.randint(2**62, (2,))[1].item()) + rank  # another one than the model's
         torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
         self._other = RandomState.now()
