@@ -156,7 +156,7 @@ class RunOptions:
     output : {"main", "all"}
         Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
     view : {"live", "summary", "off"}
-        What the cell shows of its run: numbers and curves while it goes on and a summary of them at its end, that alone, or nothing.
+        Output below the cell: live (progress, then a summary), summary, or off.
     balance : {"auto", "off"}
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
     verify : {"auto", "always", "first", "off"}
@@ -211,11 +211,11 @@ class RunOptions:
         if self.elastic is not None:
             least, most = self.elastic
             if not 1 <= least <= most:
-                raise UsageError(f"--elastic {least}:{most}: give the fewest engines to go on with and how many there are to be, as 2:4.")
+                raise UsageError(f"--elastic {least}:{most}: give the minimum and the full number of engines, such as 2:4.")
             if self.cluster.num_engines not in (None, most):
                 raise UsageError(f"--elastic {least}:{most} starts {most} engines: leave out --engines {self.cluster.num_engines}.")
             if self.balance == "auto":
-                raise UsageError("--elastic and --balance auto do not go together yet: leave out one of them.")
+                raise UsageError("--elastic and --balance auto cannot be combined yet: omit one of them.")
             object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
         if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
@@ -229,14 +229,14 @@ class RunOptions:
 
     def _check_trials(self) -> None:
         if self.engines_per_trial < 1:
-            raise UsageError(f"--engines-per-trial {self.engines_per_trial}: a trial takes at least one engine; give a number from 1 up.")
+            raise UsageError(f"--engines-per-trial {self.engines_per_trial}: a trial needs at least one engine; give a number from 1 up.")
         if self.engines_per_trial > 1 and not self.vary:
             raise UsageError(
-                f"--engines-per-trial {self.engines_per_trial} says how many engines a trial of --vary has: leave it out, or use --engines."
+                f"--engines-per-trial {self.engines_per_trial} sets the number of engines per trial of --vary: omit it, or use --engines."
             )
         for option, given in (("--detach", self.detach), ("--elastic", self.elastic), ("--preview", self.preview)):
             if self.vary and given:
-                raise UsageError(f"--vary and {option} do not go together yet: leave out one of them.")
+                raise UsageError(f"--vary and {option} cannot be combined yet: omit one of them.")
         if self.vary and self.cluster.num_engines is not None and self.engines_per_trial > self.cluster.num_engines:
             raise UsageError(
                 f"--engines-per-trial {self.engines_per_trial}: a trial cannot take more engines than there are, "

@@ -249,14 +249,14 @@ class Session:
                 return Reply(id=command.id, ok=stopping is not None, message=stopping or NOT_RUNNING)
             case "pause_run":
                 self._supervisor().pause()
-                return Reply(id=command.id, ok=True, message="Pausing at the end of this step.")
+                return Reply(id=command.id, ok=True, message="Pausing after this step.")
             case "resume_run":
                 self._supervisor().resume()
                 self._show_phase("running")
-                return Reply(id=command.id, ok=True, message="The run goes on.")
+                return Reply(id=command.id, ok=True, message="Training continues.")
             case "checkpoint_now":
                 self._supervisor().write_checkpoint()
-                return Reply(id=command.id, ok=True, message="A checkpoint is written at the next place where the cell can go on from it.")
+                return Reply(id=command.id, ok=True, message="A checkpoint is written at the next point from which the cell can resume.")
             case "roll_back":
                 return self._roll_back(command)
             case "start_cluster":
@@ -274,7 +274,7 @@ class Session:
             case "restart_engine":
                 return self._restart_engine(command)
             case _:
-                raise UsageError(f"{command.name} is no command to the engines.")
+                raise UsageError(f"{command.name} is not an engine command.")
 
     def _restart_engine(self, command: Command) -> Reply:
         rank, cluster, supervisor = command.rank, self._engines.cluster, self._runner.supervisor
@@ -291,7 +291,7 @@ class Session:
             raise UsageError(f"There is no rank {rank}.")
         else:
             _in_background(lambda: self._engines.restart(cluster, [rank]))
-        return Reply(id=command.id, ok=True, message=f"The engine of rank {rank} is starting anew.")
+        return Reply(id=command.id, ok=True, message=f"The engine of rank {rank} is restarting.")
 
     def _roll_back(self, command: Command) -> Reply:
         supervisor, recorder, step = self._runner.supervisor, self._recorder, command.step
@@ -299,7 +299,7 @@ class Session:
             raise UsageError("Which checkpoint? The command names no step.")
         run = recorder.run_update() if recorder is not None else None
         if supervisor is None or run is None or run.run_id != command.run_id:
-            raise UsageError(f"That run is not going on. `%distribute resume {command.run_id}@{step}` in a cell lets it go on from there.")
+            raise UsageError(f"That run is not running. `%distribute resume {command.run_id}@{step}` in a cell continues it from there.")
         supervisor.roll_back(step)
         return Reply(id=command.id, ok=True, message=f"Going back to step {step}.")
 
@@ -318,6 +318,6 @@ def _in_background(action: Callable[[], object]) -> None:
         except DtrainError:
             return
         except Exception:
-            _log.exception("An order to the engines could not be carried out")
+            _log.exception("A command to the engines failed")
 
     threading.Thread(target=submit, name="dtrain-cluster", daemon=True).start()

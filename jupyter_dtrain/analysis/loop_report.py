@@ -124,4 +124,4 @@ def loop_table(rows: list[LoopRow]) -> str:
         f"{row.where:<{widths[0]}}  {row.text:<{widths[1]}}  {f'at an outer loop: {row.why_not}' if row.why_not else 'at any iteration'}"
         for row in rows
     ]
-    return "\n".join(["Where the cell can go on if an engine is lost:", *lines])
+    return "\n".join(["Where the cell can resume if an engine is lost:", *lines])

@@ -48,7 +48,7 @@ class CheckpointShelf:
         if command.run_id is None:
             raise UsageError("Which run? The command names none.")
         record = self._store.get_run(command.run_id)
-        trusting = f'`jupyter_dtrain.load_checkpoint("{record.run_id}", …, trust=True)` reads it all the same'
+        trusting = f'`jupyter_dtrain.load_checkpoint("{record.run_id}", …, trust=True)` loads it anyway'
         folder = CheckpointFolder(record.folder, trusting=trusting)
         if command.name == "list_checkpoints":
             best = folder.best()
@@ -60,7 +60,7 @@ class CheckpointShelf:
         match command.name:
             case "pin_checkpoint":
                 folder.pin(step, bool(command.pinned))
-                what = "stays until it is deleted" if command.pinned else "stays as long as it is among the last"
+                what = "is kept until it is deleted" if command.pinned else "is kept as long as it is among the last"
                 return Reply(id=command.id, ok=True, message=f"The checkpoint of step {step} {what}.")
             case "delete_checkpoint":
                 folder.delete(step)
@@ -70,7 +70,7 @@ class CheckpointShelf:
                 names = ", ".join(path.name for path in paths)
                 return Reply(id=command.id, ok=True, message=f"Written to {paths[0].parent}: {names}.", paths=[str(path) for path in paths])
             case _:
-                raise UsageError(f"{command.name} is no command about checkpoints.")
+                raise UsageError(f"{command.name} is not a checkpoint command.")
 
     def close(self) -> None:
         """Let go of the database."""

@@ -118,7 +118,7 @@ def load_checkpoint(
     folder : path
         Where the runs are.
     trust : bool
-        Read it whoever has written it, which can run any code.
+        Load it even if not signed by you; this may execute arbitrary code.
     **into
         Objects with a ``load_state_dict`` that take over the state of the value of the same name.
 
@@ -145,7 +145,7 @@ def load_checkpoint(
         record = _record(store, run)
     finally:
         store.close()
-    checkpoints = CheckpointFolder(record.folder, trusting="`load_checkpoint(…, trust=True)` reads it all the same")
+    checkpoints = CheckpointFolder(record.folder, trusting="`load_checkpoint(…, trust=True)` loads it anyway")
     wanted = step_of(step, checkpoints.newest_first(), run=record.name)
     values = read_values(checkpoints, wanted, trusted=trust).values
     for name in into:

@@ -65,10 +65,10 @@ def read_manifest(base: Path, *parts: str, kind: Kind, what: str) -> dict[str, A
     if version < FORMAT:
         raise CheckpointError(
             f"{what} was written by an older version of jupyter_dtrain (format {version}, this one reads {FORMAT}): "
-            "run the cell again, or go on with the version that wrote it."
+            "run the cell again, or use the version that wrote it."
         )
     if not has_shape(manifest, kind):
-        raise CheckpointError(f"{what} is damaged: its manifest is none of ours.")
+        raise CheckpointError(f"{what} is damaged: its manifest was not written by jupyter_dtrain.")
     return dict(manifest)
 
 
@@ -79,7 +79,7 @@ def check_signature(manifest: dict[str, Any], run_id: str, *, advice: str | None
     """
     unsigned = {name: value for name, value in manifest.items() if name != "signature"}
     if not hmac.compare_digest(str(manifest.get("signature")).encode(), _signature(unsigned).encode()):
-        advice = advice or f"`%distribute resume {run_id} --trust` reads it all the same"
+        advice = advice or f"`%distribute resume {run_id} --trust` loads it anyway"
         raise CheckpointError(
             f"What {run_id} holds was not written by you here, or has been changed since, and reading it can run any code. "
             f"If you know where it comes from, {advice}."

@@ -40,7 +40,7 @@ class Checkpoint:
     num_bytes : int
         What it takes, buffers that others use as well included.
     pinned : bool
-        It stays until it is deleted.
+        It is kept until it is deleted.
     measured : Measured, optional
         It was the best so far when it was written.
     """
@@ -90,5 +90,5 @@ def step_of(wanted: Wanted | None, checkpoints: Iterable[Checkpoint], *, run: st
         return wanted
     best = best_of(checkpoints)
     if best is None:
-        raise CheckpointError(f"{run} has no best checkpoint: `--best val_loss:min` behind %%distribute keeps one.")
+        raise CheckpointError(f"{run} has no best checkpoint: add `--best val_loss:min` to %%distribute to keep one.")
     return best.step

@@ -120,16 +120,16 @@ class CheckpointWriter:
             self.offer(keeper, blob_dir)
             self._wait(keeper)
         if self._wanted:
-            self._news.append("No checkpoint was written: the cell came to no place any more where it could go on from one.")
+            self._news.append("No checkpoint was written: the cell reached no further point from which it could resume.")
         if through and self._every is None:
             try:
                 self._folder.prune(0)
             except (CheckpointError, OSError) as error:  # somebody has taken the folder away, or the right to write there
-                self._news.append(f"Checkpoints of this run that nobody needs any more stay behind: {error}.")
+                self._news.append(f"Old checkpoints of this run could not be deleted: {error}.")
         if through and self._best is not None and self._expects_best and not self._has_best:
             name = self._best.name
             missing = f"the cell has logged no {name!r} and has no number of that name in its outermost loop"
-            self._news.append(f"No checkpoint is kept as the best: {missing}.")
+            self._news.append(f"No best checkpoint is kept: {missing}.")
 
     def _wait(self, keeper: SnapshotKeeper) -> None:
         if self._thread is not None:
@@ -143,7 +143,7 @@ class CheckpointWriter:
         if self._every is None and self._best is None and needed > PART * self._folder.free():
             raise CheckpointError(
                 f"The cell's values ({needed / 2**30:.1f} GiB) are not kept on disk, of which they would take a large part: "
-                "if the kernel dies, this run is lost. `--checkpoint-every 10min` keeps them all the same."
+                "if the kernel dies, this run is lost. `--checkpoint-every 10min` writes them anyway."
             )
 
     def _is_time(self, keeper: SnapshotKeeper) -> bool:
@@ -171,7 +171,7 @@ class CheckpointWriter:
                 if not self._refused:
                     self._refused = True
                     what = f"A checkpoint cannot be written: {error}." if isinstance(error, OSError) else error
-                    self._say(f"{what} The run goes on, and the next one is tried when it is due.")
+                    self._say(f"{what} The run continues; the next checkpoint is tried when it is due.")
                 self._plan_next(began)
             return
         if wanted:

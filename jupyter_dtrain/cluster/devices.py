@@ -150,7 +150,7 @@ def _share(cores: int, num_engines: int) -> int:
 def _check_gpus(options: ClusterOptions, gpus: list[Gpu]) -> None:
     if not gpus:
         hidden = " CUDA_VISIBLE_DEVICES hides all of them." if "CUDA_VISIBLE_DEVICES" in os.environ else ""
-        raise UsageError(f"--device cuda: there is no NVIDIA GPU here.{hidden} Use --device cpu, or leave --device out.")
+        raise UsageError(f"--device cuda: there is no NVIDIA GPU here.{hidden} Use --device cpu, or omit --device.")
     if options.devices == "exclusive" and options.num_engines is not None and options.num_engines > len(gpus):
         count = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
         raise UsageError(

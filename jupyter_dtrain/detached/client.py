@@ -87,9 +87,9 @@ class DetachedRuns:
         Parameters
         ----------
         run : str, optional
-            Its id or name; by default the last one that is going on, or else whose results nobody has had.
+            Its id or name; by default the last one that is running, or else one whose results have not been fetched.
         trusted : bool
-            Read its results whoever has written them, which can run any code.
+            Load its results even if not signed by you; this may execute arbitrary code.
 
         Returns
         -------
@@ -164,7 +164,7 @@ class DetachedRuns:
         if run is None:
             found = going(folder) or waiting(folder)
             if not found:
-                raise CheckpointError("No detached run is going on here, and none has ended whose results nobody has had.")
+                raise CheckpointError("There is no detached run to attach to in this folder.")
             return self._store.get_run(found[-1])
         record = self._store.run_called(run)
         if address_of(record.folder) is None and not results_of(record.folder).exists():
@@ -194,20 +194,22 @@ def _values(ending: DetachedResult, record: RunRecord) -> Packed:
 
 def _died(record: RunRecord | None) -> str:
     """Return what to say of a host that is gone."""
-    what = "The process that ran the cell detached has ended before it: it was killed, or the machine has run out of memory."
+    what = "The process of the detached run ended before the cell: it was killed, or the machine ran out of memory."
     if record is None:
         return f"{what} Run the cell again."
     checkpoints = CheckpointFolder(record.folder).newest_first()
     if not checkpoints:
         return f"{what} No checkpoint was on disk yet: run the cell again."
-    return f"{what} `%distribute resume {record.run_id}` goes on from step {checkpoints[0].step}."
+    return f"{what} `%distribute resume {record.run_id}` continues from step {checkpoints[0].step}."
 
 
 def _not_there(record: RunRecord) -> str:
     """Return why a run cannot be followed."""
     if record.phase not in RUN_PHASES_ENDED:
-        return f"{record.run_id} goes on in the kernel that began it. Only runs of `%%distribute --detach` can be followed from another."
-    text = f"{record.run_id} has ended ({record.phase}), and has left no results here: the cell that ran it has them."
+        return (
+            f"{record.run_id} is running in the kernel that started it. Only runs of `%%distribute --detach` can be followed from another."
+        )
+    text = f"{record.run_id} has ended ({record.phase})and left no results here: they went to the cell that ran it."
     if CheckpointFolder(record.folder).newest_first():
         text += f" `%distribute resume {record.run_id}` goes on from its last checkpoint."
     return text

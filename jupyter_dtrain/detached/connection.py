@@ -192,7 +192,7 @@ def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
 def _stranger(path: Path) -> ClusterError:
     return ClusterError(
         f"What this run's folder names as the process that runs it ({path}) is not yours: nothing was read from there. "
-        "Has somebody else written the folder?"
+        "Was the folder written by somebody else?"
     )
 
 
@@ -263,7 +263,7 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
         address = process.stdout.readline().decode().strip()
         if not Path(address).is_socket():
             rest = address + "\n" + process.stdout.read().decode(errors="replace")
-            raise ClusterError(f"The process that runs a cell detached has ended while it started:\n{rest.strip()}")
+            raise ClusterError(f"The process of the detached run ended while starting:\n{rest.strip()}")
         line = PeerConnection.to(Path(address))
         line.send(Hello(os.getpid(), begins=True))
     except BaseException:

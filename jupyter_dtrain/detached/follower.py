@@ -104,7 +104,9 @@ class Follower:
                 if message is None:
                     return None
                 if self._is_leaving():
-                    raise CellInterrupted(["KeyboardInterrupt: The kernel ends. The run goes on: `%distribute attach` follows it."])
+                    raise CellInterrupted(
+                        ["KeyboardInterrupt: The kernel is shutting down. The run continues: `%distribute attach` follows it."]
+                    )
                 if interrupts.count > passed_on:
                     doubted = doubted or time.monotonic()
                     if time.monotonic() - doubted > DOUBT.total_seconds():
@@ -168,6 +170,6 @@ class Follower:
 
 def _refused(pid: int) -> str:
     return (
-        f"Another kernel (process {pid}) follows this run already, and shows it in its notebook. When that kernel ends, or is restarted, "
-        "the run goes on, and this one can follow it."
+        f"Another kernel (process {pid}) is already attached to this run. When that kernel stops or restarts, "
+        "the run continues, and this one can attach to it."
     )

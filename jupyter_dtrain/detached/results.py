@@ -122,7 +122,7 @@ def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> DetachedR
     within = (folder.parent.parent, folder.parent.name, folder.name)
     manifest = read_manifest(*within, MANIFEST, kind="ending", what=what)
     if not trusted:
-        check_signature(manifest, run_id or manifest["run"], advice=f"`%distribute attach {run_id} --trust` reads it all the same")
+        check_signature(manifest, run_id or manifest["run"], advice=f"`%distribute attach {run_id} --trust` loads it anyway")
     check_versions(manifest, what)
     data, shown = (_read(within, name, manifest.get(name), what) for name in (ENDING, SHOWN))
     with unpickling(manifest, what):

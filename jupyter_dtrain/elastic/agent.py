@@ -113,7 +113,7 @@ class Agent:
         self._stopping = True
         if self._execution is not None:
             self._execution.stop()
-        return "Interrupting the cell, which distributes itself." if self._strategy.is_program else "Stopping at the end of this step."
+        return "Interrupting the cell, which distributes itself." if self._strategy.is_program else "Stopping after this step."
 
     def pause(self) -> None:
         """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
@@ -240,21 +240,19 @@ class Agent:
         if cause.count_targets:
             task = replace(task, count_targets=True)
             self._on_back(newest.step if newest is not None else 0)
-            self._tell(f"A target is ignored for the first time: going on from {place_of(newest)}, counting them in every batch.")
+            self._tell(f"A target is ignored for the first time: resuming from {place_of(newest)}, counting them in every batch.")
         if cause.found is not None:
             if newest is not None and newest.step > cause.found.checked:
                 newest = None
                 self._keeper.begin_anew()
             task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
             self._on_back(newest.step if newest is not None else 0)
-            self._tell(f"{cause.found.message()} Going on from {place_of(newest)} with it on the whole batch.")
+            self._tell(f"{cause.found.message()} Resuming from {place_of(newest)} with it on the whole batch.")
         if cause.full_batch:
             task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
             self._on_back(newest.step if newest is not None else 0)
             names = ", ".join(name.rpartition(".")[2] for name in cause.full_batch)
-            self._tell(
-                f"{names} keeps state of its samples, from a later call on: going on from {place_of(newest)}, giving it whole batches."
-            )
+            self._tell(f"{names} starts to keep state of its samples: resuming from {place_of(newest)}, with global batches for it.")
         if cause.lost and not self._replacement.replace(cause.lost, newest):
             return None
         if cause.more and not cause.lost:

@@ -37,7 +37,7 @@ def lost_engines(ends: Sequence[WorkerResult], cluster: EngineCluster, uses: Seq
     if use is not None:
         total = gibibytes(use.memory_total)
         of = f"the {total} that it may have" if engines[use.rank].device == "cpu" else f"its device's {total}"
-        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {of} when it told last)"
+        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {of} when last measured)"
     written = cluster.last_words(lost[0].rank)
     return ClusterError(
         f"{engine} of {names} lost: {reasons_of(lost)}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"
@@ -65,7 +65,7 @@ def _unreachable(cluster: EngineCluster, state: str) -> str:
         how = f", by {signal.Signals(-status).name}" if status < 0 else f", with status {status}"
     return (
         f"The engines cannot be reached any more: {cluster.unreachable}{how}. {state} Run the cell again: it starts a new cluster.\n"
-        "If it happens again, somebody ends that process, or the system does because memory has run out."
+        "If this repeats, the process is probably being killed by the OOM killer (the system is out of memory)."
     )
 
 
@@ -74,8 +74,8 @@ def _why(status: int | None, told: str) -> str:
     if status is not None and -status in _CRASHES:
         return (
             f"It was ended by {signal.Signals(-status).name}: compiled code has crashed, PyTorch's or another library's. "
-            "If it happens without %%distribute too, it is no matter of the engines."
+            "If it happens without %%distribute too, the engines are not the cause."
         )
     if status is not None and status >= 0:
         return f"It ended by itself, with status {status}: something in the cell calls os._exit, or a library does."
-    return f"If it happens again, the system may have ended it because memory ran out{told}. {ON_HOST}"
+    return f"If this repeats, the process is probably being killed by the OOM killer{told}. {ON_HOST}"

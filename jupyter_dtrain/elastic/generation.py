@@ -30,8 +30,8 @@ from .worker_group import RankEnds, WorkerGroup, WorkerResult
 REST = timedelta(seconds=3)  # for output that is still on its way when the results are there
 TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
 ALONE = (
-    "The controller of the engines has ended. The cell goes on there, and what it comes to will be in the notebook at its end; "
-    "what it prints from here on is not shown."
+    "The controller of the engines has ended. The cell continues on the engines, and its results are returned when it ends; "
+    "its output is no longer shown."
 )
 
 

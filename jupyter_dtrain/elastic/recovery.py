@@ -167,9 +167,9 @@ class EngineReplacement:
             self._attempts[place] += 1
             what = f"Lost {ranks} ({reasons_of(lost)})"
         if self._attempts[place] >= MAX_ATTEMPTS:
-            self._tell(f"{what}, for the third time at the same place: giving up.")
+            self._tell(f"{what}, for the third time at the same point: giving up.")
             return False
-        self._tell(f"{what}: going on from {place_of(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
+        self._tell(f"{what}: resuming from {place_of(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
         gone = [end.rank for end in lost]
         for attempt in range(MAX_ATTEMPTS):
             try:
@@ -203,7 +203,7 @@ class EngineReplacement:
             cluster.drop(missing)
             self._restarts.drop(missing)
             self.group = WorkerGroup(cluster, min(left, self.group.num_ranks))
-            self._tell(f"No new engine has come up: going on with {_engines(left)}, and with more as soon as one does.")
+            self._tell(f"No replacement engine could be started: continuing on {_engines(left)}, and on more as soon as one is available.")
 
     def take_back(self, snapshot: CompleteSnapshot | None) -> None:
         """Take in the engine that has come up, to go on from `snapshot` with one rank more."""
@@ -211,7 +211,7 @@ class EngineReplacement:
         if self.cluster.take_back():
             self.group = WorkerGroup(self.cluster, self.group.num_ranks + 1)
             self._on_replaced(self.group.num_ranks)
-            self._tell(f"An engine has come up: going on from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
+            self._tell(f"A new engine is up: resuming from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
 
 
 def place_of(snapshot: CompleteSnapshot | None) -> str:

@@ -35,7 +35,7 @@ from .job import CellJob
 from .worker_group import WorkerGroup, WorkerResult
 
 ON_ONE_ENGINE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
-BY_ITS_ROWS = " `--split-inputs` shards what models are called on by its rows."
+BY_ITS_ROWS = " `--split-inputs` shards model inputs along dim 0."
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Runner:
         if options.detach and recording.folder is None:
             raise StoreError(
                 f"A run with --detach keeps its results in {self._store.folder}, which cannot be written: give the notebook a folder "
-                "that can be, or leave out --detach."
+                "that can be, or omit --detach."
             )
         with recording.failing("broken off"):
             if is_narrowed:
@@ -183,7 +183,7 @@ class Runner:
         step : int or "best", optional
             Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
         trusted : bool
-            Read it whoever has written it, which can run any code.
+            Load it even if not signed by you; this may execute arbitrary code.
 
         Returns
         -------
@@ -221,11 +221,11 @@ class Runner:
         snapshot_folder = blobs.path / f".{record.run_id}"
         newest = folder.read(intact, snapshot_folder, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
-            output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell goes on without.")
+            output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell continues without.")
         recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step)
         recording.recorder.note_checkpoint(checkpoint.step)
-        output.say(f"{record.name}: going on from step {checkpoint.step}.")
+        output.say(f"{record.name}: resuming from step {checkpoint.step}.")
         with recording.failing("broken off"):
             task = replace(
                 kept,
@@ -268,8 +268,8 @@ class Runner:
             nonlocal interrupted
             interrupted = True
             recorder.set_phase("stopping")
-            how = "the cell leaves where it is, on all engines" if task.strategy.is_program else "stopping at the end of this step"
-            output.say(f"Interrupted: {how}. Interrupt again to break it off.")
+            how = "the cell leaves where it is, on all engines" if task.strategy.is_program else "stopping after this step"
+            output.say(f"Interrupted: {how}. Interrupt again to abort now.")
 
         def on_paused() -> None:
             recorder.set_phase("paused")
@@ -350,7 +350,7 @@ class Runner:
             found = self._store.run_called(run_id)
             if found.phase not in RUN_PHASES_ENDED:
                 follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
-                raise UsageError(f"{run_id} is still going on, in another process: {follow}.")
+                raise UsageError(f"{run_id} is still running in another process: {follow}.")
             return found
         for run in reversed(self._store.list_runs()):
             if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():

@@ -355,7 +355,7 @@ class _WholePacker(Packer):
                 return without_graph, (tensor, None, computed_by(obj.grad_fn))
             return itself, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point),)
         if self._whole is None and isinstance(obj, GlobalTensor):  # where a cell has come to no end of its own
-            raise TypeError("of a batch that is shared out an engine has its part only")
+            raise TypeError("an engine has only its shard of a sharded batch")
         if self._whole is None and is_progress_bar(obj):  # in a snapshot it has to be made again
             return bar_at_rest(obj)
         return super().reducer_override(obj)

@@ -224,16 +224,16 @@ def _stopped(first: Outcome | None) -> str:
     if first is None:
         return "Stopped. The notebook's objects are as they were before the cell."
     if first.from_snapshot:
-        return f"Stopped. The notebook holds what there was at step {first.steps}, the last of which there was a snapshot."
+        return f"Stopped. The notebook has the state of step {first.steps}, from the last snapshot."
     if not first.steps:
         return "Stopped. No step was finished."
-    return f"Stopped after step {first.steps}; the notebook holds what was trained so far."
+    return f"Stopped after step {first.steps}; the notebook has the weights trained so far."
 
 
 def _missing(first: Outcome) -> str:
     """Return what there is instead where engines have left with their parts of the optimizers."""
-    what = f"all is of step {first.steps}" if first.from_snapshot else "of that part there is what there was before the cell"
-    return f"Engines that have left had a part of what the optimizers keep of their parameters (`--strategy zero1`): {what}."
+    what = f"all state is that of step {first.steps}" if first.from_snapshot else "that shard is as it was before the cell"
+    return f"Engines that left held a shard of the optimizer state (`--strategy zero1`): {what}."
 
 
 def _show(text: object) -> None:
@@ -251,7 +251,7 @@ def _check_split(split: Iterable[str], names: Iterable[str], namespace: dict[str
             raise UsageError(f"--split {name}: the cell uses no {name!r} of the notebook.")
         if not isinstance(value, torch.Tensor) or not value.dim() or value.requires_grad:
             raise UsageError(
-                f"--split {name}: {name!r} is a {type(value).__name__}; only tensors of data, one row per sample, are shared out."
+                f"--split {name}: {name!r} is a {type(value).__name__}; only data tensors with one row per sample can be sharded."
             )
 
 
@@ -312,9 +312,9 @@ def _tell_of_detached_runs(folder: Path | None = None) -> None:
 
     folder = folder or DEFAULT_FOLDER
     for run_id in going(folder):
-        _show(f"{run_id} goes on detached: `%distribute attach {run_id}` follows it.")
+        _show(f"{run_id}is still running detached: `%distribute attach {run_id}` follows it.")
     for run_id in waiting(folder):
-        _show(f"{run_id} has ended with no kernel to take its results: `%distribute attach {run_id}` brings them.")
+        _show(f"{run_id} finished without a kernel: `%distribute attach {run_id}` returns its results.")
 
 
 def unload(shell: InteractiveShell) -> None:

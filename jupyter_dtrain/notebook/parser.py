@@ -105,7 +105,7 @@ def _metric(text: str) -> Metric:
     """Return ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
     name, colon, mode = text.partition(":")
     if not name or (colon and mode not in ("min", "max")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a metric, as val_loss:min or accuracy:max")
+        raise argparse.ArgumentTypeError(f"expected METRIC[:min|max], such as val_loss:min or accuracy:max, not {text!r}")
     return Metric(name, "max" if mode == "max" else "min")
 
 
@@ -113,7 +113,7 @@ def _varied(text: str) -> tuple[str, str]:
     """Return what varies and the expression of ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01``."""
     found = re.fullmatch(r"\s*([^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\]=]+\])*)\s*=(?!=)\s*(.+)", text, re.DOTALL)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name with its values, as lr=0.1,0.01")
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE,…, such as lr=0.1,0.01, not {text!r}")
     return found[1], found[2].strip()
 
 
@@ -121,7 +121,7 @@ def _range(text: str) -> tuple[int, int]:
     """Return ``2:4``."""
     found = re.fullmatch(r"(\d+):(\d+)", text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of engines, as 2:4")
+        raise argparse.ArgumentTypeError(f"expected MIN:MAX, such as 2:4, not {text!r}")
     return int(found[1]), int(found[2])
 
 
@@ -149,22 +149,20 @@ def _cell_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="%%distribute",
         description="Run the cell on every engine of the cluster: same batches, same result, and the trained model comes back.",
-        epilog="The cluster starts with the first cell and stays for the next ones. `%distribute --help` tells how to control it.",
+        epilog="The cluster starts with the first cell and stays for the next ones. `%distribute --help` lists how to control it.",
         allow_abbrev=False,
     )
     _add_cluster(parser, "--engines", "-n")
-    parser.add_argument("--name", metavar="NAME", help="what the run is called in lists (default: run- and its number)")
-    parser.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size, what happens to it")
+    parser.add_argument("--name", metavar="NAME", help="name of the run in lists (default: run- and its number)")
+    parser.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size and how it is handled")
     parser.add_argument(
-        "--split", metavar="X,Y", default="", help="tensors to share out along their first dim, for a cell that trains on all data at once"
+        "--split", metavar="X,Y", default="", help="tensors to shard along dim 0, for a cell that trains on all data at once"
     )
-    parser.add_argument(
-        "--split-inputs", action="store_true", help="share out what models are called on in training by its rows, where no loader does"
-    )
+    parser.add_argument("--split-inputs", action="store_true", help="shard model inputs along dim 0 when there is no DataLoader")
     parser.add_argument(
         "--replicate",
         action="store_true",
-        help="let every engine compute all of a cell that draws no batches from a DataLoader (default: one engine computes it)",
+        help="run a cell without a DataLoader on every engine (default: one engine runs it)",
     )
     strategy = parser.add_argument("--strategy", default=DEFAULT, metavar="KIND")
     parser.late_help[strategy] = _strategies
@@ -172,69 +170,68 @@ def _cell_parser() -> argparse.ArgumentParser:
         "--semantics",
         default="global",
         metavar="KIND",
-        help="what the cell reads from a batch: global (as on one process) or local (the engine's own share) (default: global)",
+        help="what the cell reads from a batch: global (as on one process) or local (this engine's shard) (default: global)",
     )
     parser.add_argument(
         "--batch-size",
         default="global",
         metavar="KIND",
-        help="what a loader's batch_size is: global, of all engines together, or per-rank, of each engine (default: global)",
+        help="meaning of a loader's batch_size: global (all engines together) or per-rank (each engine) (default: global)",
     )
-    parser.add_argument("--split-eval", action="store_true", help="share out batches in evaluation too; what the cell reads is the same")
+    parser.add_argument("--split-eval", action="store_true", help="shard evaluation batches too; the cell reads the same values")
     parser.add_argument(
         "--rng",
         default="auto",
         metavar="KIND",
-        help="how dropout, noise, augmentation are drawn: global, as on one process, or per-rank, faster (default: global on CPUs)",
+        help="random numbers of dropout, noise and augmentation: global (as on one process) or per-rank (faster) (default: global on CPUs)",
     )
     parser.add_argument(
         "--batchnorm",
         default="auto",
         metavar="KIND",
-        help="what BatchNorm normalizes over: the global batch, as on one process, or per-rank, which is faster (default: global on CPUs)",
+        help="BatchNorm statistics: global (as on one process) or per-rank (faster) (default: global on CPUs)",
     )
     parser.add_argument(
         "--checkpoint-activations",
         action="store_true",
-        help="less memory for more time: repeated blocks of models keep their inputs alone, and the backward pass computes the rest again",
+        help="activation checkpointing: repeated blocks keep only their inputs and are recomputed in the backward pass",
     )
     parser.add_argument(
         "--output",
         default="main",
         metavar="KIND",
-        help="whose printed lines are shown: main, those of rank 0, or all, each with its rank before it (default: main)",
+        help="whose output is shown: main (rank 0) or all (every rank, prefixed with its number) (default: main)",
     )
     parser.add_argument(
         "--balance",
         default="off",
         metavar="KIND",
-        help="how a batch is shared out: off, evenly, or auto, by the speed of the engines; runs then do not repeat to the last bit "
+        help="how a batch is sharded: off (evenly) or auto (by the speed of the engines; runs are then not bit-reproducible) "
         "(default: off)",
     )
     parser.add_argument(
         "--verify",
         default="off",
         metavar="WHEN",
-        help="when what a model, or loading, comes to on parts of a batch is compared with all of it: auto, first, always or off "
+        help="check at run time that models and loaders compute the same on shards as on the global batch: auto, first, always or off "
         "(default: off)",
     )
     parser.add_argument(
         "--checkpoint-every",
         type=_every,
         metavar="N",
-        help="write a checkpoint to disk every N steps (500) or after a time (30s, 10min, 2h); without it they are there only while the "
-        "cell runs, to go on from if the kernel dies",
+        help="write a checkpoint to disk every N steps (500) or after a time (30s, 10min, 2h); without it, checkpoints "
+        "exist only while the cell runs, to resume from if the kernel dies",
     )
     parser.add_argument(
         "--view",
         metavar="KIND",
-        help="what the cell shows of its run: live, numbers and curves while it goes on and a summary at its end, summary, or off "
-        "(default: live, or what `%%config DistributeMagics.view` says)",
+        help="output below the cell: live (progress, then a summary), summary or off (default: live, or `%%config DistributeMagics.view`)",
     )
     parser.add_argument(
         "--detach",
         action="store_true",
-        help="let the run go on to its end when the kernel ends, on engines of its own; `%%distribute attach` in a new kernel follows it",
+        help="continue the run if the kernel stops, on engines of its own; `%%distribute attach` in a new kernel follows it",
     )
     parser.add_argument(
         "--vary",
@@ -242,29 +239,30 @@ def _cell_parser() -> argparse.ArgumentParser:
         type=_varied,
         default=[],
         metavar="NAME=VALUES",
-        help="try the cell with each of these values of what it uses, side by side: lr=0.1,0.01 or config.lr=0.1,0.01; more than one "
-        "--vary: with every combination. The notebook then has what the best trial by --best has made",
+        help="sweep: run the cell once per value, in parallel: lr=0.1,0.01 or config.lr=0.1,0.01; several --vary options form a grid. "
+        "The results of the best trial (--best) are returned to the notebook",
     )
-    parser.add_argument("--engines-per-trial", type=_number, default=1, metavar="N", help="engines of each trial of --vary (default: 1)")
-    parser.add_argument("--keep-checkpoints", type=_number, default=2, metavar="N", help="checkpoints that stay on disk (default: 2)")
+    parser.add_argument("--engines-per-trial", type=_number, default=1, metavar="N", help="engines per trial of --vary (default: 1)")
+    parser.add_argument("--keep-checkpoints", type=_number, default=2, metavar="N", help="number of checkpoints kept on disk (default: 2)")
     parser.add_argument(
         "--elastic",
         type=_range,
         metavar="MIN:MAX",
-        help="go on with fewer engines, at least MIN, while a lost one cannot be replaced, and with MAX again when it can (default: the "
-        "cell ends)",
+        help="continue on fewer engines, at least MIN, while a lost one cannot be replaced, and on MAX when it can (default: the "
+        "cell fails)",
     )
     parser.add_argument(
         "--keep-secrets",
         action="store_true",
-        help="write environment variables that look like secrets (HF_TOKEN) to disk with checkpoints; without it the kernel that goes on "
-        "from one has to have them",
+        help="write environment variables that look like secrets (HF_TOKEN) to disk with checkpoints; without it, the kernel "
+        "that resumes has to provide them",
     )
     parser.add_argument(
         "--best",
         type=_metric,
         metavar="METRIC[:min|max]",
-        help="keep the best checkpoint too, by a number that the cell logs or holds: val_loss:min, accuracy:max (default: min)",
+        help="also keep the best checkpoint, by a metric that the cell logs or a variable of that name: val_loss:min, "
+        "accuracy:max (default: min)",
     )
     return parser
 
@@ -273,30 +271,26 @@ def _cell_parser() -> argparse.ArgumentParser:
 def _line_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="start | status | preview | resume | attach | stop", parser_class=_ActionParser)
-    start = actions.add_parser("start", help="start the engines now, not with the first cell", allow_abbrev=False)
+    start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
     start.add_argument("count", nargs="?", type=_number, metavar="N", help="the same as --engines N")
     _add_cluster(start, "--engines", "-n")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
     preview = actions.add_parser(
-        "preview", help="show what a cell that was run would send now: each name, its size, what happens to it", allow_abbrev=False
+        "preview", help="show what an earlier cell would send: each name, its size and how it is handled", allow_abbrev=False
     )
-    preview.add_argument("cell", nargs="?", type=_number, metavar="N", help="that of In[N] (default: the last distributed one)")
-    resume = actions.add_parser(
-        "resume", help="go on with a run whose kernel has died, or that ended behind a checkpoint", allow_abbrev=False
-    )
+    preview.add_argument("cell", nargs="?", type=_number, metavar="N", help="number of the cell, In[N] (default: the last distributed one)")
+    resume = actions.add_parser("resume", help="resume an interrupted run from its last checkpoint", allow_abbrev=False)
     resume.add_argument(
         "run",
         nargs="?",
         metavar="RUN[@STEP|@best]",
-        help="its id or name, and which checkpoint: that of a step, or the best (default: the newest of the last run that can go on)",
+        help="its id or name, and the checkpoint: a step or the best (default: the newest of the last run that can be resumed)",
     )
-    resume.add_argument("--trust", action="store_true", help="read it whoever has written it, which can run any code")
+    resume.add_argument("--trust", action="store_true", help="load even if not signed by you (may execute arbitrary code)")
     _add_cluster(resume, "--engines", "-n")
-    attach = actions.add_parser(
-        "attach", help="follow a run of %%distribute --detach that goes on without its kernel, or take its results", allow_abbrev=False
-    )
+    attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
     attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
-    attach.add_argument("--trust", action="store_true", help="read its results whoever has written them, which can run any code")
+    attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
     return parser
 
@@ -365,9 +359,7 @@ def parse_line(line: str) -> LineCommand:
         raise HelpRequested(_line_parser().format_help().rstrip())
     run, step = _run_and_step(getattr(found, "run", None) or "")
     if found.action == "attach" and step is not None:
-        raise UsageError(
-            f"%distribute attach follows a run where it is: leave out @{step}. `%distribute resume` goes back to a checkpoint."
-        )
+        raise UsageError(f"%distribute attach follows a run where it is: omit @{step}. `%distribute resume` goes back to a checkpoint.")
     return LineCommand(
         action=found.action,
         cluster=_cluster(found),
@@ -384,7 +376,7 @@ def _run_and_step(text: str) -> tuple[str | None, int | Literal["best"] | None]:
     if at and step == "best":
         return run or None, "best"
     if at and not step.isdecimal():
-        raise UsageError(f"{text!r}: behind the @ is the step of a checkpoint, as in {run or 'RUN'}@120, or {run or 'RUN'}@best.")
+        raise UsageError(f"{text!r}: after the @ comes the step of a checkpoint, such as {run or 'RUN'}@120, or {run or 'RUN'}@best.")
     return (run if at else step) or None, int(step) if at else None
 
 

@@ -73,11 +73,17 @@ class Summary:
         """What whoever finds it when its kernel has ended can do: texts, every other one of which is code."""
         load = "%load_ext jupyter_dtrain"
         if self._run.detached:
-            return ["It goes on when its kernel ends: ", load, " and ", f"%distribute attach {self._run.run_id}", " follow it."]
+            return [
+                "The run continues if its kernel stops. To reattach: ",
+                load,
+                ", then ",
+                f"%distribute attach {self._run.run_id}",
+                ".",
+            ]
         if self._run.checkpoint is None:
-            return ["If its kernel has ended, run the cell again: no checkpoint was on disk yet."]
+            return ["If the kernel was lost, run the cell again (there is no checkpoint yet)."]
         command = f"%distribute resume {self._run.run_id}"
-        return ["If its kernel has ended, ", load, " and ", command, f" go on from step {self._run.checkpoint:,}."]
+        return ["If the kernel was lost, ", load, " and ", command, f" continue from step {self._run.checkpoint:,}."]
 
     def text(self) -> str:
         """Return it for a terminal."""
@@ -95,7 +101,7 @@ class Summary:
             pieces = (f"<code>{escape(text)}</code>" if index % 2 else escape(text) for index, text in enumerate(self._way_on))
             parts.append(f"<p>{''.join(pieces)}</p>")
         if self._rows:
-            head = "".join(f"<th>{name}</th>" for name in ("curve", "first", "last", "least", "greatest"))
+            head = "".join(f"<th>{name}</th>" for name in ("metric", "first", "last", "min", "max"))
             body = "".join(
                 f"<tr><td>{escape(row.name)}</td>"
                 + "".join(f"<td>{text}</td>" for text in (row.first, row.last, row.least, row.greatest))

@@ -146,13 +146,13 @@ class TrialsCell:
 def _after(result: TrialScheduler, options: RunOptions) -> str:
     """Return what the notebook has after the trials."""
     if result.best is not None:
-        return f"The notebook has what the trial {result.best.trial.label} has made."
+        return f"Best trial: {result.best.trial.label}. Its model and variables are now in the notebook."
     as_before = "The notebook's objects are as they were before the cell"
     if options.best is None:
-        return f"{as_before}. With --best NAME it has what the best trial has made."
+        return f"{as_before}. Add --best METRIC to bring the best trial's results into the notebook."
     if all(tried.failed for tried in result.tried):
         return f"{as_before}."
     return (
-        f"{as_before}: no trial has come to a number called {options.best.name!r}. Log it with jupyter_dtrain.log, or set a variable of "
+        f"{as_before}: no trial has a finite value of {options.best.name!r}. Log it with jupyter_dtrain.log, or assign a variable of "
         "that name."
     )

@@ -34,7 +34,7 @@ class RunUpdate(Message):
 
     `loss` is the last step's. Where it was not finite, which JSON cannot say, it is ``None``, and `odd_loss` is its text: ``nan``, ``inf``.
     `samples_per_second` counts all ranks: over the last few seconds, and over all steps once the run has ended. `fraction` of the loops
-    around its steps is done, and the rest takes the `remaining` seconds at the speed of late: an estimate, which knows of no ``break``.
+    around its steps is done, and the rest takes the `remaining` seconds at the recent speed: an estimate, which knows of no ``break``.
     `checkpoint` is the step of the last one that was written to disk: what a run goes on from whose kernel has ended. A `detached` run
     goes on without the kernel.
     """

@@ -101,9 +101,9 @@ def state_of(path: Path) -> FileState | None:
             found.append(None)
             continue
         if not stat.S_ISREG(seen.st_mode):
-            raise StoreError(f"{file} is a link or no file at all, and none of ours: move it away.")
+            raise StoreError(f"{file} is a link or not a regular file, and not written by jupyter_dtrain: move it away.")
         if file is not path and seen.st_nlink > 1:  # what is written there would be written to another file
-            raise StoreError(f"{file} has a second name elsewhere, and is none of ours: move it away.")
+            raise StoreError(f"{file} has a second name elsewhere, and was not written by jupyter_dtrain: move it away.")
         found.append((seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns))
     return None if found[0] is None else tuple(found)
 
@@ -224,14 +224,14 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             raise StoreError(f"{path} is the database of another program: move it away, or use another folder.")
         return 0
     if any(kind == "trigger" for kind, *_ in found):
-        raise StoreError(f"{path} has triggers, and is none of ours: move it away.")
+        raise StoreError(f"{path} has triggers, and was not written by jupyter_dtrain: move it away.")
     kinds = {name: (kind, sql) for kind, name, _, sql in found}
     for table, columns in _COLUMNS.items():
         kind, sql = kinds.get(table, ("", ""))
         rows = connection.execute(f"PRAGMA table_xinfo({table})").fetchall() if kind == "table" else []
         is_plain = str(sql).upper().startswith("CREATE TABLE ") and all(row["hidden"] == 0 for row in rows)
         if not is_plain or not columns <= {row["name"] for row in rows}:
-            raise StoreError(f"{path} has not the tables of a record of runs, and is none of ours: move it away.")
+            raise StoreError(f"{path} has not the tables of a record of runs, and was not written by jupyter_dtrain: move it away.")
     return int(version)
 
 

@@ -161,7 +161,7 @@ class RunStore:
         with self._database.transaction() as connection:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
-                raise UsageError(f"{run_id} is still going on, in another process: stop it there first.")
+                raise UsageError(f"{run_id} is still running in another process: stop it there first.")
             _ends.pop(record.folder, None)
             connection.execute(
                 "UPDATE runs SET phase = 'running', error = NULL, ended = NULL, world_size = ?, owner_host = ?, owner_pid = ?,"
@@ -295,7 +295,7 @@ class RunStore:
         with self._database.transaction() as connection:
             record = self._record(_one(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:
-                raise StoreError(f"Run {run_id} is still going on: stop it first.")
+                raise StoreError(f"Run {run_id} is still running: stop it first.")
             connection.execute("DELETE FROM runs WHERE number = ?", (record.number,))
             remove_below(self.folder, run_id)
 

@@ -84,7 +84,7 @@ class _GraphElsewhere(torch.autograd.Function):
     @staticmethod
     def backward(_ctx: Any, *_: torch.Tensor) -> None:
         raise RuntimeError(
-            "This tensor was computed in another cell, and what it was computed from is not here: %%distribute sends its value. "
+            "This tensor's autograd graph is not available here: %%distribute sends only its value. "
             "Compute it and call backward() in the same cell."
         )
 

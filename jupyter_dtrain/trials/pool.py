@@ -81,12 +81,12 @@ class LanePool:
             return None
         self._trials.stop()
         self._shown.set_stopping()
-        return "Stopping all trials, each at the end of a step."
+        return "Stopping all trials, each after its current step."
 
     def check_none(self) -> None:
         """Raise a `UsageError` if trials are running, which cannot do what single runs can."""
         if self._trials is not None:
-            raise UsageError("Trials are running side by side: they can be stopped, all of them.")
+            raise UsageError("Trials can't be paused. Stop ends all of them.")
 
     def stop(self) -> bool:
         """Stop the engines of all lanes; return whether there were any."""

@@ -64,7 +64,7 @@ class Tried:
 
     trial: Trial
     run: ViewedRun | None = None
-    detail: str = "waiting"
+    detail: str = "queued"
     value: float | None = None
     result: RunResult | None = None
     tracked: Sequence[object] = ()
@@ -142,7 +142,7 @@ class TrialScheduler:
                     self._inbox.work(TICK)
                 self.interrupted = interrupts.count > 0
         for tried in self._waiting:
-            tried.detail = "not begun"
+            tried.detail = "pending"
         self._lines.flush()
         for content in self.best.written if self.best is not None else ():
             self._output.display(content, update=False)
@@ -198,15 +198,15 @@ class TrialScheduler:
         if isinstance(error, ClusterError) and tried.run is None:  # engines that do not come up for one trial do not for the next
             self._out_of_use.add(lane)
             if self._going or self._free_lanes():
-                self._output.say(f"{error}\nThe trials go on with fewer engines.")
-                tried.detail, error = "waiting", None
+                self._output.say(f"{error}\nThe remaining trials use fewer engines.")
+                tried.detail, error = "queued", None
                 self._waiting.appendleft(tried)
                 return
             for other in self._waiting:
                 other.error = error
             self._waiting.clear()
         if isinstance(error, GivenUp):
-            tried.detail = "not begun"
+            tried.detail = "pending"
             return
         tried.result, tried.error = result, error
         if not tried.failed:

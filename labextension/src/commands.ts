@@ -67,19 +67,19 @@ export function addCommands(options: ICommandOptions): void {
     CommandIDs.pauseRun,
     'pause_run',
     trans.__('Pause the Distributed Run'),
-    trans.__('Wait after the current step')
+    trans.__('Pause after the current step')
   );
   addControl(
     CommandIDs.resumeRun,
     'resume_run',
-    trans.__('Let the Distributed Run Go On'),
-    trans.__('End the pause')
+    trans.__('Resume the Distributed Run'),
+    trans.__('Resume training')
   );
   addControl(
     CommandIDs.checkpointNow,
     'checkpoint_now',
     trans.__('Write a Checkpoint of the Distributed Run'),
-    trans.__('Write a checkpoint to disk, and keep it')
+    trans.__('Write a checkpoint to disk and keep it')
   );
   addControl(
     CommandIDs.startCluster,

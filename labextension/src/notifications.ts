@@ -54,8 +54,8 @@ function runEndText(run: Run, trans: TranslationBundle): string {
   switch (run.phase) {
     case 'finished':
       return loss === null
-        ? trans.__('%1 has finished: %2.', run.name, after)
-        : trans.__('%1 has finished: %2, loss %3.', run.name, after, loss);
+        ? trans.__('“%1” finished (%2).', run.name, after)
+        : trans.__('“%1” finished (%2, loss %3).', run.name, after, loss);
     case 'failed':
       return trans.__(
         '%1 has failed after %2: %3',

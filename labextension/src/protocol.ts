@@ -299,7 +299,7 @@ export interface IClusterUpdate {
  * is `null`, and `odd_loss` is its text: `nan`, `inf`. `samples_per_second`
  * counts all ranks: over the last few seconds, and over all steps once the run
  * has ended. `fraction` of the loops around its steps is done, and the rest
- * takes the `remaining` seconds at the speed of late: an estimate, which knows
+ * takes the `remaining` seconds at the recent speed: an estimate, which knows
  * of no `break`. `checkpoint` is the step of the last one that was written to
  * disk: what a run goes on from whose kernel has ended. A `detached` run goes
  * on without the kernel.
@@ -437,7 +437,7 @@ export interface IPastRun {
  * value of what `metric_name` says, where `--best` asks for it, and `best`
  * marks the best of the run. `place` is where in the cell it goes on.
  * `num_bytes` counts buffers that other checkpoints share too. One that is
- * `pinned` stays until it is deleted.
+ * `pinned` is kept until it is deleted.
  */
 export interface ICheckpointInfo {
   type: 'checkpoint_info';

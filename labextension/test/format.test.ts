@@ -35,7 +35,7 @@ describe('numbers for a person', () => {
   });
 
   it('are rounded percents', () => {
-    assert.equal(formatPercent(86.6), '87 %');
+    assert.equal(formatPercent(86.6), '87%');
   });
 
   it('have no day where they are moments of this day', () => {

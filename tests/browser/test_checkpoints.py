@@ -46,7 +46,7 @@ def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab
     lab.start(train)
     lab.wait_for_points(20)
     section, answer = lab.part("checkpoints"), lab.part("checkpoint-answer")
-    expect(section).to_contain_text("None on disk yet.")
+    expect(section).to_contain_text("No checkpoints yet.")
     expect(lab.part("free")).to_have_text(re.compile(r"[\d.]+ (MiB|GiB|TiB) free"))
 
     # Two are kept; the newer is the last, and the best while the loss falls.
@@ -102,7 +102,7 @@ def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab
     lab.part("checkpoint-resume").click()
     expect(lab.page.locator(".jp-CodeCell").filter(has_text=re.compile(rf"%distribute resume \S+@{step}"))).to_have_count(1)
     lab.part("checkpoint-pin").click()
-    expect(answer).to_contain_text("stays as long as it is among the last")
+    expect(answer).to_contain_text("is kept as long as it is among the last")
     expect(older.get_by_text("pinned", exact=True)).to_have_count(0)
     lab.part("checkpoint-delete").click()
     lab.part("checkpoint-keep").click()

@@ -17,7 +17,7 @@ def test_many_ranks_are_a_heat_map_and_rows_in_sight(open_lab):
     lab.run(0)
     lab.expect_cluster("running")
     heat_map = lab.part("heat-map")
-    expect(heat_map).to_have_attribute("aria-label", re.compile(r"Utilization of 64 ranks: \d+ % on average, least \d+ % on rank \d+"))
+    expect(heat_map).to_have_attribute("aria-label", re.compile(r"Utilization of 64 ranks: mean \d+%, min \d+% on rank \d+"))
     rows = lab.part("rank")
     expect(rows.first).to_contain_text("Rank 0")
     expect(rows.first).to_contain_text(re.compile(r"cuda:0 · node-0.*step [\d,]+ · H100.*32 / 64 GiB · 60 °C · 300 W"))

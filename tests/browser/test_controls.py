@@ -26,10 +26,10 @@ def test_a_run_is_paused_goes_on_and_is_stopped_while_its_cell_runs(open_lab):
     # Paused: the ranks wait, and the cell still runs.
     lab.part("pause").click()
     lab.expect_phase("paused")
-    expect(answer).to_have_text(re.compile(r"The engines wait after step \d+\."))
+    expect(answer).to_have_text(re.compile(r"Paused after step \d+\."))
     expect(lab.part("run-phase")).to_have_text("Paused")
     step = lab.number("step")
-    assert answer.inner_text() == f"The engines wait after step {step:,.0f}."
+    assert answer.inner_text() == f"Paused after step {step:,.0f}."
     assert lab.is_running(train)
     expect(lab.part("pause")).to_have_count(0)
     assert lab.cut_off() == []
@@ -41,16 +41,16 @@ def test_a_run_is_paused_goes_on_and_is_stopped_while_its_cell_runs(open_lab):
     lab.wait_for_points(int(step) + 10)
 
     # How far it is: the loop says how long it is, and the steps how fast they are.
-    expect(lab.part("progress")).to_have_text(re.compile(r"\d+ % done · about \d:\d\d left"))
+    expect(lab.part("progress")).to_have_text(re.compile(r"\d+% · ETA \d:\d\d"))
     bar = lab.part("progress").get_by_role("progressbar", name="Progress of the run")
-    expect(bar).to_have_attribute("aria-valuetext", re.compile(r"\d+ % done, about \d:\d\d left"))
+    expect(bar).to_have_attribute("aria-valuetext", re.compile(r"\d+%, ETA \d:\d\d"))
     assert lab.cut_off() == []
 
     # An engine is restarted, and the run goes on.
     first, second = (rank.get_attribute("title") for rank in lab.part("rank").all())
     lab.part("restart-engine").nth(1).click()
-    expect(lab.part("cluster")).to_contain_text("The engine of rank 1 is starting anew.")
-    expect(lab.cell(train)).to_contain_text("Restarting rank 1: going on from")
+    expect(lab.part("cluster")).to_contain_text("The engine of rank 1 is restarting.")
+    expect(lab.cell(train)).to_contain_text("Restarting rank 1: resuming from")
     expect(lab.part("rank").nth(1)).not_to_have_attribute("title", second)
     expect(lab.part("rank").nth(0)).to_have_attribute("title", first)
     lab.wait_for_points(lab.points() + 20)

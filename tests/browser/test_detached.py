@@ -57,6 +57,6 @@ def test_a_run_goes_on_while_its_kernel_restarts_and_is_followed_and_stopped_by_
     lab.expect_phase("stopped")
     lab.finish(attach)
     expect(lab.error(attach)).to_have_count(0)
-    expect(lab.cell(attach)).to_contain_text("the notebook holds what was trained so far")
+    expect(lab.cell(attach)).to_contain_text("the notebook has the weights trained so far")
     assert list((lab.path.parent / "dtrain-runs").glob("*/checkpoints/*/manifest.json"))
     assert "(1, True)" in lab.run(after)

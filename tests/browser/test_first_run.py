@@ -80,7 +80,7 @@ def test_a_first_run_watched_and_stopped(open_lab, screenshot):
     expect(lab.part("run-phase")).to_have_text("Stopped")
     expect(lab.part("stop")).to_have_attribute("aria-disabled", "true")
     expect(stop_engines).to_have_attribute("aria-disabled", "false")
-    shown = re.search(r"Stopped after step (\d+); the notebook holds what was trained so far", lab.output(train))
+    shown = re.search(r"Stopped after step (\d+); the notebook has the weights trained so far", lab.output(train))
     assert shown, lab.output(train)
     steps = int(shown[1])
     assert 150 <= steps < 60 * 23

@@ -86,7 +86,7 @@ def test_two_notebooks_at_once(open_lab, settings):
     # Back in the first one, that one's run is shown, and the second's end is told.
     go_to(lab, "one.ipynb")
     expect(lab.sidebar.locator(".jp-dtrain-run-name")).to_have_text("long")
-    notice = page.locator(".Toastify__toast").filter(has_text=re.compile(r"short has finished: 100 steps in 0:\d\d, loss"))
+    notice = page.locator(".Toastify__toast").filter(has_text=re.compile(r"“short” finished \(100 steps in 0:\d\d, loss"))
     expect(notice).to_be_visible()
     lab.wait_for_points(lab.points() + 10)
 

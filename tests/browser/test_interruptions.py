@@ -127,10 +127,10 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
 def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_on(lab, server):
     lab.start(long)
     output = lab.cell(long).locator(".jp-OutputArea-output")
-    view, summary = output.locator(".jp-dtrain-cell"), output.filter(has_text="If its kernel has ended")
+    view, summary = output.locator(".jp-dtrain-cell"), output.filter(has_text="If the kernel was lost")
     expect(view).to_be_visible()
     # From some training on there is a checkpoint, and the summary behind the view knows it.
-    told = re.compile(r"at step [\d,]+ after .* on 2 engines.*%distribute resume (\S+) go on from step ([\d,]+)\.", re.DOTALL)
+    told = re.compile(r"at step [\d,]+ after .* on 2 engines.*%distribute resume (\S+) continue from step ([\d,]+)\.", re.DOTALL)
     expect(summary).to_have_text(told)
     expect(summary).to_be_hidden()
     (kernel,) = [process for process in server.descendants() if "ipykernel_launcher" in process.cmdline()]
@@ -141,7 +141,7 @@ def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_o
     found = told.search(summary.inner_text())
     assert found
     lab.expect_phase("lost")
-    expect(lab.part("run")).to_contain_text(f"To finish it from step {found[2]}, run these lines:")
+    expect(lab.part("run")).to_contain_text(f"To continue from step {found[2]}, run these lines:")
     expect(lab.part("run").locator("pre")).to_have_text(f"%load_ext jupyter_dtrain\n%distribute resume {found[1]}")
     assert lab.cut_off() == []
     lab.page.locator(".jp-Dialog").get_by_role("button", name="Ok").click()
@@ -159,7 +159,7 @@ def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_o
     run_id, step = found[1], int(found[2].replace(",", ""))
     lab.write(setup, f"%load_ext jupyter_dtrain\n%distribute resume {run_id}")
     lab.start(setup)
-    expect(lab.cell(setup).locator(".jp-OutputArea-output").filter(has_text=f"going on from step {step}.")).to_have_count(1)
+    expect(lab.cell(setup).locator(".jp-OutputArea-output").filter(has_text=f"resuming from step {step}.")).to_have_count(1)
     lab.expect_phase("running")
     lab.part("stop").click()
     lab.finish(setup)
@@ -177,7 +177,7 @@ def test_a_view_that_was_saved_is_taken_out_of_a_notebook_that_is_opened_without
 
     lab.page.go_back()
     lab.wait_until_ready()
-    expect(lab.cell(long)).to_contain_text("If its kernel has ended, run the cell again")
+    expect(lab.cell(long)).to_contain_text("If the kernel was lost, run the cell again")
     expect(lab.part("status")).to_have_attribute("data-status", "absent")
     lab.save()
     outputs = nbformat.read(lab.path, as_version=4).cells[long].outputs
@@ -198,7 +198,7 @@ def test_a_restart_of_the_kernel_in_the_middle_of_a_run(lab):
     assert lab.points() >= steps
     expect(lab.part("stop")).to_have_attribute("aria-disabled", "true")
     expect(lab.part("run-answer")).to_have_text("The run has ended")
-    expect(lab.part("run")).to_contain_text("before a checkpoint was on disk. Run its cell again.")
+    expect(lab.part("run")).to_contain_text("before the first checkpoint. Run the cell again.")
     expect(lab.part("rank")).to_have_count(0)
     expect(lab.sidebar.locator(".jp-dtrain-waiting")).to_have_count(0)
     assert psutil.wait_procs(running, timeout=60)[1] == []

@@ -72,7 +72,7 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     lab.expect_cluster("stopped")
     opener = lab.page.get_by_role("button", name="Past runs")
     opener.click()
-    expect(lab.part("past-runs")).to_contain_text("No run has been recorded in this folder")
+    expect(lab.part("past-runs")).to_contain_text("No runs recorded in this folder")
     opener.click()
 
     # The loader is slow on purpose: the bars show it, and the sentence says what to do.
@@ -80,13 +80,13 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     lab.expect_phase("finished")
     expect(lab.part("times")).to_have_attribute("data-advice", "data")
     expect(lab.part("advice")).to_have_text(
-        re.compile(r"Rank [01] waits [5-9]\d % of its time for data: try num_workers=4 in the DataLoader\.")
+        re.compile(r"Rank [01] waits [5-9]\d% of its time for data: try num_workers=4 in the DataLoader\.")
     )
     bars = lab.part("rank-times")
     expect(bars).to_have_count(2)
     for rank in range(2):
         split = bars.nth(rank).get_by_role("img")
-        shares = [int(share) for share in re.findall(r"(\d+) %", split.get_attribute("aria-label") or "")]
+        shares = [int(share) for share in re.findall(r"(\d+)%", split.get_attribute("aria-label") or "")]
         assert len(shares) == 6
         assert sum(shares) == pytest.approx(100, abs=4)
         whole, data = split.bounding_box(), split.locator("[data-part=data]").bounding_box()
@@ -146,8 +146,8 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     select = row.get_by_label("Compare")
     select.select_option(value=select.locator("option", has_text="first").get_attribute("value"))
     comparison = lab.part("comparison")
-    expect(comparison.get_by_role("heading")).to_have_text(re.compile("From first to a very long name"))
-    expect(comparison).to_contain_text("Same arguments and versions.")
+    expect(comparison.get_by_role("heading")).to_have_text(re.compile("first → a very long name"))
+    expect(comparison).to_contain_text("Arguments and package versions are identical.")
     expect(comparison.locator("[data-change=removed]")).to_have_text("-for epoch in range(4):")
     expect(comparison.locator("[data-change=added]")).to_have_text("+for epoch in range(1):")
     assert lab.cut_off() == []
@@ -165,7 +165,7 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     lab.page.get_by_role("button", name="first", exact=True).click()
     row = past_run(lab, "first")
     row.get_by_role("button", name="Delete…").click()
-    row.get_by_role("button", name="Keep").click()
+    row.get_by_role("button", name="Cancel").click()
     assert folder.exists()
     row.get_by_role("button", name="Delete…").click()
     row.get_by_role("button", name="Delete", exact=True).click()

@@ -59,7 +59,7 @@ def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
     lab.part("stop").click()
     lab.finish(long)
     stopped = lab.cell(long).locator("table tbody tr")
-    for number, phase in enumerate(("stopped", "stopped", "not begun")):
+    for number, phase in enumerate(("stopped", "stopped", "pending")):
         expect(stopped.nth(number)).to_contain_text(phase)
     expect(lab.cell(long)).to_contain_text("no trial has come to a number called 'final'")
     assert lab.faults() == []

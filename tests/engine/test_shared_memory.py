@@ -194,7 +194,7 @@ def different(run: Run) -> None:
 
 
 def test_ranks_that_exchange_something_else_are_told(ranks):
-    with pytest.raises(RankError, match="The engines are at different places of the cell"):
+    with pytest.raises(RankError, match="The ranks are at different lines of the cell"):
         ranks.call(2, different)
 
 

@@ -58,7 +58,7 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
     killed = run(notebook, cell, 2, "--checkpoint-every 1 --replicate")
     (ran,) = [one for one in notebook.cells.values() if one.code.startswith("%%distribute") and one.code.endswith(cell.cell)][-1:]
     assert notebook.engines()[rank] != pid, "it was not killed"
-    assert ran.stderr.count(f"Lost rank {rank} (its process has ended): going on from ") == 1, ran.stderr
+    assert ran.stderr.count(f"Lost rank {rank} (its process has ended): resuming from ") == 1, ran.stderr
     found = difference(plain, killed, cell.tolerance)
     assert found is None, f"{found}\n{ran.stderr}"
 

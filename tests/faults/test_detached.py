@@ -121,7 +121,7 @@ def test_followed_to_its_end_by_its_own_kernel(two, new_notebook):
     assert waiting(run.runs) == []
     assert list(run.record.folder.glob("results*")) == [], "the notebook has them"
     message = run.notebook.fail("%distribute attach digits").error[1]
-    assert "has ended (finished), and has left no results here: the cell that ran it has them." in message
+    assert "has ended (finished)and left no results here: they went to the cell that ran it." in message
     assert run.notebook.run("%%distribute --engines 2 --device cpu\n1 + 1").result == "2"
 
 
@@ -136,8 +136,8 @@ def test_the_kernel_killed_and_then_an_engine_and_the_results_taken_by_another(t
     assert (run.record.phase, run.record.error) == ("finished", None)
     assert run.recorded_steps == list(range(1, STEPS + 1))
     second, said = opened(new_notebook, run.notebook.folder)
-    assert f"{run.record.run_id} has ended with no kernel to take its results" in said
-    assert f"`%distribute attach {run.record.run_id}` brings them" in second.run("%distribute status").stdout
+    assert f"{run.record.run_id} finished without a kernel" in said
+    assert f"`%distribute attach {run.record.run_id}` returns its results" in second.run("%distribute status").stdout
     cell = second.run("%distribute attach")
     assert cell.stdout == two.printed
     assert cell.run_views[-1]["text/plain"].startswith(f"digits: finished, {STEPS} steps in ")
@@ -159,7 +159,7 @@ def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     run.wait_for_step(30)
     run.kill_kernel()
     second, said = opened(new_notebook, run.notebook.folder)
-    assert f"{run.record.run_id} goes on detached" in said
+    assert f"{run.record.run_id} is still running detached" in said
     assert "`%distribute attach digits` follows it" in second.fail("%distribute resume digits").error[1]
     cell = second.start("%distribute attach")
     second.wait(lambda: "epoch 0" in cell.stdout or not cell.running, "what it has shown", cell)
@@ -170,7 +170,7 @@ def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     third, _ = opened(new_notebook, run.notebook.folder)
     name, message = third.fail("%distribute attach digits").error
     assert name == "UsageError"
-    assert f"Another kernel (process {pid_of(second)}) follows this run already" in message
+    assert f"Another kernel (process {pid_of(second)}) is already attached to this run" in message
     assert second.command(commands, "checkpoint_now")["ok"]
     assert second.command(commands, "resume_run")["ok"]
     second.finish(cell)
@@ -219,7 +219,7 @@ def test_fewer_engines_and_then_as_many_again_while_no_kernel_is_there(two, new_
     (run.notebook.folder / "all").touch()
     second.finish(cell)
     assert cell.ok, cell
-    assert cell.stderr.index("going on with 1 engine, and") < cell.stderr.index("An engine has come up: going on from step ")
+    assert cell.stderr.index("continuing on 1 engine, and") < cell.stderr.index("A new engine is up: resuming from step ")
     second.run(AFTERWARDS)
     assert difference(second.value(ROUNDED), expected) is None
     run.wait_for_end()
@@ -293,7 +293,7 @@ def test_an_error_of_the_cell_is_told_to_who_attaches(new_notebook):
     run.wait_for_end()
     assert (run.record.phase, run.record.error) == ("failed", "ZeroDivisionError: division by zero")
     second, said = opened(new_notebook, run.notebook.folder)
-    assert "has ended with no kernel to take its results" in said
+    assert "finished without a kernel" in said
     cell = second.fail("%distribute attach")
     assert cell.error == ("ZeroDivisionError", "division by zero")
     assert "1 / 0" in cell.traceback
@@ -323,7 +323,7 @@ def test_its_process_killed(two, new_notebook):
     run.notebook.finish(run.cell)
     name, message = run.cell.error
     assert name == "ClusterError"
-    assert f"`%distribute resume {run.record.run_id}` goes on from step " in message
+    assert f"`%distribute resume {run.record.run_id}` continues from step " in message
     run.wait_for_end()
     run.notebook.run("%distribute resume digits")
     assert run.notebook.value(STATE) == two.expected
@@ -360,7 +360,7 @@ def test_a_run_that_ended_detached_goes_on_from_a_checkpoint(two, new_notebook):
 def test_there_is_nothing_to_attach_to(new_notebook):
     notebook = new_notebook()
     notebook.run("%load_ext jupyter_dtrain")
-    message = "No detached run is going on here, and none has ended whose results nobody has had."
+    message = "There is no detached run to attach to in this folder."
     assert notebook.fail("%distribute attach").error == ("CheckpointError", message)
     assert notebook.fail("%distribute attach nobody").error == ("CheckpointError", "There is no run 'nobody' here.")
     assert notebook.fail("%%distribute --detach --engines 2 --device cuda\n1").error[0] == "UsageError"

@@ -37,7 +37,7 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed, controll
         run.wait_for_snapshot(cell)
         for rank in killed:
             os.kill(run.pids[rank], signal.SIGKILL)
-        fewer = f"going on with {left} engine{'s' if left > 1 else ''}, and"
+        fewer = f"continuing on {left} engine{'s' if left > 1 else ''}, and"
         notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
         assert cell.running, cell.stderr
         run.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
@@ -49,7 +49,7 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed, controll
     notebook.finish(cell)
     notebook.run("pace = fast")
     assert cell.ok, cell
-    assert cell.stderr.count("An engine has come up: going on from step ") == len(killed)
+    assert cell.stderr.count("A new engine is up: resuming from step ") == len(killed)
     assert difference(notebook.value(ROUNDED), expected) is None
     assert len(notebook.engines()) == notebook.value(f"{SESSION}.snapshot().run.world_size") == number
     assert [line.split()[:2] for line in cell.stdout.splitlines()] == [["epoch", f"{epoch}:"] for epoch in range(6)]

@@ -25,7 +25,7 @@ def test_both_engines_at_once(two):
     two.wait_for_snapshot(cell)
     for pid in two.pids:
         os.kill(pid, signal.SIGKILL)
-    assert "Lost ranks 0, 1 (their processes have ended): going on from step " in two.finish(cell)
+    assert "Lost ranks 0, 1 (their processes have ended): resuming from step " in two.finish(cell)
 
 
 def test_one_after_the_other(two):
@@ -43,7 +43,7 @@ def test_an_engine_that_somebody_interrupts_is_replaced(two, rank):
     cell = two.start()
     two.wait_for_snapshot(cell)
     os.kill(two.pids[rank], signal.SIGINT)
-    assert f"Lost rank {rank} (its process was interrupted by a signal, SIGINT): going on from step " in two.finish(cell)
+    assert f"Lost rank {rank} (its process was interrupted by a signal, SIGINT): resuming from step " in two.finish(cell)
 
 
 def test_an_engine_that_is_told_to_end(two):
@@ -97,7 +97,7 @@ def test_an_engine_that_is_stopped_and_not_dead(two):
     cell = two.start()
     two.wait_for_snapshot(cell)
     os.kill(two.pids[0], signal.SIGSTOP)
-    assert "Lost rank 0 (its process has ended): going on from step " in two.finish(cell)
+    assert "Lost rank 0 (its process has ended): resuming from step " in two.finish(cell)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -105,7 +105,7 @@ def test_an_engine_that_was_stopped_before_the_cell(two, rank):
     two.notebook.run("%distribute start -n 2 --device cpu")
     os.kill(two.notebook.engines()[rank], signal.SIGSTOP)
     cell, began = two.start(), time.monotonic()
-    assert f"Lost rank {rank} (its process has ended): going on from the cell's beginning" in two.finish(cell)
+    assert f"Lost rank {rank} (its process has ended): resuming from the cell's beginning" in two.finish(cell)
     assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
 
 
@@ -154,7 +154,7 @@ def test_an_engine_in_reserve_that_is_stopped(two):
     two.wait_for_snapshot(cell)
     began = time.monotonic()
     os.kill(two.pids[0], signal.SIGKILL)
-    assert "Lost rank 0 (its process has ended): going on from step " in two.finish(cell)
+    assert "Lost rank 0 (its process has ended): resuming from step " in two.finish(cell)
     assert time.monotonic() - began < 40, "seconds, where a new engine is waited for a minute"
 
 
@@ -175,14 +175,14 @@ WorkerGroup.rendezvous = one_dies
 def test_just_when_the_ranks_are_to_meet(two, name, reason):
     two.notebook.run("%distribute stop")
     two.notebook.run(AT_THE_RENDEZVOUS.format(name=name))
-    assert f"Lost {reason} has ended): going on from the cell's beginning" in two.finish(two.start())
+    assert f"Lost {reason} has ended): resuming from the cell's beginning" in two.finish(two.start())
 
 
 def test_the_controller(two):
     cell = two.start()
     two.wait_for_snapshot(cell)
     os.kill(two.processes["controller"], signal.SIGKILL)
-    assert "(the controller of the engines has ended): going on from step " in two.finish(cell)
+    assert "(the controller of the engines has ended): resuming from step " in two.finish(cell)
 
 
 @pytest.mark.parametrize("ranks", [[3], [1, 2]])
@@ -191,7 +191,7 @@ def test_of_four_engines(four, ranks):
     four.wait_for_snapshot(cell)
     for rank in ranks:
         os.kill(four.pids[rank], signal.SIGKILL)
-    assert "going on from step " in four.finish(cell)
+    assert "resuming from step " in four.finish(cell)
 
 
 def test_an_engine_that_dies_at_the_same_place_each_time_ends_the_cell(two):
@@ -199,7 +199,7 @@ def test_an_engine_that_dies_at_the_same_place_each_time_ends_the_cell(two):
     notebook.run("make()")
     cell = notebook.fail("%%distribute --engines 2\nfor x, y, index in loader:\n    model(x).sum().backward()\n    os.kill(os.getpid(), 9)")
     assert cell.error[0] == "ClusterError"
-    assert "for the third time at the same place: giving up" in cell.stderr
+    assert "for the third time at the same point: giving up" in cell.stderr
     two.finish(two.start())
 
 
@@ -213,7 +213,7 @@ def test_the_kernel_killed_and_the_run_resumed_in_another(new_notebook, two):
     kill_kernel(first)
     second = new_notebook(first.folder)
     second.run("%load_ext jupyter_dtrain")
-    assert "digits: going on from step " in second.run("%distribute resume").stderr
+    assert "digits: resuming from step " in second.run("%distribute resume").stderr
     second.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
     assert second.value(STATE) == two.expected
     assert second.value(f"{SESSION}.snapshot().run.phase") == "finished"
@@ -270,7 +270,7 @@ def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engin
     shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
     notebook = new_notebook(tmp_path)
     notebook.run("%load_ext jupyter_dtrain")
-    assert "stopped: going on from step 60." in notebook.run(f"%distribute resume stopped -n {engines}").stderr
+    assert "stopped: resuming from step 60." in notebook.run(f"%distribute resume stopped -n {engines}").stderr
     found = notebook.value("([p.detach() for p in net.parameters()], losses, used)")
     assert difference(found, expected) is None
 

@@ -38,7 +38,7 @@ def test_a_run_goes_back_to_count_labels_that_it_had_taken_for_complete(two):
     expected = notebook.value(STATE)
     notebook.run("make_labels()")
     ran = notebook.run("%%distribute --engines 2 --name labels" + CELL)
-    assert ran.stderr.count("A target is ignored for the first time: going on from step ") == 1
+    assert ran.stderr.count("A target is ignored for the first time: resuming from step ") == 1
     assert apart(notebook.value(STATE), expected) is None
     assert ran.stdout == plain.stdout, "each line once"
     store = RunStore(notebook.folder / "dtrain-runs")

@@ -62,7 +62,7 @@ def an_engine(run: Disturbed, draw: random.Random) -> None:
     wait_for_moment(run, cell, draw)
     rank = draw.randrange(run.engines)
     check = kill([run.pids[rank]])
-    assert f"Lost rank {rank} (its process has ended): going on from " in run.finish(cell)
+    assert f"Lost rank {rank} (its process has ended): resuming from " in run.finish(cell)
     check()
 
 
@@ -70,7 +70,7 @@ def two_engines(run: Disturbed, draw: random.Random) -> None:
     cell = run.start()
     wait_for_moment(run, cell, draw)
     check = kill(draw.sample(run.pids, 2))
-    assert "going on from " in run.finish(cell)
+    assert "resuming from " in run.finish(cell)
     check()
 
 
@@ -78,7 +78,7 @@ def an_engine_while_a_checkpoint_is_written(run: Disturbed, draw: random.Random)
     cell = run.start("--checkpoint-every 1s")
     wait_for_writing(run.notebook, draw)
     check = kill([draw.choice(run.pids)])
-    assert "going on from step " in run.finish(cell)
+    assert "resuming from step " in run.finish(cell)
     check()
     assert checkpoints(run.notebook)
 
@@ -88,7 +88,7 @@ def an_engine_while_a_snapshot_is_taken(run: Disturbed, draw: random.Random) -> 
     wait_closely(lambda: list(run.memory.glob(".*/*.blobs")), "the taking of a snapshot")
     time.sleep(draw.uniform(0, 0.01))
     check = kill([draw.choice(run.pids)])
-    assert "going on from " in run.finish(cell)
+    assert "resuming from " in run.finish(cell)
     check()
 
 
@@ -97,7 +97,7 @@ def a_stopped_engine(run: Disturbed, draw: random.Random) -> None:
     wait_for_moment(run, cell, draw)
     rank = draw.randrange(run.engines)
     os.kill(run.pids[rank], signal.SIGSTOP)
-    assert f"Lost rank {rank} (its process has ended): going on from " in run.finish(cell)
+    assert f"Lost rank {rank} (its process has ended): resuming from " in run.finish(cell)
     gone([run.pids[rank]])
 
 
@@ -110,7 +110,7 @@ def a_process_that_serves(name: str) -> Callable[[Disturbed, random.Random], Non
         said = run.finish(cell)
         check()
         if name != "template":
-            assert "going on from " in said
+            assert "resuming from " in said
             gone(list(run.processes.values()))
             assert not run.memory.exists()
 
@@ -122,7 +122,7 @@ def the_template_and_an_engine(run: Disturbed, draw: random.Random) -> None:
     cell = run.start()
     wait_for_moment(run, cell, draw)
     check = kill([run.processes["template"], draw.choice(run.pids)])
-    assert "going on from " in run.finish(cell)
+    assert "resuming from " in run.finish(cell)
     check()
 
 
@@ -201,7 +201,7 @@ def kill_and_resume(new_notebook, expected, draw: random.Random, *, writing: boo
     second = new_notebook(first.folder)
     second.run("%load_ext jupyter_dtrain")
     if checkpoints(first):
-        assert "digits: going on from step " in second.run("%distribute resume").stderr
+        assert "digits: resuming from step " in second.run("%distribute resume").stderr
         check_checkpoints(first, finished=True)
         second.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
         assert second.value(STATE) == expected

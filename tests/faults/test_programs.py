@@ -69,7 +69,7 @@ def test_it_goes_on_without_a_controller(notebook, begun):
     kill(notebook, "controller")
     notebook.finish(cell)
     assert cell.ok, cell
-    assert cell.stderr.startswith("The controller of the engines has ended. The cell goes on there")
+    assert cell.stderr.startswith("The controller of the engines has ended. The cell continues on the engines")
     assert notebook.value("(step, total.tolist())") == (200, [400.0, 400.0])
     assert_usable(notebook)
 
@@ -79,7 +79,7 @@ def test_what_is_said_where_more_dies(notebook, begun, lost):
     cell = begun(LONG)
     if lost != "guard":
         kill(notebook, "controller")
-        notebook.wait(lambda: "The cell goes on there" in cell.stderr, "word of it", cell)
+        notebook.wait(lambda: "The cell continues on the engines" in cell.stderr, "word of it", cell)
     kill(notebook, lost)
     notebook.finish(cell)
     assert cell.error[0] == "ClusterError"
@@ -112,11 +112,11 @@ def test_an_interrupt_waits_for_no_step(notebook, begun, controller):
     cell = begun(LONG)
     if not controller:
         kill(notebook, "controller")
-        notebook.wait(lambda: "The cell goes on there" in cell.stderr, "word of it", cell)
+        notebook.wait(lambda: "The cell continues on the engines" in cell.stderr, "word of it", cell)
     notebook.interrupt()
     notebook.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
-    assert "Interrupted: the cell leaves where it is, on all engines. Interrupt again to break it off." in cell.stderr
+    assert "Interrupted: the cell leaves where it is, on all engines. Interrupt again to abort now." in cell.stderr
     assert notebook.value("(step - 1 <= int(total[0]) // 2 <= step, step >= 10)") == (True, True)
     assert_usable(notebook)
 

@@ -23,7 +23,7 @@ def test_an_engine_is_killed(two, rank):
     cell = two.start("--strategy zero1")
     two.wait_for_snapshot(cell)
     os.kill(two.pids[rank], signal.SIGKILL)
-    assert f"Lost rank {rank} (its process has ended): going on from step " in two.finish(cell)
+    assert f"Lost rank {rank} (its process has ended): resuming from step " in two.finish(cell)
 
 
 def test_all_engines_are_killed_and_one_again(two):
@@ -31,7 +31,7 @@ def test_all_engines_are_killed_and_one_again(two):
     two.wait_for_snapshot(cell)
     for pid in two.pids:
         os.kill(pid, signal.SIGKILL)
-    assert "Lost ranks 0, 1 (their processes have ended): going on from step " in two.finish(cell)
+    assert "Lost ranks 0, 1 (their processes have ended): resuming from step " in two.finish(cell)
 
 
 def test_where_the_cell_reads_each_engines_own_numbers(two):
@@ -45,7 +45,7 @@ def test_where_the_cell_reads_each_engines_own_numbers(two):
     os.kill(two.pids[1], signal.SIGKILL)
     two.notebook.finish(cell)
     assert cell.ok, cell
-    assert "going on from step " in cell.stderr
+    assert "resuming from step " in cell.stderr
     assert two.notebook.value(STATE) == expected
 
 
@@ -53,14 +53,14 @@ def test_before_there_is_a_snapshot(two):
     cell = two.start("--strategy zero1")
     two.wait_for_step(1, cell)
     os.kill(two.pids[1], signal.SIGKILL)
-    assert "going on from " in two.finish(cell)
+    assert "resuming from " in two.finish(cell)
 
 
 def test_one_of_three(three):
     cell = three.start("--strategy zero1")
     three.wait_for_snapshot(cell)
     os.kill(three.pids[2], signal.SIGKILL)
-    assert "Lost rank 2 (its process has ended): going on from step " in three.finish(cell)
+    assert "Lost rank 2 (its process has ended): resuming from step " in three.finish(cell)
 
 
 def test_interrupted_while_another_engine_starts(two):
@@ -93,7 +93,7 @@ def test_the_parts_are_divided_anew_among_fewer_engines_and_among_more(three):
     with no_new_engines(three):
         three.wait_for_snapshot(cell)
         os.kill(three.pids[1], signal.SIGKILL)
-        notebook.wait(lambda: "going on with 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
+        notebook.wait(lambda: "continuing on 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
         assert cell.running, cell.stderr
         three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
     notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
@@ -123,7 +123,7 @@ def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, 
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     notebook = new_notebook(tmp_path)
     notebook.run("%load_ext jupyter_dtrain")
-    assert "digits: going on from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
+    assert "digits: resuming from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
     notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
     found = notebook.value(STATE)
     if engines == 2:

@@ -49,7 +49,7 @@ def test_a_run_goes_on_from_its_best_checkpoint(notebook):
     notebook.run("%%distribute --engines 2 --best val_loss --name again" + CELL.replace("MEASURE", MEASURED["its own variable"]))
     ended = notebook.value("[p.detach().clone() for p in model.parameters()]")
     notebook.run("del model, epoch")
-    assert notebook.run("%distribute resume again@best").stderr == "again: going on from step 24.\n", "three epochs of eight batches"
+    assert notebook.run("%distribute resume again@best").stderr == "again: resuming from step 24.\n", "three epochs of eight batches"
     assert notebook.value("epoch") == 4
     assert difference(notebook.value("[p.detach() for p in model.parameters()]"), ended) is None
 
@@ -64,8 +64,8 @@ def test_the_best_may_be_the_last(notebook):
 def test_a_metric_that_the_cell_does_not_have(notebook):
     notebook.run(SETUP)
     cell = notebook.run("%%distribute --engines 2 --best accuracy:max --name none" + CELL.replace("MEASURE", "pass"))
-    assert "No checkpoint is kept as the best: the cell has logged no 'accuracy'" in cell.stderr
-    message = "none has no best checkpoint: `--best val_loss:min` behind %%distribute keeps one."
+    assert "No best checkpoint is kept: the cell has logged no 'accuracy'" in cell.stderr
+    message = "none has no best checkpoint: add `--best val_loss:min` to %%distribute to keep one."
     assert notebook.fail("dtrain.load_checkpoint('none', 'best')").error == ("CheckpointError", message)
     assert notebook.fail("%distribute resume none@best").error == ("CheckpointError", message)
 

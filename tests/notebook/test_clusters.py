@@ -176,10 +176,10 @@ def test_an_engine_that_dies_whatever_is_done_ends_the_cell(own_notebook, rank):
     assert cell.error[0] == "ClusterError"
     assert re.search(rf"The engine of rank {rank} \(process \d+\) was lost: its process has ended.", cell.traceback)
     assert "The next %%distribute cell starts a new cluster." in cell.traceback
-    held = rf"( \(rank {rank} held \d\S* [GM]iB of the \d\S* GiB that it may have when it told last\))?"  # if it lived for as long
-    assert re.search(rf"because memory ran out{held}\. A smaller batch_size ", cell.traceback)
+    held = rf"( \(rank {rank} held \d\S* [GM]iB of the \d\S* GiB that it may have when last measured\))?"  # if it lived for as long
+    assert re.search(rf"killed by the OOM killer{held}\. A smaller batch_size ", cell.traceback)
     assert "jupyter_dtrain" not in cell.traceback
-    assert "for the third time at the same place: giving up" in cell.stderr
+    assert "for the third time at the same point: giving up" in cell.stderr
     assert_all_gone(notebook, processes)
     if rank == 0:
         assert "The notebook's objects are as they were before the cell." in cell.traceback

@@ -123,7 +123,7 @@ def test_more_engines_than_devices(notebook):
     cell = notebook.fail("%%distribute --engines 2 --device cuda\nprint('started')")
     assert cell.error[0] == "UsageError"
     assert "--device cuda: there is no NVIDIA GPU here." in cell.traceback
-    assert "Use --device cpu, or leave --device out." in cell.traceback
+    assert "Use --device cpu, or omit --device." in cell.traceback
     assert cell.stdout == ""
 
 

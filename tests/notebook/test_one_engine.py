@@ -43,7 +43,7 @@ STATE = "(model.state_dict(), optimizer.state_dict(), weights, losses, torch.ran
 CHECKPOINTS = "dtrain-runs/*/checkpoints/step-*"
 RANKS = f"{SESSION}.snapshot().run.world_size"
 NOTE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
-ADVICE = " `--split-inputs` shards what models are called on by its rows."
+ADVICE = " `--split-inputs` shards model inputs along dim 0."
 
 
 def expected(notebook, cell):
@@ -97,6 +97,6 @@ def test_its_engine_is_killed(notebook):
     os.kill(first, signal.SIGKILL)
     notebook.finish(running)
     assert running.ok, running
-    assert "Lost rank 0 (its process has ended): going on from " in running.stderr
+    assert "Lost rank 0 (its process has ended): resuming from " in running.stderr
     assert difference(notebook.value(STATE), plain) is None
     assert notebook.run("%%distribute --engines 2\n2").result == "2"

@@ -97,7 +97,7 @@ class Run:
     def pause(self) -> int:
         """Pause, and return the steps that were made."""
         self.wait_for_steps()
-        assert self.command("pause_run") == (True, "Pausing at the end of this step.")
+        assert self.command("pause_run") == (True, "Pausing after this step.")
         self.wait_for_phase("paused")
         return self.num_steps
 
@@ -115,7 +115,7 @@ class Run:
         return max(b - a for a, b in zip(cpu, spent, strict=True)) < 0.5 * (time.monotonic() - began)
 
     def go_on(self) -> None:
-        assert self.command("resume_run") == (True, "The run goes on.")
+        assert self.command("resume_run") == (True, "Training continues.")
         self.wait_for_phase("running")
 
     def finish(self) -> None:
@@ -179,12 +179,12 @@ def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
     for _ in range(3):  # as often as it is asked for, also where the run has come no further
         run.wait_for_steps()
         before = run.engines() or run.pids
-        assert run.command("restart_engine", rank=rank) == (True, f"The engine of rank {rank} is starting anew.")
+        assert run.command("restart_engine", rank=rank) == (True, f"The engine of rank {rank} is restarting.")
         run.wait(lambda before=before: run.engines() not in ([], before), "another engine")
     assert run.command("restart_engine", rank=7) == (False, "Rank 7 takes no part in this run: restart its engine after it.")
     assert run.engines()[1 - rank] == run.pids[1 - rank]
     run.finish()
-    assert run.cell.stderr.count(f"Restarting rank {rank}: going on from ") == 3
+    assert run.cell.stderr.count(f"Restarting rank {rank}: resuming from ") == 3
     assert difference(run.notebook.value(STATE), expected) is None
 
     # Between cells too, and the next one runs on it.
@@ -205,7 +205,7 @@ def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected
     notebook.run("from jupyter_dtrain.elastic.agent import Agent; look, Agent._look_after = Agent._look_after, print")
     run = start()
     run.wait_for_steps()
-    assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is starting anew.")
+    assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is restarting.")
     run.finish()
     notebook.run("Agent._look_after = look")
     assert difference(notebook.value(STATE), expected) is None
@@ -240,7 +240,7 @@ def test_a_checkpoint_now_is_kept_and_the_run_can_go_on_from_it(start, expected,
         run.pause()
     else:
         run.wait_for_steps()
-    assert run.command("checkpoint_now") == (True, "A checkpoint is written at the next place where the cell can go on from it.")
+    assert run.command("checkpoint_now") == (True, "A checkpoint is written at the next point from which the cell can resume.")
     run.wait(lambda: any("A checkpoint of step " in notice["text"] for notice in run.messages("notice")), "the checkpoint")
     if paused:
         run.go_on()
@@ -248,7 +248,7 @@ def test_a_checkpoint_now_is_kept_and_the_run_can_go_on_from_it(start, expected,
     (folder,) = run.notebook.folder.glob(f"dtrain-runs/*now{str(paused).lower()}*/checkpoints/step-*")
     assert f"A checkpoint of step {int(folder.name[5:])} is on disk" in run.cell.stderr
     again = run.notebook.run(f"%distribute resume now{paused}")
-    assert f"going on from step {int(folder.name[5:])}." in again.stderr
+    assert f"resuming from step {int(folder.name[5:])}." in again.stderr
     assert difference(run.notebook.value(STATE), expected) is None
 
 
@@ -308,7 +308,7 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
     assert store.points(run_id(run), "loss").step == list(range(1, 361))
     store.close()
     assert ask(run, "roll_back", step=40)["message"] == (
-        f"That run is not going on. `%distribute resume {run_id(run)}@40` in a cell lets it go on from there."
+        f"That run is not running. `%distribute resume {run_id(run)}@40` in a cell continues it from there."
     )
 
 
@@ -325,7 +325,7 @@ def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, ex
     assert 19 < info["epoch"] <= 20
     assert (info["run_id"], info["world_size"], info["pinned"]) == (run_id(run), 2, False)
     assert info["num_bytes"] > 0
-    assert ask(run, "pin_checkpoint", step=120, pinned=True)["message"] == "The checkpoint of step 120 stays until it is deleted."
+    assert ask(run, "pin_checkpoint", step=120, pinned=True)["message"] == "The checkpoint of step 120 is kept until it is deleted."
     assert ask(run, "delete_checkpoint", step=240)["ok"]
     assert [(info["step"], info["pinned"]) for info in ask(run, "list_checkpoints")["checkpoints"]][-1] == (120, True)
     assert 240 not in steps_on_disk(run)
@@ -341,7 +341,7 @@ def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, ex
         "The checkpoint has no 'net' with a state; those that have one: model, optimizer.",
     )
     again = run.notebook.run("%distribute resume shelf@120 -n 3")
-    assert "shelf: going on from step 120." in again.stderr
+    assert "shelf: resuming from step 120." in again.stderr
     assert difference(run.notebook.value(STATE), expected) is None
 
 
@@ -357,4 +357,4 @@ def test_a_run_that_somebody_else_has_written_is_refused_and_runs_nothing(new_no
         assert cell.error[0] == "CheckpointError"
         assert "was not written by you here, or has been changed since" in cell.error[1]
     other.run("import importlib\nimportlib.reload(pickle)")
-    assert "going on from step 360." in other.run("%distribute resume foreign@360 --trust").stderr
+    assert "resuming from step 360." in other.run("%distribute resume foreign@360 --trust").stderr

@@ -66,7 +66,7 @@ def test_a_view_while_it_trains_and_a_summary_in_its_place(notebook):
     steps = [int(step) for step in re.findall(r"tiny: at step (\d+) after", texts)]
     assert len(steps) == 1 + len(more)
     assert steps == sorted(steps) and steps[-1] > steps[0]
-    assert "no checkpoint was on disk yet" in first["text/html"]
+    assert "there is no checkpoint yet" in first["text/html"]
     (hides,) = {state["summary"] for content in cell.contents("comm_open") if "summary" in (state := content["data"].get("state", {}))}
     assert first["text/html"].startswith(f'<div id="{hides}">')
     assert "comm_close" in kinds[kinds.index("update_display_data") :]

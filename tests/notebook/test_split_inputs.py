@@ -82,7 +82,7 @@ def test_engines_compute_on_their_shares_and_come_to_the_same(notebook, name):
     cell, rows = CELLS[name]
     told = compare(notebook, SETUP, cell, "losses, model.state_dict(), optimizer.state_dict()")
     assert notebook.value("rows[-1]") == rows
-    assert ("No loader shared out the data" in told) == (rows == 1)
+    assert ("No DataLoader was sharded" in told) == (rows == 1)
 
 
 def test_a_model_that_computes_its_own_loss(notebook):

@@ -84,11 +84,11 @@ def test_stop_ends_the_cell_at_one_step_on_all_ranks(notebook, cell):
     running = notebook.start("%%distribute --engines 2\n" + cell)
     notebook.wait_for_stdout(running, "three steps")
     reply = notebook.command(commands, "stop_run")
-    assert (reply["ok"], reply["message"]) == (True, "Stopping at the end of this step.")
+    assert (reply["ok"], reply["message"]) == (True, "Stopping after this step.")
     assert notebook.finish(running).ok
     assert "the end" not in running.stdout
     steps = [int(pathlib.Path(f"{notebook.folder}-steps", f"step-{rank}").read_text()) for rank in (0, 1)]
-    assert running.stderr.splitlines()[-1] == f"Stopped after step {steps[0]}; the notebook holds what was trained so far."
+    assert running.stderr.splitlines()[-1] == f"Stopped after step {steps[0]}; the notebook has the weights trained so far."
     assert assert_same_as_that_many_steps(notebook, cell) == steps[0] == steps[1]
     assert_usable(notebook, engines)
 
@@ -130,7 +130,7 @@ def test_an_interrupt_leaves_the_steps_that_were_done(notebook, cell, engines):
     notebook.finish(running)
     assert running.error == ("KeyboardInterrupt", "")
     assert "jupyter_dtrain" not in running.traceback
-    assert "Interrupted: stopping at the end of this step." in running.stderr
+    assert "Interrupted: stopping after this step." in running.stderr
     assert_same_as_that_many_steps(notebook, cell)
     assert_usable(notebook, pids)
 
@@ -172,7 +172,7 @@ def test_a_second_interrupt_does_not_wait_for_the_end_of_the_step(notebook):
     running = notebook.start(SLEEP)
     notebook.wait_for_stdout(running, "asleep")
     notebook.interrupt()
-    notebook.wait(lambda: "Interrupt again to break it off" in running.stderr, "the hint", running)
+    notebook.wait(lambda: "Interrupt again to abort now" in running.stderr, "the hint", running)
     notebook.interrupt()
     notebook.finish(running)
     assert running.error[0] == "KeyboardInterrupt"

@@ -30,7 +30,7 @@ for epoch in range(3):
 STATE = "model.state_dict(), optimizer.state_dict()"
 
 
-NOTHING_SHARED_OUT = re.compile(r"No loader shared out the data, so each .*|No model was in training mode, .*|This cell shards nothing .*")
+NOTHING_SHARED_OUT = re.compile(r"No DataLoader was sharded: every .*|No model was in training mode, .*|This cell shards nothing .*")
 
 
 def assert_same_as_plain(notebook, setup, cell, state, *, engines=2):

@@ -125,7 +125,10 @@ def test_without_a_metric_the_notebook_is_as_before(trying):
     trying.run(SETUP + "model = optimizer = final = None")
     cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01" + CELL)
     assert trying.value("(lr, model, optimizer, final, kept)") == (0.5, None, None, None, [1])
-    assert note(cell) == "The notebook's objects are as they were before the cell. With --best NAME it has what the best trial has made."
+    assert (
+        note(cell)
+        == "The notebook's objects are as they were before the cell. Add --best METRIC to bring the best trial's results into the notebook."
+    )
     assert [line.split()[:2] for line in rows(cell)[1:]] == [["0.1", "finished"], ["0.01", "finished"]]
 
 
@@ -166,10 +169,10 @@ def test_an_error_in_all_trials_is_shown_once(trying):
     [
         ("--vary depth=1,2", "neither the cell nor a function that it calls uses 'depth'"),
         ("--vary model=1,2", "line 3 of the cell sets 'model' itself"),
-        ("--vary lr", "no name with its values"),
+        ("--vary lr", "expected NAME=VALUE"),
         ("--vary lr=1,2 --engines-per-trial 3 --engines 2", "a trial cannot take more engines than there are, 2"),
-        ("--vary lr=1,2 --detach", "--vary and --detach do not go together yet"),
-        ("--engines-per-trial 2", "leave it out, or use --engines"),
+        ("--vary lr=1,2 --detach", "--vary and --detach cannot be combined yet"),
+        ("--engines-per-trial 2", "omit it, or use --engines"),
     ],
 )
 def test_what_cannot_be_tried(trying, options, message):

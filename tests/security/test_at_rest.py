@@ -32,7 +32,7 @@ for step in range(20):
         time.sleep(0.05)
 seen = [*seen, dict(look())]
 """
-SAID = "Secrets are not kept on disk, and this kernel has no {}: the cell goes on without."
+SAID = "Secrets are not kept on disk, and this kernel has no {}: the cell continues without."
 
 
 class Variables:

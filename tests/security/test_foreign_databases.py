@@ -166,7 +166,7 @@ def test_a_file_of_the_database_that_is_elsewhere_is_not_touched(victim, end, ki
     before = victim.outside()
     for reply in (*victim.look(), victim.ask("delete_run"), victim.ask("tag_run", text="x")):
         assert not reply.ok
-        assert "none of ours: move it away" in reply.message
+        assert "not written by jupyter_dtrain: move it away" in reply.message
     with closing(RunStore(victim.runs)) as store, pytest.raises(StoreError, match="none of ours"):
         store.create_run("digits", "train()", 2, {}, {})
     assert victim.outside() == before

@@ -77,7 +77,7 @@ CELL_MISTAKES = {
     "--nproc_per_node=2": ["Did you mean --engines?"],
     "-np 2": ["Did you mean --engines?"],
     "--strategy ddp": ["--strategy ddp: choose auto or zero1 or none. auto is data parallel"],
-    "--strategy fsdp": ["zero1 gives each engine a part"],
+    "--strategy fsdp": ["zero1 also shards optimizer state"],
     "--frobnicate": ["unrecognized arguments: --frobnicate\n`%%distribute --help` explains each option."],
     "--chekpoint-every=10 --wiew off": ["Did you mean --checkpoint-every --view?"],
     "two": ["unrecognized arguments: two"],
@@ -101,7 +101,7 @@ MISTAKES = {
     "2": ["Did you mean `%distribute start 2`"],
     "start -n x": ["'x' is not a whole number"],
     "start --engines 0": ["at least one engine"],
-    "attach digits@120": ["leave out @120", "%distribute resume"],
+    "attach digits@120": ["omit @120", "%distribute resume"],
     "stop now": ["unrecognized arguments: now", "%distribute stop"],
     "status --engines 2": ["unrecognized arguments: --engines 2"],
     "'": ["No closing quotation"],
@@ -164,7 +164,7 @@ def test_which_checkpoint_a_run_goes_on_from(text, found):
 
 
 def test_a_step_is_a_number():
-    with pytest.raises(UsageError, match="is the step of a checkpoint"):
+    with pytest.raises(UsageError, match="after the @ comes the step of a checkpoint"):
         parse_line("resume digits@last")
 
 
@@ -192,7 +192,7 @@ def test_several_names_vary_in_their_order():
 
 @pytest.mark.parametrize("text", ["lr", "=1", "lr=", "2x=1", "f()=1", "lr==1"])
 def test_what_cannot_vary(text):
-    with pytest.raises(UsageError, match=r"is no name with its values, as lr=0\.1,0\.01"):
+    with pytest.raises(UsageError, match=r"expected NAME=VALUE,…, such as lr=0\.1,0\.01"):
         parse_cell_line(f"--vary '{text}'")
 
 

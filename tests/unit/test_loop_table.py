@@ -59,7 +59,7 @@ def test_where_a_cell_can_go_on():
 def test_the_table():
     rows = loop_rows(ast.parse("for e in range(3):\n    x = [f(i) for i in e]\ndef f(i):\n    while i: i -= 1"), {})
     assert loop_table(rows) == (
-        "Where the cell can go on if an engine is lost:\n"
+        "Where the cell can resume if an engine is lost:\n"
         "line 1       for e in range(3)  at any iteration\n"
         "f(), line 4  while i            at an outer loop: called in line 2 inside a list comprehension"
     )

@@ -29,12 +29,12 @@ def test_what_an_engine_held_is_told_where_it_has_told_it():
     uses = [DeviceUse(rank=rank, time=0.0, utilization=50.0, memory_used=(rank + 2) * GIB, memory_total=64 * GIB) for rank in (0, 1)]
     for device, where in (("cpu", "the 64 GiB that it may have"), ("cuda:0", "its device's 64 GiB")):
         said = str(lost_engines(ends, cluster("cpu", device), uses))
-        assert f"because memory ran out (rank 1 held 3.00 GiB of {where} when it told last). " in said
+        assert f"killed by the OOM killer (rank 1 held 3.00 GiB of {where} when last measured). " in said
         assert said.startswith(
             "The engine of rank 1 (process 101) was lost: its process has ended. The notebook's objects are as they were"
         )
         assert said.endswith("The last that it wrote:\nthe log of 1")
-    assert "because memory ran out. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
+    assert "killed by the OOM killer. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
 
 
 def test_several_that_were_lost_are_told_of_as_several():
@@ -67,7 +67,7 @@ def test_what_the_notebook_holds_is_told(steps, when):
         (-signal.SIGSEGV, "It was ended by SIGSEGV: compiled code has crashed"),
         (-signal.SIGABRT, "It was ended by SIGABRT: compiled code has crashed"),
         (3, "It ended by itself, with status 3: "),
-        (-signal.SIGKILL, "because memory ran out"),
+        (-signal.SIGKILL, "killed by the OOM killer"),
     ],
 )
 def test_how_an_engine_has_ended_says_why(status, why):

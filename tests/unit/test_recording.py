@@ -107,7 +107,7 @@ def test_a_run_that_two_kernels_go_on_with_at_once_is_one_kernels(run):
     run.recording.finish("stopped", None)
     record = run.store.get_run(run.recording.run_id)
     Recording.resume(run.store, record, world_size=2, say=run.said.append)
-    with pytest.raises(UsageError, match="still going on, in another process"):
+    with pytest.raises(UsageError, match="still running in another process"):
         Recording.resume(RunStore(run.folder), record, world_size=3, say=run.said.append)
     assert run.recorded == ([1, 2, 3, 4], "running")
     assert run.store.get_run(record.run_id).world_size == 2

@@ -509,7 +509,7 @@ def test_a_name_that_cannot_be_made_again_is_told():
     killed = watched(SETUP, program, 1)
     assert killed.snapshot is not None
     run = resumed(SETUP, program, killed.snapshot)
-    assert run.said == ["`lock` could not be saved, and no statement on the way binds it again: the cell goes on without it."]
+    assert run.said == ["`lock` could not be saved, and no statement on the way binds it again: the cell continues without it."]
     assert "lock" not in run.namespace
 
 

@@ -80,15 +80,15 @@ def test_a_run_that_goes_on_says_what_stays_true_when_its_kernel_ends():
     so_far = Summary(run(phase="running", samples_per_second=512.0), [curve("loss", 2.0, 1.0)])
     assert so_far.text().splitlines()[:2] == [
         "digits: at step 1,380 after 1:15 min, 512 samples/s on 2 engines",
-        "  If its kernel has ended, run the cell again: no checkpoint was on disk yet.",
+        "  If the kernel was lost, run the cell again (there is no checkpoint yet).",
     ]
-    assert "<p>If its kernel has ended, run the cell again" in so_far.html()
+    assert "<p>If the kernel was lost, run the cell again" in so_far.html()
     can_go_on = Summary(run(run_id="2026-digits", phase="paused", checkpoint=1200), [])
-    way = "If its kernel has ended, {0}%load_ext jupyter_dtrain{1} and {0}%distribute resume 2026-digits{1} go on from step 1,200."
+    way = "If the kernel was lost, {0}%load_ext jupyter_dtrain{1} and {0}%distribute resume 2026-digits{1} continue from step 1,200."
     assert can_go_on.text().splitlines()[1] == "  " + way.format("", "")
     assert f"<p>{way.format('<code>', '</code>')}</p>" in can_go_on.html()
     detached = Summary(run(run_id="2026-digits", phase="running", checkpoint=1200, detached=True), [])
-    way = "It goes on when its kernel ends: %load_ext jupyter_dtrain and %distribute attach 2026-digits follow it."
+    way = "The run continues if its kernel stops. To reattach: %load_ext jupyter_dtrain, then %distribute attach 2026-digits."
     assert detached.text().splitlines()[1] == "  " + way
     assert "kernel" not in Summary(run(checkpoint=1200), []).html()
 

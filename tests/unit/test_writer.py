@@ -123,7 +123,7 @@ def test_a_large_part_of_the_disk_is_taken_only_when_asked(tmp_path, clock, monk
     clock.now += 60
     run.snapshot(1, 10)
     assert run.offer() == written
-    assert [("--checkpoint-every" in text, "goes on" in text) for text in run.said] == ([] if written else [(True, True)])
+    assert [("--checkpoint-every" in text, "run continues" in text) for text in run.said] == ([] if written else [(True, True)])
     run.snapshot(2, 20)
     clock.now += 60
     run.offer()
@@ -158,7 +158,7 @@ def test_a_run_that_ends_before_one_that_is_wanted_says_so(tmp_path, clock):
     run = Run(tmp_path)
     run.writer.want(run.keeper)
     run.writer.finish(run.keeper, run.memory.path, through=True)
-    assert run.writer.news() == ["No checkpoint was written: the cell came to no place any more where it could go on from one."]
+    assert run.writer.news() == ["No checkpoint was written: the cell reached no further point from which it could resume."]
 
 
 def test_one_that_is_wanted_and_cannot_be_written_does_not_cost_the_others(tmp_path, clock, monkeypatch):
@@ -209,7 +209,7 @@ def test_a_folder_where_nothing_can_be_removed_costs_no_result(tmp_path, clock, 
     monkeypatch.setattr(os, "unlink", refuse)
     run.writer.finish(run.keeper, run.memory.path, through=True)
     (said,) = run.writer.news()
-    assert "stay behind: [Errno 30] Read-only file system" in said
+    assert "could not be deleted: [Errno 30] Read-only file system" in said
 
 
 def test_the_best_stays_besides_the_last(tmp_path):

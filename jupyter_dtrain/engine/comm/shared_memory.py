@@ -244,11 +244,11 @@ class SharedMemory:
         differ = len({note for _, _, note in notes}) > 1
         raised = [f"Rank {rank} had raised {text_of(note)}" for rank, _, note in notes if note and differ]
         why = (
-            f"{'; '.join(raised)}, which the cell caught. The others have not: do what may fail before the loop, or leave it uncaught."
+            f"{'; '.join(raised)}, which the cell caught. The others did not raise. Do what may fail before the loop, or leave it uncaught."
             if raised
-            else "Does the cell take a branch by something that is not the same on all of them (a time, a random number without a seed)?"
+            else "Does the cell branch on something that differs between ranks (a time, an unseeded random number)?"
         )
-        self._why_apart = f"The engines are at different places of the cell: one exchanges something else than another. {why}"
+        self._why_apart = f"The ranks are at different lines of the cell: they called different collectives. {why}"
         return RuntimeError(self._why_apart)
 
     def _check(self) -> None:

@@ -79,7 +79,7 @@ class Jump:
 
     def fail(self, reason: str, error: Exception | None = None) -> NoReturn:
         """Give up."""
-        raise JumpFailed(f"The run cannot go on at {self._position.describe()}: {reason}.") from error
+        raise JumpFailed(f"The run cannot resume at {self._position.describe()}: {reason}.") from error
 
     # -- the frame that runs -----------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Jump:
                 if is_progress_bar(bar):
                     bar.n = bar.initial = bar.last_print_n = done
         for name in sorted(self._missing[0] - self._namespace.keys()):
-            self._say(f"`{name}` could not be saved, and no statement on the way binds it again: the cell goes on without it.")
+            self._say(f"`{name}` could not be saved, and no statement on the way binds it again: the cell continues without it.")
         for moment in reversed(self.moments):
             moment.set()
         self._loops.done()

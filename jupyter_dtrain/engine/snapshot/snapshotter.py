@@ -207,7 +207,7 @@ class Snapshots:
             self._take_here(number, position, best=best.value)
         else:
             best.give_up()
-            self._notes.say(f"No checkpoint is kept as the best: not all ranks have the same {best.name} at the same place.")
+            self._notes.say(f"No best checkpoint is kept: not all ranks have the same {best.name} at the same place.")
 
     def _take_here(self, number: int, position: Position, *, best: float | None = None, at_multiple: bool = False) -> None:
         began = time.perf_counter()
@@ -244,7 +244,7 @@ class Snapshots:
     def _say_not(self, error: Exception) -> None:
         self._notes.say(
             f"No snapshot could be taken ({type(error).__name__}: {error}). "
-            "Should an engine die, more steps are lost, and no checkpoint comes of it."
+            "If an engine dies, more steps are lost, and this checkpoint is not written."
         )
 
     def _take(self, number: int, position: Position) -> tuple[Packed, bytes] | None:

@@ -32,13 +32,13 @@ def advice(semantics: Semantics, *, drew: bool, has_model: bool, has_trained: bo
     """
     if drew and not has_trained:
         why = (
-            "No model was in training mode, without which loaders share nothing out"
+            "No model was in training mode, so no DataLoader was sharded"
             if has_model
-            else "The cell trains no `nn.Module`, without which loaders share nothing out"
+            else "The cell trains no `nn.Module`, so no DataLoader was sharded"
         )
-        train = "`model.train()` before the loop, or `--split-eval`, changes that." if has_model else "`--split-eval` changes that."
-        return f"{why}, so each engine computed all of it." + ("" if semantics.split_evaluation else f" {train}")
-    computed = "No loader shared out the data, so each engine computed all of it."
+        train = "Call `model.train()` before the loop, or use `--split-eval`." if has_model else "`--split-eval` changes that."
+        return f"{why}: every engine processed the full data." + ("" if semantics.split_evaluation else f" {train}")
+    computed = "No DataLoader was sharded: every engine processed the full data."
     if has_model and not semantics.split_inputs:
-        return f"{computed} `--split-inputs` shares out what models are called on by its rows."
-    return f"{computed} It takes as long as on one engine; batches of a `DataLoader` are shared out."
+        return f"{computed} `--split-inputs` shards model inputs along dim 0."
+    return f"{computed} There is no speed-up over one engine; the batches of a `DataLoader` would be sharded."

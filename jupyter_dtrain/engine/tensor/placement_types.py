@@ -84,7 +84,7 @@ Placement = Shard | Partial
 
 
 def _without_run(*_: Any) -> Any:
-    raise RuntimeError("its parts are on several engines, and the run ended before they were put together")
+    raise RuntimeError("its shards are on several engines, and the run ended before they were gathered")
 
 
 class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]

@@ -115,8 +115,8 @@ def in_turn() -> None:
 
 def _mixed() -> RuntimeError:
     return RuntimeError(
-        "Two threads of the cell train, or read values over the batch, at the same time: on several engines these would get mixed up."
-        " Let one begin when the other has ended, or run the cell with `--engines 1`."
+        "Two threads of the cell train, or read values over the batch, at the same time: their order would differ between engines."
+        " Run one after the other, or run the cell with `--engines 1`."
     )
 
 

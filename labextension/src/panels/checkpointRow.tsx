@@ -67,7 +67,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
   const { checkpoints, controls, connection } = training;
   const { run_id, step, pinned } = checkpoint;
   const [deleting, setDeleting] = React.useState(false);
-  const busy = checkpoints.busy ? trans.__('Wait for the last one') : null;
+  const busy = checkpoints.busy ? trans.__('Wait for the previous command') : null;
   const obstacle = controls.obstacle('roll_back');
   const button = (
     id: string,
@@ -87,11 +87,11 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
   if (deleting) {
     return (
       <div className="jp-dtrain-controls jp-dtrain-checkpoint-actions">
-        <span>{trans.__('Delete it from the disk?')}</span>
+        <span>{trans.__('Delete this checkpoint?')}</span>
         {button('delete-now', trans.__('Delete'), '', () => {
           void checkpoints.delete(checkpoint);
         })}
-        {button('keep', trans.__('Keep'), '', () => {
+        {button('keep', trans.__('Cancel'), '', () => {
           setDeleting(false);
         })}
       </div>
@@ -103,7 +103,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
         ? button(
             'roll-back',
             trans.__('Roll back'),
-            trans.__('Let the run go on from here, after the current step'),
+            trans.__('Continue the run from here, after the current step'),
             () => {
               void controls.send('roll_back', { run_id, step });
             },
@@ -111,8 +111,8 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
           )
         : button(
             'resume',
-            trans.__('Resume'),
-            trans.__('Add a cell that lets the run go on from here'),
+            trans.__('Continue from here'),
+            trans.__('Insert a cell that continues the run from here'),
             () => {
               insertCell(`%distribute resume ${run_id}@${step}`);
             }
@@ -120,7 +120,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
       {button(
         'load',
         trans.__('Load'),
-        trans.__('Add a cell that reads what the cell’s names held here'),
+        trans.__('Insert a cell that loads this checkpoint'),
         () => {
           insertCell(
             `import jupyter_dtrain\ncheckpoint = jupyter_dtrain.load_checkpoint(${JSON.stringify(run_id)}, ${step})\nlist(checkpoint)`
@@ -131,8 +131,8 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
         'pin',
         pinned ? trans.__('Unpin') : trans.__('Pin'),
         pinned
-          ? trans.__('Keep it only while it is among the last')
-          : trans.__('Keep it until it is deleted'),
+          ? trans.__('Unpin: may be removed by --keep-checkpoints')
+          : trans.__('Keep this checkpoint until you delete it'),
         () => {
           void checkpoints.pin(checkpoint, !pinned);
         }
@@ -148,7 +148,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
       {button(
         'delete',
         trans.__('Delete…'),
-        trans.__('Delete it from the disk'),
+        trans.__('Delete this checkpoint'),
         () => {
           setDeleting(true);
         }

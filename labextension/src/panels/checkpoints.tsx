@@ -127,14 +127,14 @@ function None({ running, trans }: INoneProps): React.ReactElement {
     return (
       <p className="jp-dtrain-hint">
         {trans.__(
-          'None on disk yet. One is written from time to time, or now with Checkpoint.'
+          'No checkpoints yet. They are written periodically; Checkpoint writes one now.'
         )}
       </p>
     );
   }
   const [before, after] = trans
     .__(
-      'None on disk. Those of a run are deleted when it has ended, unless they are pinned or the cell has %1.',
+      'No checkpoints. They are deleted when the run finishes, unless pinned or %1 is set.',
       '%1' // stays, for the code
     )
     .split('%1');

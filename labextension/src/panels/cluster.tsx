@@ -36,7 +36,7 @@ export class ClusterView extends View {
         {cluster.phase === 'stopped' && (
           <p className="jp-dtrain-hint">
             {trans.__(
-              'Engines start with the first %1 cell, or here. They stay warm for later cells.',
+              'Engines start with the first %1 cell, or here, and are reused by later cells.',
               '%%distribute'
             )}
           </p>
@@ -77,8 +77,8 @@ function ClusterControls(props: IClusterControlsProps): React.ReactElement {
             className="jp-dtrain-count"
             data-testid="jp-dtrain-engine-count"
             placeholder={trans.__('auto')}
-            aria-label={trans.__('Number of engines (empty: one a device)')}
-            title={trans.__('Number of engines (empty: one a device)')}
+            aria-label={trans.__('Number of engines (empty: one per device)')}
+            title={trans.__('Number of engines (empty: one per device)')}
             value={count}
             onChange={event => {
               setCount(event.target.value);

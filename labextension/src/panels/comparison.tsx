@@ -23,14 +23,14 @@ export function ComparisonView(props: IComparisonProps): React.ReactElement {
       aria-label={trans.__('Comparison of two runs')}
     >
       <header>
-        <h3>{trans.__('From %1 to %2', before, after)}</h3>
+        <h3>{trans.__('%1 → %2', before, after)}</h3>
         <button type="button" className="jp-dtrain-link" onClick={onClose}>
           {trans.__('Close')}
         </button>
       </header>
       {changes.length === 0 ? (
         <p className="jp-dtrain-hint">
-          {trans.__('Same arguments and versions.')}
+          {trans.__('Arguments and package versions are identical.')}
         </p>
       ) : (
         <table>

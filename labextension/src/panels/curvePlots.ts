@@ -238,7 +238,7 @@ export class CurvePlots {
         label,
         height: folded ? SMALL_HEIGHT : HEIGHT,
         hint: trans.__(
-          'Drag: zoom. Shift+drag: move. Ctrl+wheel: zoom. Double-click: show all. Keys: + − ← → 0.'
+          'Drag: zoom. Shift+drag: move. Ctrl+wheel: zoom. Double-click: reset zoom. Keys: + − ← → 0.'
         ),
         format: value =>
           value === null ? trans.__('not finite') : formatValue(value),

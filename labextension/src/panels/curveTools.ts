@@ -19,14 +19,14 @@ export class CurveTools {
     this._kind.className = 'jp-dtrain-x-axis';
     this._kind.dataset.testid = 'jp-dtrain-x-axis';
     const names: Record<XKind, string> = {
-      step: trans.__('by step'),
-      epoch: trans.__('by epoch'),
-      time: trans.__('by time')
+      step: trans.__('Step'),
+      epoch: trans.__('Epoch'),
+      time: trans.__('Time')
     };
     for (const kind of X_KINDS) {
       this._kind.add(new Option(names[kind], kind));
     }
-    this._kind.title = trans.__('What the curves are drawn over');
+    this._kind.title = trans.__('X axis');
     this._kind.setAttribute('aria-label', this._kind.title);
     this._kind.addEventListener('change', () => {
       _options.xKind = this._kind.value as XKind;
@@ -42,7 +42,7 @@ export class CurveTools {
       _options.smoothing = Number(this._smoothing.value);
     });
     const smoothing = labelled(trans.__('Smooth'), this._smoothing);
-    smoothing.title = trans.__('Moving average: how much of it is the past');
+    smoothing.title = trans.__('Smoothing (EMA factor)');
 
     this._log = document.createElement('input');
     this._log.type = 'checkbox';
@@ -57,8 +57,8 @@ export class CurveTools {
     this._reset.type = 'button';
     this._reset.className = 'jp-dtrain-link';
     this._reset.dataset.testid = 'jp-dtrain-reset-zoom';
-    this._reset.textContent = trans.__('Show all');
-    this._reset.title = trans.__('Leave the part that is zoomed to');
+    this._reset.textContent = trans.__('Reset zoom');
+    this._reset.title = trans.__('Show the whole range');
     this._reset.addEventListener('click', () => {
       _options.zoom = null;
     });

@@ -36,7 +36,7 @@ export function formatCount(value: number | null): string {
 }
 
 export function formatPercent(value: number): string {
-  return `${Math.round(value)} %`;
+  return `${Math.round(value)}%`;
 }
 
 /** Bytes used of bytes there are, in the unit of the larger: `1.2 / 16 GiB`. */

@@ -36,7 +36,7 @@ export function HeatMap(props: IHeatMapProps): React.ReactElement {
   const mean = use.reduce((sum, one) => sum + one, 0) / use.length;
   const least = use.indexOf(Math.min(...use));
   const text = trans.__(
-    'Utilization of %1 ranks: %2 on average, least %3 on rank %4',
+    'Utilization of %1 ranks: mean %2, min %3 on rank %4',
     String(use.length),
     formatPercent(mean),
     formatPercent(use[least] ?? 0),

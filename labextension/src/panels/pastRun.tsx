@@ -101,7 +101,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
     if (cell !== null && !(await cells.goTo(cell))) {
       setGone(
         cell.notebook === null
-          ? trans.__('Its cell is in none of the notebooks that are open.')
+          ? trans.__('The cell is in none of the open notebooks.')
           : trans.__('Its cell is no longer in %1.', cell.notebook)
       );
     }
@@ -151,7 +151,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
       <div className="jp-dtrain-controls">
         {deleting ? (
           <>
-            <span>{trans.__('Delete it with its files?')}</span>
+            <span>{trans.__('Delete this run and its files?')}</span>
             <button
               type="button"
               className="jp-dtrain-button jp-dtrain-stop"
@@ -166,7 +166,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
                 setDeleting(false);
               }}
             >
-              {trans.__('Keep')}
+              {trans.__('Cancel')}
             </button>
           </>
         ) : (

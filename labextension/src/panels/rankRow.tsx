@@ -65,7 +65,7 @@ export function RankRow(props: IRankRowProps): React.ReactElement {
         title={
           obstacle ??
           trans.__(
-            'Restart the engine of rank %1. A run goes on from its last snapshot, with the same result.',
+            'Restart the engine of rank %1. The run resumes from its last snapshot, with the same result.',
             rank
           )
         }
@@ -92,7 +92,7 @@ export function RankRow(props: IRankRowProps): React.ReactElement {
           {slower !== null && (
             <span
               className="jp-dtrain-straggler"
-              title={trans.__('Takes so many times as long for a step as most')}
+              title={trans.__('Straggler: step time relative to the median rank')}
             >
               {trans.__('%1× slower', slower.toFixed(1))}
             </span>

@@ -87,7 +87,7 @@ function NoRun({ starting, trans }: INoRunProps): React.ReactElement {
       {starting ? (
         <p className="jp-dtrain-hint">
           {trans.__(
-            'The engines are starting. A %1 cell that waits for them begins when they are up.',
+            'The engines are starting. A waiting %1 cell runs when they are up.',
             '%%distribute'
           )}
         </p>
@@ -171,7 +171,7 @@ function WayOn({
       <>
         <p className="jp-dtrain-hint">
           {trans.__(
-            'The kernel ended, and this run goes on without it. To follow it, run these lines:'
+            'The kernel ended. This run continues without it. To attach to it, run these lines:'
           )}
         </p>
         <pre>{`%load_ext jupyter_dtrain\n%distribute attach ${run.run_id}`}</pre>
@@ -182,7 +182,7 @@ function WayOn({
     return (
       <p className="jp-dtrain-hint">
         {trans.__(
-          'The kernel ended while this run was going on, before a checkpoint was on disk. Run its cell again.'
+          'The kernel ended during this run, before the first checkpoint. Run the cell again.'
         )}
       </p>
     );
@@ -191,7 +191,7 @@ function WayOn({
     <>
       <p className="jp-dtrain-hint">
         {trans.__(
-          'The kernel ended while this run was going on. To finish it from step %1, run these lines:',
+          'The kernel ended during this run. To continue from step %1, run these lines:',
           formatCount(run.checkpoint)
         )}
       </p>

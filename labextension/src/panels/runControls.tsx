@@ -23,10 +23,10 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
   const told = !running
     ? obstacleText('run-ended', trans)
     : paused
-      ? trans.__('The engines wait after step %1.', formatCount(run.step))
+      ? trans.__('Paused after step %1.', formatCount(run.step))
       : answer?.command === 'checkpoint_now' || answer?.command === 'roll_back'
         ? answerText(answer, trans)
-        : trans.__('Stop keeps the weights of the last finished step.');
+        : trans.__('Stop keeps the weights of the last completed step.');
   const reason = (command: CommandName): string | null => {
     const obstacle = controls.obstacle(command);
     return obstacle === null ? null : obstacleText(obstacle, trans);
@@ -52,16 +52,16 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
     <>
       <div className="jp-dtrain-controls jp-dtrain-run-controls">
         {paused
-          ? button('resume_run', trans.__('Go on'), trans.__('End the pause'))
+          ? button('resume_run', trans.__('Resume'), trans.__('Resume training'))
           : button(
               'pause_run',
               controls.pausing ? trans.__('Pausing…') : trans.__('Pause'),
-              trans.__('Wait after the current step')
+              trans.__('Pause after the current step')
             )}
         {button(
           'checkpoint_now',
           trans.__('Checkpoint'),
-          trans.__('Write a checkpoint to disk, and keep it')
+          trans.__('Write a checkpoint to disk and keep it')
         )}
         {button(
           'stop_run',

@@ -84,9 +84,9 @@ function Progress(props: IProgressProps): React.ReactElement | null {
   const part = ofRun ?? ofEpoch;
   const place = placeText(run, trans);
   const texts = [
-    ofRun === null ? '' : trans.__('%1 done', formatPercent(100 * ofRun)),
+    ofRun === null ? '' : formatPercent(100 * ofRun),
     running && remaining !== null
-      ? trans.__('about %1 left', formatDuration(remaining))
+      ? trans.__('ETA %1', formatDuration(remaining))
       : ''
   ].filter(Boolean);
   if (epoch === null && part === null) {
@@ -100,7 +100,7 @@ function Progress(props: IProgressProps): React.ReactElement | null {
         ofRun === null
           ? undefined
           : trans.__(
-              'Of the loops around the steps, at the speed of late. A cell that leaves them earlier takes less, one that does something after them more.'
+              'Estimated from the training loops and the recent speed. Leaving a loop early shortens it; work after the loop adds to it.'
             )
       }
     >

@@ -82,7 +82,7 @@ function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
   const { runs, error, comparison } = archive;
   if (runs === null) {
     return error === null ? (
-      <p className="jp-dtrain-hint">{trans.__('Reading the record…')}</p>
+      <p className="jp-dtrain-hint">{trans.__('Loading past runs…')}</p>
     ) : (
       <Problem text={error} />
     );
@@ -93,7 +93,7 @@ function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
     ) : (
       <p className="jp-dtrain-hint">
         {trans.__(
-          'No run has been recorded in this folder. Each %1 cell is, in %2 beside the notebook.',
+          'No runs recorded in this folder. Each %1 cell is recorded in %2, next to the notebook.',
           '%%distribute',
           'dtrain-runs'
         )}
@@ -152,12 +152,12 @@ function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
         ))}
       </ul>
       {found.length === 0 && (
-        <p className="jp-dtrain-hint">{trans.__('No run fits the filter.')}</p>
+        <p className="jp-dtrain-hint">{trans.__('No runs match the filter.')}</p>
       )}
       {found.length > shown.length && (
         <p className="jp-dtrain-hint">
           {trans.__(
-            'The first %1 of %2: filter to find others.',
+            'Showing %1 of %2. Filter to find others.',
             String(shown.length),
             String(found.length)
           )}
@@ -207,7 +207,7 @@ function sortName(key: SortKey, trans: TranslationBundle): string {
     case 'name':
       return trans.__('name');
     case 'loss':
-      return trans.__('least loss');
+      return trans.__('lowest loss');
     case 'duration':
       return trans.__('shortest');
   }

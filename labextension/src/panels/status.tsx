@@ -38,9 +38,9 @@ export class StatusView extends View {
       case 'absent':
         return (
           <>
-            <p>{trans.__('To train on several engines, run this cell:')}</p>
+            <p>{trans.__('To train on multiple processes, load the extension:')}</p>
             <pre>%load_ext jupyter_dtrain</pre>
-            <p>{trans.__('Then add one line on top of a training cell:')}</p>
+            <p>{trans.__('Then put this on the first line of a training cell:')}</p>
             <pre>%%distribute</pre>
           </>
         );

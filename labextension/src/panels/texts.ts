@@ -58,7 +58,7 @@ export function obstacleText(
     case 'absent':
       return trans.__('The extension is not loaded in this kernel');
     case 'mismatch':
-      return trans.__('The kernel and this page have different versions');
+      return trans.__('Version mismatch between the kernel and this page');
     case 'gone':
       return trans.__('The kernel is not running');
     case 'no-run':
@@ -107,7 +107,7 @@ export function failureText(
     case 'silent':
       return failure.busy
         ? trans.__(
-            'The kernel did not answer while the cell runs. Use the notebook’s own ■ (Interrupt the kernel) instead.'
+            'The kernel did not answer while the cell was running. Use the notebook’s ■ (Interrupt the kernel) instead.'
           )
         : trans.__(
             'The kernel did not answer. Try again, or restart the kernel.'
@@ -141,7 +141,7 @@ export function mismatchText(
   trans: TranslationBundle
 ): string {
   return trans.__(
-    'The kernel and this page have different versions of jupyter_dtrain (protocol %1 and %2). Install one version in both places, restart the kernel and reload this page.',
+    'Version mismatch between the kernel’s jupyter_dtrain and the JupyterLab extension (protocol %1 and %2). Install the same version in both, restart the kernel and reload this page.',
     String(kernelVersion),
     String(PROTOCOL_VERSION)
   );

@@ -148,8 +148,8 @@ function adviceText(
   switch (advice.kind) {
     case 'too-early':
       return running
-        ? trans.__('After a few steps, this says what would help.')
-        : trans.__('The run was too short to say what would help.');
+        ? trans.__('Advice appears after a few steps.')
+        : trans.__('The run was too short for advice.');
     case 'data':
       return trans.__(
         'Rank %1 waits %2 of its time for data: try num_workers=%3 in the DataLoader.',
@@ -159,14 +159,14 @@ function adviceText(
       );
     case 'straggler':
       return trans.__(
-        'The ranks wait %1 of their time for each other: rank %2 takes %3 times as long for a step as most. Look at what else runs on its machine.',
+        'The ranks wait %1 of their time for each other: rank %2 is a straggler, %3× the median step time. Check what else is running on its machine.',
         percent,
         String(advice.rank),
         advice.slower.toFixed(1)
       );
     case 'communication':
       return trans.__(
-        'The ranks spend %1 of their time on communication: a larger batch_size means fewer exchanges, fewer engines smaller ones.',
+        'The ranks spend %1 of their time on communication. Increase batch_size to communicate less often, or use fewer engines.',
         percent
       );
     case 'optimizer':
@@ -176,7 +176,7 @@ function adviceText(
       );
     case 'other':
       return trans.__(
-        'The cell’s own code takes %1 of the time, outside of models, backward passes and loaders: look for values that are read or printed in every step.',
+        'The cell’s own code takes %1 of the time, outside models, backward passes and loaders. Check per-step work such as augmentation, logging and printing.',
         percent
       );
     case 'good':

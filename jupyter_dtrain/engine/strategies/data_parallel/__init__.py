@@ -4,7 +4,7 @@ from ....strategies import StrategyInfo, register
 
 INFO = StrategyInfo(
     name="auto",
-    summary="is data parallel: each engine has a share of every batch, and gradients are averaged; it needs no --strategy",
+    summary="is data parallel (DDP): each engine gets a shard of every batch, and gradients are averaged; it is the default",
     implementation=f"{__name__}.strategy:DataParallel",
     known_as=("ddp", "dp", "data-parallel", "data_parallel"),
 )

@@ -351,9 +351,7 @@ class DataParallelTraining:
             self._notes.say(NOT_FORESEEN)
 
     def _say_whole(self, name: str) -> None:
-        self._notes.say(
-            f"`{name}`{self._notes.location()} has no rule for a batch that is shared out: each engine computes it on the whole batch."
-        )
+        self._notes.say(f"`{name}`{self._notes.location()} has no sharding rule: each engine computes it on the global batch.")
 
     def _say_sequence(self, layer: str) -> None:
         self._notes.say(
@@ -363,7 +361,7 @@ class DataParallelTraining:
 
     def _say_apart(self) -> None:
         self._notes.say(
-            "What a model draws at random differed between ranks, so each draws for itself from now on (as with `--rng per-rank`)."
+            "The random numbers of a model differed between ranks, so each rank uses its own stream from now on (as with `--rng per-rank`)."
         )
 
     def _say_unknown(self, kind: str) -> None:

@@ -4,7 +4,7 @@ from ....strategies import StrategyInfo, register
 
 INFO = StrategyInfo(
     name="zero1",
-    summary="gives each engine a part of what optimizers keep, which takes less memory",
+    summary="also shards optimizer state (ZeRO stage 1), which takes less memory",
     implementation=f"{__name__}.strategy:Zero1",
     known_as=("zero", "zero-1", "zero2", "zero3", "fsdp", "deepspeed"),
 )
