@@ -55,7 +55,8 @@ class StrategyInfo:
         What other projects call it, or something near it: who types that is told of this one.
     is_program : bool
         Whether each engine runs the cell as a program of its own, which makes its process group by itself. Then no step is counted, so that
-        a stop is an interrupt; the cell does not end with the controller; and engines are new ones after it.
+        a stop is an interrupt; the cell does not end with the controller, and does not go on when an engine is lost; and engines are new
+        ones after it.
     """
 
     name: str

@@ -92,13 +92,17 @@ class ProcessSettings:
         settings = {**self.settings, ENVIRONMENT: {**self.settings.get(ENVIRONMENT, {}), **found}}
         return replace(self, settings=settings, withheld=tuple(name for name in self.withheld if name not in found))
 
-    def set(self) -> None:
-        """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""
+    def set_folders(self) -> None:
+        """Be in the notebook's folder, and find modules where it does."""
         try:
             os.chdir(self.folder)
         except OSError:  # an engine elsewhere: a cell that reads files by relative paths will say which is missing
             pass
         sys.path[:] = [*self.module_folders, *(path for path in sys.path if path not in self.module_folders)]
+
+    def set(self) -> None:
+        """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""
+        self.set_folders()
         torch.set_default_dtype(self.dtype)
         torch.set_grad_enabled(self.gradients)
         torch.use_deterministic_algorithms(self.deterministic, warn_only=self.only_warn)

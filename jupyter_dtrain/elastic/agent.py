@@ -180,7 +180,7 @@ class Agent:
                 self._execution = execution = self._begun(task)
                 ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
                 cause = self._cause(ends)
-                if not cause or execution.interrupted or self._stopping or Feature.SNAPSHOT not in task.strategy.supports:
+                if not cause or execution.interrupted or self._stopping or task.strategy.is_program:
                     execution.show_held()
                     return ends
                 try:

@@ -139,7 +139,7 @@ class CellRun:
 
     def _new_file_log(self) -> FileLog | None:
         task, loops = self._task, self._loops
-        if task.rank != 0 or task.file_log is None or not self._has_snapshots:
+        if task.rank != 0 or task.file_log is None or task.strategy.is_program:  # which goes on from nowhere
             return None
         since = task.resume.number if task.resume is not None else None
         return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)

@@ -39,6 +39,7 @@ def run(encoded: bytes, rank: int) -> bytes:
     task: Task = replace(pickle.loads(encoded), rank=rank)
     leave = Strategy.leave
     try:
+        task.surroundings.set_folders()  # the strategy may be of a package that the notebook alone has been told of
         strategy = load_strategy(task.strategy)
         leave = strategy.leave
         outcome = _run(task, strategy, interrupts)

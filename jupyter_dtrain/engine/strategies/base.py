@@ -59,7 +59,7 @@ class RankContext:
     shown : Shown
         What it has shown.
     file_log : FileLog, optional
-        What rank 0 does to files; ``None`` on others and for a cell that never goes on from a snapshot.
+        What rank 0 does to files; ``None`` on others and for a program.
     temporary : TemporaryFolders
     """
 

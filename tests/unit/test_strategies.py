@@ -1,0 +1,132 @@
+"""Strategies by name: what is registered, what is refused, and that the kernel needs no torch to know of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from jupyter_dtrain import options, strategies
+from jupyter_dtrain.engine.comm.mesh import Mesh
+from jupyter_dtrain.engine.strategies.base import Strategy, load_strategy
+from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.options import RunOptions
+from jupyter_dtrain.strategies import DEFAULT, Feature, StrategyInfo, available, find, register
+
+OTHER = StrategyInfo(name="other", summary="is another one", implementation="json:JSONDecoder")
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    find(DEFAULT)
+    monkeypatch.setattr(strategies, "_known", dict(strategies._known))
+
+
+def test_find_knows_this_projects_own():
+    assert [info.name for info in available()][:3] == ["auto", "zero1", "none"]
+    assert find("none").is_program
+    assert not find("zero1").is_program
+
+
+@pytest.mark.parametrize("name", ["auto", "zero1", "none"])
+def test_load_strategy_returns_the_class_of_each(name):
+    assert issubclass(load_strategy(find(name)), Strategy)
+
+
+def test_load_strategy_says_what_is_wrong_with_one():
+    with pytest.raises(ImportError, match="--strategy other is json:JSONDecoder, which is no Strategy"):
+        load_strategy(OTHER)
+    with pytest.raises(ImportError, match=r"which the engines cannot import: .*no attribute 'Nothing'"):
+        load_strategy(dataclasses.replace(OTHER, implementation="json:Nothing"))
+
+
+def test_find_names_those_that_there_are_and_the_one_that_is_meant():
+    with pytest.raises(UsageError, match=r"--strategy nothing: choose auto or zero1 or none\.$"):
+        find("nothing")
+    register(dataclasses.replace(OTHER, known_as=("nothing",)))
+    with pytest.raises(UsageError, match=r"choose auto or zero1 or none or other\. other is another one\.$"):
+        find("nothing")
+
+
+def test_register_takes_one_of_a_name():
+    register(OTHER)
+    register(OTHER)
+    assert find("other") is OTHER
+    with pytest.raises(ValueError, match="There is a strategy 'other' already, json:JSONDecoder"):
+        register(dataclasses.replace(OTHER, implementation="json:Other"))
+
+
+def test_find_says_why_an_installed_one_cannot_be_used(tmp_path, monkeypatch):
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    (tmp_path / "broken-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (tmp_path / "broken-1.0.dist-info/entry_points.txt").write_text(
+        "[jupyter_dtrain.strategies]\nmissing = no_such_package:INFO\nwrong = json:dumps\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match="--strategy missing: no_such_package:INFO cannot be used: ModuleNotFoundError"):
+        find("missing")
+    with pytest.raises(UsageError, match=r"--strategy wrong: json:dumps cannot be used: TypeError: .* is no StrategyInfo named 'wrong'"):
+        find("wrong")
+    assert {"missing", "wrong"}.isdisjoint(info.name for info in available())  # the help is shown all the same
+
+
+GIVEN: dict[str, Any] = {
+    "split": ("x",),
+    "split_inputs": True,
+    "batch_size": "per-rank",
+    "split_eval": True,
+    "semantics": "local",
+    "rng": "per-rank",
+    "batchnorm": "global",
+    "checkpoint_activations": True,
+    "balance": "auto",
+    "verify": "first",
+    "elastic": (1, 2),
+    "best": options.Metric("loss"),
+    "checkpoint_every": 10,
+    "keep_checkpoints": 3,
+    "keep_secrets": True,
+}
+
+
+@pytest.mark.parametrize("option", GIVEN)
+def test_an_option_that_a_strategy_does_not_support_is_refused_with_both_names(option):
+    given = {option: GIVEN[option]}
+    RunOptions(**given)
+    word = option.replace("_", "-")
+    with pytest.raises(UsageError, match=f"--{word} needs .*, which --strategy none does not have: leave out one of the two"):
+        RunOptions(strategy="none", **given)
+
+
+def test_each_option_that_needs_something_of_a_strategy_is_tried_above():
+    assert set(options._NEEDS) == set(GIVEN)
+
+
+def test_a_command_that_a_strategy_does_not_support_is_refused():
+    find("auto").require(Feature.PAUSE, "Pausing")
+    with pytest.raises(UsageError, match="Pausing needs steps at whose end all engines wait, which --strategy none does not have"):
+        find("none").require(Feature.PAUSE, "Pausing")
+
+
+def test_the_kernel_knows_them_without_torch():
+    code = "import sys; from jupyter_dtrain import strategies; strategies.available(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "degrees", "indices"),
+    [(0, {"dp": 1}, {"dp": 0}), (2, {"dp": 3}, {"dp": 2}), (5, {"pp": 2, "dp": 2, "tp": 2}, {"pp": 1, "dp": 0, "tp": 1})],
+)
+def test_mesh_says_where_a_rank_is_along_each_axis(rank, degrees, indices):
+    mesh = Mesh(rank, degrees)
+    assert {axis: mesh.index(axis) for axis in degrees} == indices
+    assert {axis: mesh.degree(axis) for axis in degrees} == degrees
+    assert (mesh.degree("ep"), mesh.index("ep")) == (1, 0)
+
+
+def test_mesh_has_no_rank_beyond_its_size():
+    with pytest.raises(ValueError, match="rank 4 of a mesh of dp=2 × tp=2"):
+        Mesh(4, {"dp": 2, "tp": 2})
