@@ -28,6 +28,7 @@ from ..comm.failures import FailedElsewhere
 from ..module_tree import Found, IdentityMap, parameters_in
 from ..tensor.agreed import failures_of, first_of, note, raise_if_any
 from ..tensor.caught import may_be_caught
+from ..tensor.pending_checks import settle
 from ..tensor.placement_types import GlobalTensor, Partial, from_local, in_graph, start_at, to_local
 from ..tensor.rank0_guard import all_ranks_come
 from ..tensor.redistribute import Exchange
@@ -117,12 +118,13 @@ class GradientSync:
         all_ranks_come()
         if may_be_caught():
             self._on_all_ranks(original, roots, scaled, tensors, factors, inputs=inputs, **options)
-            return
-        try:
-            self._reduced(original, roots, scaled, tensors, factors, inputs=inputs, **options)
-        except Exception as error:
-            note(error)
-            raise
+        else:
+            try:
+                self._reduced(original, roots, scaled, tensors, factors, inputs=inputs, **options)
+            except Exception as error:
+                note(error)
+                raise
+        settle()
 
     def _on_all_ranks(self, *args: Any, **options: Any) -> None:
         """Run a pass as :meth:`_reduced`, whose error, which the cell would catch, all ranks raise.
@@ -188,8 +190,10 @@ class GradientSync:
         )
         with _Computed(roots, self._on_computed):
             self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, finish=reducer.finish, **options)
-        for leaf in untouched:
-            if leaf.grad is not None and not leaf.grad.any():  # another rank may have reached it
+        found = [leaf for leaf in untouched if leaf.grad is not None]
+        reached = torch.stack([leaf.grad.any() for leaf in found if leaf.grad is not None]).tolist() if found else []
+        for leaf, by_another in zip(found, reached, strict=True):
+            if not by_another:
                 leaf.grad = None  # as on one process: an optimizer passes it over
         if loss is not None:
             reducer.give(tensors[0])

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast, scatter_object
 from ..timing import COMMUNICATION, Counted
 from .deferred import DeferredReduction, later_of
+from .pending_checks import settle
 from .placement_types import GlobalTensor, Partial, Shard, to_local
 from .rank0_guard import all_ranks_come
 
@@ -95,6 +96,7 @@ class Exchange:
 
     def full_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
+        settle()
         later = later_of(tensor)
         if later is not None:
             return later.resolve(_all_sum)
@@ -112,6 +114,7 @@ class Exchange:
     @staticmethod
     def resolve(later: DeferredReduction) -> None:
         """Exchange what a value waits for. A collective."""
+        settle()
         later.resolve(_all_sum)
 
     @staticmethod
@@ -132,6 +135,7 @@ class Exchange:
 
     def value(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` without its graph. A collective, unless it is known."""
+        settle()
         known = self.known(tensor)
         return self.full_tensor(tensor).detach() if known is None else known
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..pending_checks import check
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of
 from .dispatch import NeedsFullTensor, Rules, globals_in, ndim_of, tensors_in
@@ -114,10 +115,8 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         # Nearly never is a target of a plain classification ignored. Ranks ask each other only a few times whether one is.
         asks = rules.count_targets or weights is not None or target.dim() > 1 or placement.unit > 1
         if not asks and rules.without_ignored.get(ignored, 0) >= _ASK:
-            if placement.counts and not keep.all():
-                raise CountTargets(
-                    f"a target is {ignored}, the class that the loss ignores, for the first time after {_ASK} batches without"
-                )
+            if placement.counts:
+                check(keep.all(), lambda: CountTargets(_FIRST_IGNORED.format(ignored)))
             return from_local(func(*args, **kwargs), Partial.mean(placement.share))
         divisor = keep.sum() if weights is None else (weights[target.clamp(0, len(weights) - 1)] * keep).sum()
         whole = rules.exchange.total(divisor if placement.counts else torch.zeros_like(divisor))
@@ -131,6 +130,7 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 _ASK = 8
+_FIRST_IGNORED = f"a target is {{}}, the class that the loss ignores, for the first time after {_ASK} batches without"
 
 
 def ctc(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
