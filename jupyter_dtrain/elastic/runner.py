@@ -314,12 +314,13 @@ class Runner:
         lost = lost_engines(ends, cluster, recorder.devices()) if not supervisor.interrupted else None
         left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
         killed = [end.rank for end in ends if end.killed] if not supervisor.interrupted else cluster.missing_ranks()
+        failed = [end.rank for end in ends if end.outcome is not None and end.outcome.device_failed]
         if lost is not None or not cluster.controller_alive:
             self._engines.stop()
-        elif left or killed:
+        elif left or killed or failed:
             if left:
                 output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
-            self._engines.begin_restart(cluster, sorted({*left, *killed}))
+            self._engines.begin_restart(cluster, sorted({*left, *killed, *failed}))
         return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> WorkerGroup:

@@ -14,7 +14,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ..analysis.code_objects import keep_text
-from ..system.resources import ON_DEVICE, advice_for, gibibytes
+from ..system.resources import AFTER_KERNEL, ON_DEVICE, advice_for, gibibytes
 from .comm.failures import RAISED_ON
 from .resume.loops import Loops
 from .user_frames import is_ours, is_users
@@ -164,7 +164,7 @@ def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failur
         if not is_ours(item.filename)
     ]
     name, message = type(error).__name__, str(error)
-    is_host = advice_for(name, message) not in (None, ON_DEVICE)
+    is_host = advice_for(name, message) not in (None, ON_DEVICE, AFTER_KERNEL)
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     cause = error.__cause__
     before = cause or (None if error.__suppress_context__ else _handled(error))

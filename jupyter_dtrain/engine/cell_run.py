@@ -28,6 +28,7 @@ from .comm.process_group import shared_memory
 from .comm.store import StoreChannel
 from .control import Control, StopRun, all_failed_alike
 from .forward.watch import KeepsState
+from .memory import can_be_used
 from .results import CellResults
 from .resume.loops import Loops
 from .side_effects.file_journal import FileLog
@@ -110,6 +111,8 @@ class CellRun:
         self._namespace.update(self._shared_out)
         self._skip = {**self._shared_out, **self._devices.names}
         self._snapshots: Snapshots | None = None
+        self._failure: Failure | None = None
+        self._value: Any = None
 
     def _unpack(self) -> list[object]:
         """Put the cell's names into its namespace, and return the objects that came."""
@@ -199,7 +202,20 @@ class CellRun:
         return self._home.objects()
 
     def outcome(self, interrupts: Interrupts) -> Outcome:
-        """Run the cell and return what it came to; rank 0's has what goes home."""
+        """Run the cell and return what it came to; rank 0's has what goes home, unless its device has failed."""
+        try:
+            outcome = self._outcome(interrupts)
+        except Exception:  # of what is done after the cell, on a device that has failed in it
+            if self._failure is None or can_be_used(self._device):
+                raise
+        else:
+            if outcome.failure is None or can_be_used(self._device):
+                return self._with_results(outcome, self._value) if outcome.rank == 0 else outcome
+        step = self._reports.observer.step
+        return Outcome(rank=self._task.rank, failure=self._failure, stopped=False, steps=step, device_failed=True)
+
+    def _outcome(self, interrupts: Interrupts) -> Outcome:
+        """Run the cell and return what it came to, without what goes home."""
         rank, strategy, observer = self._task.rank, self._strategy, self._reports.observer
         if rank == 0 or strategy.is_each_whole:
             self._rescue.stand_by(self._rescued, num_bytes=self._num_bytes)
@@ -219,7 +235,7 @@ class CellRun:
                     value, stopped = self._run_code()
                     value = self._settled(value)
             except BaseException as error:
-                failure = describe(error)
+                failure = self._failure = describe(error)
                 count_targets = isinstance(error, CountTargets)
                 go_back = error if isinstance(error, GoBack) else None
                 full_batch = error.kind if isinstance(error, KeepsState) else ""
@@ -247,7 +263,8 @@ class CellRun:
         )
         if not (count_targets or full_batch) and go_back is None:
             outcome = replace(outcome, states_missing=not strategy.collect(observer.step, LIMIT))
-        return self._with_results(outcome, value) if rank == 0 else outcome
+        self._value = value
+        return outcome
 
     def _rescued(self, failure: Failure) -> Outcome:
         """Return what the cell has made so far. Called on another thread."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from contextlib import suppress
 
 import torch
 
@@ -44,9 +45,21 @@ class Idle:
         self._waiting += [loop.call_later(seconds, action) for seconds, action in actions]
 
 
+def can_be_used(device: torch.device) -> bool:
+    """Return whether `device` works: a process whose GPU has failed in an operation (an assertion on the device) can use it no more."""
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
+
+
 def give_back_what_is_scarce() -> None:
     """Give memory back of a GPU, and of the host where little is left."""
     if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+        with suppress(RuntimeError):  # one that has failed
+            torch.cuda.empty_cache()
     if memory().available_fraction < SPARE:
         give_back()

@@ -164,6 +164,8 @@ class Outcome:
         It is what a snapshot has of a rank that is gone: later steps are lost.
     interrupted : bool
         A signal has interrupted the cell.
+    device_failed : bool
+        The engine can use its GPU no more, and what is there is lost.
     """
 
     rank: int
@@ -183,3 +185,4 @@ class Outcome:
     states_missing: bool = False
     from_snapshot: bool = False
     interrupted: bool = False
+    device_failed: bool = False

@@ -21,12 +21,13 @@ from .cell_run import CellRun
 from .comm.process_group import ProcessGroup
 from .comm.strangers import guarded_groups
 from .control import Control
-from .memory import Idle
+from .memory import Idle, can_be_used
 from .snapshot.rescue import Rescue, leave_outcome, rescue_file
 from .strategies.base import Strategy, load_strategy
 from .task import Outcome, Task
 from .telemetry.kernel_link import Interrupts, commands_to
 from .telemetry.reporter import Reports
+from .tensor.pending_checks import forget
 
 _group = ProcessGroup()
 _idle = Idle()
@@ -38,16 +39,19 @@ def run(encoded: bytes, rank: int) -> bytes:
     interrupts = Interrupts(not_here=is_stepping)
     task: Task = replace(pickle.loads(encoded), rank=rank)
     leave = Strategy.leave
+    forget()
     try:
         task.surroundings.set_folders()  # the strategy may be of a package that the notebook alone has been told of
         strategy = load_strategy(task.strategy)
         leave = strategy.leave
         outcome = _run(task, strategy, interrupts)
     except BaseException as error:  # anything else would be shown as an error of ipyparallel's
-        outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0)
+        has_failed = not can_be_used(torch.device(task.device))
+        outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0, device_failed=has_failed)
         forget_frames(error)
     outcome = replace(outcome, interrupted=interrupts.raised)
-    leave(_group, failed=outcome.failure is not None)
+    with contextlib.suppress(Exception) if outcome.device_failed else contextlib.nullcontext():
+        leave(_group, failed=outcome.failure is not None)
     _idle.begins()
     result = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
     if task.strategy.is_program:  # which goes on where the controller, and with it the way of the result, has ended

@@ -120,6 +120,10 @@ ON_HOST = (
     "A smaller batch_size takes less memory, and so do fewer engines, as each has a model and an optimizer of its own; "
     "data that is read when it is needed (`np.load(..., mmap_mode='r')`, a Dataset that opens files) takes none before."
 )
+AFTER_KERNEL = (
+    "An operation on the GPU has failed, which is noticed later than it happens: with CUDA_LAUNCH_BLOCKING=1 in the environment before the "
+    "engines start, the line is the right one. A process can use its GPU no more after that, so other engines take the place of these."
+)
 DISK = 1.1
 """Free space that a disk has to have, as a multiple of what is written."""
 OVERFLOW = ".overflow"
@@ -129,9 +133,11 @@ _HOST_ERRORS = ("MemoryError", "_ArrayMemoryError")  # Python's and NumPy's
 
 
 def advice_for(name: str, message: str) -> str | None:
-    """Return what can be done about an error of this type's name and message; ``None``: it is not about memory."""
+    """Return what can be done about an error of this type's name and message; ``None``: it is about no memory, and no GPU that failed."""
     if name == "OutOfMemoryError":
         return ON_DEVICE
+    if "CUDA error: " in message:
+        return AFTER_KERNEL
     if name not in _HOST_ERRORS and "DefaultCPUAllocator" not in message:
         return None
     asked = _ASKED.search(message)
