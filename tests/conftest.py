@@ -16,6 +16,7 @@ LONGEST_FIRST = (
     "tests/faults/",
     "tests/notebook/test_training.py",
     "tests/notebook/",
+    "tests/gpu/",
     "tests/engine/",
     "tests/",
 )
@@ -38,6 +39,7 @@ def no_browser() -> str | None:
 
 
 def pytest_addoption(parser):
+    parser.addoption("--on-cpu", action="store_true", help="run those of tests/gpu that can be without a GPU, to try the tests themselves")
     parser.addoption("--kills", type=int, default=4, help="moments at which tests/faults kills something")
 
 
@@ -66,6 +68,12 @@ def _place(item):
     return next((place for place, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin)), len(LONGEST_FIRST))
 
 
+def _may_be_on_cpu(item):
+    """Return whether a test that is written for a GPU can be tried without one: its nearest mark says so."""
+    mark = item.get_closest_marker("gpu")
+    return mark is not None and mark.kwargs.get("on_cpu", False)
+
+
 def pytest_collection_modifyitems(config, items):
     if "long" not in (config.option.markexpr or ""):
         long = [item for item in items if item.get_closest_marker("long")]
@@ -73,6 +81,8 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     items.sort(key=_place)
     for item in items:
+        if config.option.on_cpu and _may_be_on_cpu(item):
+            continue
         for marker, missing in (("gpu", no_gpu), ("browser", no_browser)):
             if item.get_closest_marker(marker) and (reason := missing()):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -9,6 +9,9 @@ import pytest
 from bench.contenders import Timing
 from bench.faults import Figures, Recovery, Step, lost_per_kill, recovery
 from bench.faults import table as table_of_faults
+from bench.gpu import CELL, LINES, LOADER, ONE, PLAIN, SETUP, UNWATCHED, WARM, page
+from bench.gpu import Figures as OnGpu
+from bench.gpu import jobs as gpu_jobs
 from bench.jobs import IMPORTS, STAMPS, jobs
 from bench.report import picture, table
 
@@ -78,3 +81,36 @@ def test_faults_of_both_stand_beside_each_other():
     lines = table_of_faults(mine, other, 30.0).splitlines()
     assert "| training again after, s | 0.4 (0.3–0.5) | 4 (3–5) | 0.1 (0.1–0.1) |" in lines
     assert "| throughput kept with a kill every 30 s | 0.98 (0.98–0.98) | 0.8 (0.8–0.8) | 1.22 (1.22–1.22) |" in lines
+
+
+@pytest.mark.parametrize("job", gpu_jobs(tiny=True), ids=lambda job: job.name)
+def test_a_job_for_gpus_trains_in_a_plain_cell(job):
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(SETUP.format(device="cpu") + job.setup + LOADER.format(batch_size=job.batch_size, steps=WARM + 2, workers=0), namespace)
+    before = [parameter.detach().clone() for parameter in namespace["model"].parameters()]
+    exec(CELL.format(half=job.half, synced=True, warm=WARM), namespace)
+    assert len(namespace["figures"]["steps"]) == WARM + 1
+    assert namespace["figures"]["rate"] > 0
+    assert all((old != new).any() for old, new in zip(before, namespace["model"].parameters(), strict=True))
+
+
+def test_each_job_for_gpus_is_one_in_small_too():
+    def names(*, tiny: bool) -> list[str]:
+        return [job.name.partition(",")[0].partition("-")[0] for job in gpu_jobs(tiny=tiny)]
+
+    assert set(names(tiny=True)) == set(names(tiny=False))
+    for job in gpu_jobs(tiny=False):
+        ast.parse(job.setup)
+
+
+def test_the_page_of_a_gpu_has_ratios_within_a_round():
+    found = OnGpu(
+        first={PLAIN: [9.0, 1.0, 1.0], ONE: [9.0, 2.0, 2.0], UNWATCHED: [1.0, 1.0]},
+        rate={PLAIN: [100.0, 50.0], ONE: [95.0, 49.0], UNWATCHED: [95.0, 50.0]},
+        stalls=[0.012],
+        kept=[0.9],
+        failed={list(LINES)[-1]: "OutOfMemoryError: no room"},
+    )
+    lines = page({"a job": found}, card="a card").splitlines()
+    assert lines[8] == "| a job, one engine | 9.00, 2 (2–2) | 72 (49–95) | 0.965 (0.95–0.98) | 0.99 (0.98–1) | 0.9 (0.9–0.9) | 12 (12–12) |"
+    assert lines[-1] == "| a job, two engines on the card | failed: OutOfMemoryError: no room | | | | | |"
