@@ -27,6 +27,7 @@ from .elastic.runner import Runner, RunResult
 from .errors import DtrainError, UsageError
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
+from .runs.detached_index import unfollowed
 from .runs.record import CellOrigin
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
@@ -230,6 +231,7 @@ class Session:
             times=recorder.times() if recorder is not None else [],
             notices=recorder.notices() if recorder is not None else [],
             trials=recorder.trials() if isinstance(recorder, SideBySide) else [],
+            detached=unfollowed(self._store.folder),
         )
 
     def drain(self) -> list[Message]:

@@ -128,3 +128,15 @@ def keep_value(last: ast.Expr) -> ast.stmt:
     """Return the last line of a cell as one that gives its value to the run."""
     value = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "value", ast.Store())
     return ast.fix_missing_locations(placed_at(last, ast.Assign([value], last.value), whole=True))
+
+
+def is_silenced(source: str, tree: ast.Module) -> bool:
+    """Return whether a semicolon follows the last expression of a cell: Jupyter then shows no value of it.
+
+    IPython 8.5 has a decorator of magics for that, and earlier ones have nothing.
+    """
+    if not tree.body:
+        return False
+    last = tree.body[-1]
+    line = source.splitlines()[(last.end_lineno or last.lineno) - 1].encode()
+    return line[last.end_col_offset :].lstrip().startswith(b";")

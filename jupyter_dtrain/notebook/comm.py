@@ -25,6 +25,7 @@ import comm
 
 from ..errors import DtrainError, ProtocolError
 from ..protocol import COMMAND_TARGET, RECORD_TARGET, TELEMETRY_TARGET, Command, Message, Reply, Snapshot, parse
+from .busy import keep_busy
 
 if TYPE_CHECKING:
     from comm.base_comm import BaseComm
@@ -122,7 +123,13 @@ class Telemetry:
 
     def _open_telemetry(self, opened: BaseComm, _message: dict[str, Any]) -> None:
         listener = _Listener(opened, copy_context())
-        opened.on_close(lambda _message: self._drop(listener))
+
+        def closed(_message: dict[str, Any]) -> None:
+            keep_busy()
+            self._drop(listener)
+
+        opened.on_close(closed)
+        keep_busy()
         with self._condition:
             self._listeners.append(listener)
             superfluous = self._listeners[:-MAX_LISTENERS]
@@ -189,6 +196,7 @@ class Telemetry:
 
     def _open_commands(self, opened: BaseComm, _message: dict[str, Any]) -> None:
         def answer(message: dict[str, Any]) -> None:
+            keep_busy()
             reply = self._answer(message.get("content", {}).get("data"))
             try:
                 opened.send(_json(reply.to_json()))
@@ -196,6 +204,8 @@ class Telemetry:
                 _log.debug("a command could not be answered", exc_info=True)
 
         opened.on_msg(answer)
+        opened.on_close(lambda _message: keep_busy())
+        keep_busy()
 
     def _answer(self, data: object) -> Reply:
         """Return the reply to what a front end sent, whatever it is."""

@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, Snapshot
+from ..runs.detached_index import unfollowed
+from ..runs.record import DEFAULT_FOLDER
 from .comm import Telemetry
 from .kernel import is_leaving
 
@@ -51,6 +53,11 @@ class LazySession:
                 self._session.remote.is_leaving = is_leaving
             return self._session
 
+    def run_names(self) -> list[str]:
+        """Return names and ids of the recorded runs, the newest first."""
+        runs = self._past_runs().answer(Command(id="", name="list_runs")).runs
+        return [text for run in runs for text in (run.name, run.run_id)]
+
     def begin_cluster(self, options: ClusterOptions) -> None:
         """Let engines start, if there are none, while this process imports torch and looks at the cell."""
         with self._lock:
@@ -79,7 +86,7 @@ class LazySession:
     def snapshot(self) -> Snapshot:
         """Return everything that earlier calls of :meth:`drain` returned."""
         if self._session is None:
-            return Snapshot(version=PROTOCOL_VERSION, cluster=self._cluster, run=None)
+            return Snapshot(version=PROTOCOL_VERSION, cluster=self._cluster, run=None, detached=unfollowed(DEFAULT_FOLDER))
         return self._session.snapshot()
 
     def drain(self) -> list[Message]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ast
-import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Enum
 
+from ..analysis.ast_nodes import is_silenced
 from ..analysis.code_objects import keep_text, sources_of
 from ..cluster.folders import sweep
 from ..errors import CellInterrupted, UsageError
 from ..options import View
+from ..runs.detached_index import unfollowed
+from ..runs.record import DEFAULT_FOLDER
 from ..system.interpreter import Interrupts, interrupted_before_the_cell
 from ..system.resources import give_back
+from .busy import busy
+from .completion import completions, explain, install, names_to_offer
 from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
@@ -68,7 +72,6 @@ class DistributeMagics(Magics):
             _show(describe(snapshot.cluster, snapshot.run))
             _tell_of_detached_runs(self.session.get().runs_folder if self.session.exists else None)
 
-    @output_can_be_silenced
     @cell_magic("distribute")  # type: ignore[arg-type]  # annotated for line magics only
     def distribute_cell(self, line: str, cell: str) -> Any:
         """Run the cell on every engine of the cluster (``%%distribute --help`` lists the options)."""
@@ -78,7 +81,7 @@ class DistributeMagics(Magics):
             _show(asked)
             return None
         for sentence in renamed(line):
-            print(sentence, file=sys.stderr)  # noqa: T201 - as a warning of the cell's
+            CellOutput().say(sentence)
         from ..analysis.names import find_names
 
         shell = self.shell
@@ -89,7 +92,8 @@ class DistributeMagics(Magics):
             return None
         names = find_names(tree)
         if options.vary:
-            return self._try(options, cell, source, filename, tree, names)
+            value = self._try(options, cell, source, filename, tree, names)
+            return None if is_silenced(source, tree) else value
         if not options.detach:  # it has a process of its own, which starts its engines
             self.session.begin_cluster(options.cluster)
         with interrupted_before_the_cell("while the cell's values were packed"):
@@ -97,12 +101,19 @@ class DistributeMagics(Magics):
         output = CellOutput(self._run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         origin, result = origin_of_cell(shell), None
         try:
-            result = self.session.get().submit(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
-            return self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+            with busy(shell):
+                result = self.session.get().submit(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
+            value = self._bring_home(result, bundle.tracked, bundle.left_out, filename, output)
+            return None if is_silenced(source, tree) else value
         except BaseException:
             del result, bundle  # an error that is shown keeps this frame, until the next one or longer
             give_back()  # here alone: it takes its time where there are many small objects, and a cell that has failed is followed by none
             raise
+
+    def complete(self, line: str) -> list[str]:
+        """Return what Tab offers at the end of a line of ours."""
+        names = self.session.run_names
+        return completions(line, runs=lambda: names_to_offer(names()), detached=lambda: [run.run_id for run in unfollowed(DEFAULT_FOLDER)])
 
     def _run_view(self, view: View, *, at_once: bool) -> RunView:
         return RunView(view, at_once=at_once, has_extension=lambda: self.session.telemetry.num_listeners > 0)
@@ -134,7 +145,8 @@ class DistributeMagics(Magics):
             names=names,
             cells=_cell_names(shell, filename),
         )
-        trials = tried.run(self.session.get(), options, shell.user_ns)
+        with busy(shell):
+            trials = tried.run(self.session.get(), options, shell.user_ns)
         value = None
         if trials.best is not None and trials.best.result is not None:
             value = self._bring_home(trials.best.result, list(trials.best.tracked), {}, filename, CellOutput())
@@ -160,10 +172,11 @@ class DistributeMagics(Magics):
         assert shell is not None
         output = CellOutput(self._run_view(self.view, at_once=True))
         session = self.session.get()
-        if command.action == "attach":
-            result, packed = session.attach(command.run, trusted=command.trusted, output=output)
-        else:
-            result, packed = session.resume(command.run, command.cluster, step=command.step, trusted=command.trusted, output=output)
+        with busy(shell):
+            if command.action == "attach":
+                result, packed = session.attach(command.run, trusted=command.trusted, output=output)
+            else:
+                result, packed = session.resume(command.run, command.cluster, step=command.step, trusted=command.trusted, output=output)
         task = result.task
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)
@@ -299,6 +312,8 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magics(magics)
     shell.configurables.append(magics)  # type: ignore[arg-type]  # for %config; annotated too narrowly
     shell.input_transformers_cleanup.append(_body_for_help)
+    explain(DistributeMagics.distribute, DistributeMagics.distribute_cell)
+    install(shell, magics.complete)
     magics.session.telemetry.start()
     _tell_of_detached_runs()
     # Beside: it may be gigabytes of shared memory that a kernel has left which was killed together with its guard.
@@ -307,14 +322,12 @@ def load(shell: InteractiveShell) -> None:
 
 def _tell_of_detached_runs(folder: Path | None = None) -> None:
     """Say which runs of a folder go on without a kernel, or have ended without one; by default of the notebook's own."""
-    from ..runs.detached_index import going, waiting
-    from ..runs.record import DEFAULT_FOLDER
-
     folder = folder or DEFAULT_FOLDER
-    for run_id in going(folder):
-        _show(f"{run_id}is still running detached: `%distribute attach {run_id}` follows it.")
-    for run_id in waiting(folder):
-        _show(f"{run_id} finished without a kernel: `%distribute attach {run_id}` returns its results.")
+    for run in unfollowed(folder):
+        if run.ended:
+            _show(f"{run.run_id} finished without a kernel: `%distribute attach {run.run_id}` returns its results.")
+        else:
+            _show(f"{run.run_id} is still running detached: `%distribute attach {run.run_id}` follows it.")
 
 
 def unload(shell: InteractiveShell) -> None:

@@ -10,6 +10,8 @@ from IPython.display import DisplayHandle, clear_output, publish_display_data
 from ..capture import loggers
 from ..integrations import ipywidgets
 from ..serialization import open_files
+from .display import show_notice
+from .front_end import is_notebook
 
 if TYPE_CHECKING:
     from ..runs.record import ViewedRun
@@ -61,7 +63,10 @@ class CellOutput:
 
     def say(self, text: str) -> None:
         """Show a line of this project's own."""
-        self.stream("stderr", text + "\n")
+        if is_notebook():
+            show_notice(text)
+        else:
+            self.stream("stderr", text + "\n")
 
     def progress(self, text: str) -> None:
         """Show how far something is, in one line that is written over."""

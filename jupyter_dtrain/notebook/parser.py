@@ -145,7 +145,8 @@ def _strategies() -> str:
 
 
 @functools.cache
-def _cell_parser() -> argparse.ArgumentParser:
+def cell_parser() -> argparse.ArgumentParser:
+    """Return what understands a ``%%distribute`` line."""
     parser = _Parser(
         prog="%%distribute",
         description="Run the cell on every engine of the cluster: same batches, same result, and the trained model comes back.",
@@ -268,7 +269,8 @@ def _cell_parser() -> argparse.ArgumentParser:
 
 
 @functools.cache
-def _line_parser() -> argparse.ArgumentParser:
+def line_parser() -> argparse.ArgumentParser:
+    """Return what understands a ``%distribute`` line."""
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="start | status | preview | resume | attach | stop", parser_class=_ActionParser)
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
@@ -317,7 +319,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
     HelpAsked
         It asks for help.
     """
-    found = _parse(_cell_parser, line)
+    found = _parse(cell_parser, line)
     return RunOptions(
         cluster=_cluster(found),
         name=found.name,
@@ -354,9 +356,9 @@ def parse_line(line: str) -> LineCommand:
         raise UsageError(
             f"There is no `%distribute {words[0]}`. Did you mean `%distribute start {line}`, or `%%distribute` on top of a cell?"
         )
-    found = _parse(_line_parser, line)
+    found = _parse(line_parser, line)
     if found.action is None:
-        raise HelpRequested(_line_parser().format_help().rstrip())
+        raise HelpRequested(line_parser().format_help().rstrip())
     run, step = _run_and_step(getattr(found, "run", None) or "")
     if found.action == "attach" and step is not None:
         raise UsageError(f"%distribute attach follows a run where it is: omit @{step}. `%distribute resume` goes back to a checkpoint.")

@@ -41,7 +41,7 @@ from .message import (
     RunPhase,
 )
 from .parsing import parse
-from .updates import UPDATES, ClusterUpdate, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
+from .updates import UPDATES, ClusterUpdate, DetachedRun, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
 
 __all__ = [
     "CLUSTER_VARIABLE",
@@ -60,6 +60,7 @@ __all__ = [
     "Command",
     "CommandName",
     "Comparison",
+    "DetachedRun",
     "DeviceUse",
     "EngineInfo",
     "Extent",

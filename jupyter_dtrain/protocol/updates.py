@@ -93,6 +93,14 @@ class TrialRuns(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DetachedRun(Message):
+    """A run of the notebook's folder that no kernel follows: it goes on, or has `ended` and its results wait for a kernel."""
+
+    run_id: str
+    ended: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot(Message):
     """Everything a view needs when it opens or reloads: the state so far, then updates follow."""
 
@@ -104,6 +112,7 @@ class Snapshot(Message):
     times: list[TimeSplit] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     trials: list[TrialRun] = field(default_factory=list)
+    detached: list[DetachedRun] = field(default_factory=list)
 
 
 UPDATES: tuple[type[Message], ...] = (Snapshot, ClusterUpdate, RunUpdate, TrialRuns, Points, DeviceUse, TimeSplit, Notice)

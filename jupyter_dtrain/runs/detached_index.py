@@ -12,6 +12,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ..protocol import DetachedRun
 from ..system.confined import file_below, is_file_below, is_run_id, kind_below, names_below, remove_below
 
 HOST = "host.json"
@@ -75,6 +76,12 @@ def waiting(folder: Path) -> list[str]:
         for run_id in _run_ids(folder)
         if is_file_below(folder, run_id, RESULTS, MANIFEST) and kind_below(folder, run_id, RESULTS, TAKEN) is None
     ]
+
+
+def unfollowed(folder: Path) -> list[DetachedRun]:
+    """Return the runs of a folder that go on without a kernel, or whose results wait for one."""
+    alone = [DetachedRun(run_id=run_id, ended=False) for run_id in going(folder)]
+    return alone + [DetachedRun(run_id=run_id, ended=True) for run_id in waiting(folder)]
 
 
 def _run_ids(folder: Path) -> list[str]:

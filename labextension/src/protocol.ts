@@ -366,6 +366,16 @@ export interface ITrialRuns {
 }
 
 /**
+ * A run of the notebook's folder that no kernel follows: it goes on, or has
+ * `ended` and its results wait for a kernel.
+ */
+export interface IDetachedRun {
+  type: 'detached_run';
+  run_id: string;
+  ended: boolean;
+}
+
+/**
  * Everything a view needs when it opens or reloads: the state so far, then
  * updates follow.
  */
@@ -379,6 +389,7 @@ export interface ISnapshot {
   times: Nested<ITimeSplit>[];
   notices: Nested<INotice>[];
   trials: Nested<ITrialRun>[];
+  detached: Nested<IDetachedRun>[];
 }
 
 /**

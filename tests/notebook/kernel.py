@@ -19,7 +19,7 @@ import zmq
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
 
-from jupyter_dtrain.notebook.display import METADATA
+from jupyter_dtrain.notebook.display import METADATA, NOTICE
 from tests.notebook.forked_kernels import FORKED, SAID, KernelTemplate
 
 LIMIT = 120.0  # seconds; every wait ends at a condition, this is for the day it never comes
@@ -55,13 +55,21 @@ class Cell:
 
     @property
     def stderr(self) -> str:
-        return self.stream("stderr")
+        """What is printed there, and the lines that this project says, which notebooks do not show in red."""
+        said = [message["content"] for message in self.messages if message["msg_type"] in ("stream", "display_data")]
+        errors = (content["text"] if content.get("name") == "stderr" else _notice(content) for content in said)
+        return "".join(errors)
+
+    @property
+    def notices(self) -> list[str]:
+        """The lines that this project says."""
+        return [_notice(content).rstrip("\n") for content in self.contents("display_data") if content["metadata"] == NOTICE]
 
     @property
     def displays(self) -> list[dict[str, Any]]:
         """The data of each display by media type, without those of the cluster's progress and the view of the run."""
         starting = re.compile(r"starting|waiting for the controller|the engines? imports? torch|\d+ engines? ready|\d+ of \d+ engines up")
-        shown = [c for c in self.contents("display_data") if c["metadata"] != METADATA]
+        shown = [c for c in self.contents("display_data") if c["metadata"] not in (METADATA, NOTICE)]
         return [content["data"] for content in shown if not starting.match(content["data"].get("text/plain", ""))]
 
     @property
@@ -92,6 +100,10 @@ class Cell:
     def __repr__(self) -> str:
         shown = [(message["msg_type"], message["content"]) for message in self.messages if message["msg_type"] != "status"]
         return f"cell {self.code!r}, which showed {shown}"
+
+
+def _notice(content: dict[str, Any]) -> str:
+    return f"{content['data']['text/plain']}\n" if content.get("metadata") == NOTICE else ""
 
 
 class Notebook:

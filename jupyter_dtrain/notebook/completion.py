@@ -1,0 +1,90 @@
+"""What Tab offers on a line of the magics, and what ``%%distribute?`` and Shift-Tab show of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from .. import options
+from .parser import cell_parser, line_parser
+
+_VALUES: dict[str, Iterable[str]] = {
+    "--device": get_args(options.DeviceKind),
+    "--strategy": get_args(options.Strategy),
+    "--semantics": get_args(options.Semantics),
+    "--batch-size": get_args(options.BatchSize),
+    "--rng": get_args(options.OverRanks),
+    "--batchnorm": get_args(options.OverRanks),
+    "--output": get_args(options.ShownOutput),
+    "--balance": get_args(options.Balance),
+    "--verify": get_args(options.Verify),
+    "--view": get_args(options.View),
+}
+_ONE_WORD = re.compile(r"[\w.:+-]+")
+"""Names that need no quotes in a line."""
+
+
+def completions(text: str, *, runs: Callable[[], list[str]], detached: Callable[[], list[str]]) -> list[str]:
+    """Return the words that can stand at the end of `text`, the line up to the cursor.
+
+    Parameters
+    ----------
+    runs : callable
+        Returns the names of the runs of the notebook's folder.
+    detached : callable
+        Returns the ids of those that `%distribute attach` can follow.
+    """
+    magic, *words = text.split()
+    if text[-1:].isspace():
+        words.append("")
+    if not words:
+        return []
+    *before, word = words
+    last = before[-1] if before else ""
+    if magic == "%%distribute":
+        found = _VALUES.get(last) or _options(cell_parser())
+    elif not before:
+        found = [*_actions(), "--help"]
+    else:
+        action = before[0]
+        names = {"resume": runs, "attach": detached}.get(action, list) if len(before) == 1 and not word.startswith("-") else list
+        found = _VALUES.get(last) or [*names(), *_options(_actions().get(action))]
+    return [one for one in found if one.startswith(word) and (word or not one.startswith("--") or magic == "%%distribute")]
+
+
+def names_to_offer(names: Iterable[str]) -> list[str]:
+    """Return those that can be written without quotes, each once."""
+    return [name for name in dict.fromkeys(names) if _ONE_WORD.fullmatch(name)]
+
+
+def _actions() -> dict[str, argparse.ArgumentParser]:
+    return line_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr, return-value]  # argparse tells of them nowhere else
+
+
+def _options(parser: argparse.ArgumentParser | None) -> list[str]:
+    return [] if parser is None else [option for option in parser._option_string_actions if option.startswith("--")]
+
+
+def install(shell: InteractiveShell, complete: Callable[[str], list[str]]) -> None:
+    """Let Tab on a line of the magics ask `complete`, which gets the line up to the cursor."""
+
+    def completer(_shell: object, event: Any) -> list[str]:
+        return complete(event.text_until_cursor)
+
+    for magic in ("%distribute", "%%distribute"):
+        shell.set_hook("complete_command", completer, str_key=magic)
+
+
+def explain(line_magic: Any, cell_magic: Any) -> None:
+    """Make the options the documentation of the magics.
+
+    Whatever stands before it, a front end asks for the word `distribute` at the cursor, and IPython finds the line's magic: so that one
+    has both.
+    """
+    for_cells, for_lines = cell_parser().format_help(), line_parser().format_help()
+    cell_magic.__doc__ = for_cells
+    line_magic.__doc__ = f"{for_cells}\n\n{for_lines}"

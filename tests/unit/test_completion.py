@@ -1,0 +1,68 @@
+"""What Tab offers on the magics' lines, and what their help is."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_dtrain.notebook import magics
+from jupyter_dtrain.notebook.completion import completions, names_to_offer
+from jupyter_dtrain.notebook.parser import line_parser
+
+
+def offered(line: str) -> list[str]:
+    return completions(line, runs=lambda: ["digits", "run-1"], detached=lambda: ["2026-11-21-digits"])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("%%distribute --eng", ["--engines", "--engines-per-trial"]),
+        ("%%distribute -n 2 --checkpoint-a", ["--checkpoint-activations"]),
+        ("%%distribute --strategy ", ["auto", "zero1", "none"]),
+        ("%%distribute --strategy z", ["zero1"]),
+        ("%%distribute --rng per", ["per-rank"]),
+        ("%distribute st", ["start", "status", "stop"]),
+        ("%distribute start --en", ["--engines"]),
+        ("%distribute start --device c", ["cpu", "cuda"]),
+        ("%distribute resume ", ["digits", "run-1"]),
+        ("%distribute resume d", ["digits"]),
+        ("%distribute resume digits --tr", ["--trust"]),
+        ("%distribute attach ", ["2026-11-21-digits"]),
+        ("%distribute status ", []),
+        ("%distribute nothing ", []),
+    ],
+)
+def test_completions_of_a_line(line, found):
+    assert offered(line) == found
+
+
+def test_completions_of_an_empty_line_are_all_options():
+    assert {"--engines", "--name", "--detach", "--vary", "--help"} <= set(offered("%%distribute "))
+
+
+def test_names_to_offer_leaves_out_what_a_line_would_read_otherwise():
+    assert names_to_offer(["digits", "a b", "{1+1}", "$HOME", "x'", "digits", "v1.0"]) == ["digits", "v1.0"]
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell = InteractiveShell.instance()
+    magics.load(shell)
+    yield shell
+    magics.unload(shell)
+    InteractiveShell.clear_instance()
+
+
+def test_completions_come_with_tab(shell):
+    def tab(line: str) -> list[str]:
+        return [found for found in shell.complete("", line, len(line))[1] if not found.startswith("%")]
+
+    assert "--engines" in tab("%%distribute --eng")
+    assert {"start", "status", "stop"} <= set(tab("%distribute st"))
+
+
+def test_help_of_the_magics_has_their_options(shell):
+    for asked in ("%%distribute", "%distribute", "distribute"):
+        shown = shell.object_inspect_mime(asked, 0)["text/plain"]
+        assert "--engines" in shown and "--strategy" in shown, asked
+    assert line_parser().format_help() in (magics.DistributeMagics.distribute.__doc__ or "")
