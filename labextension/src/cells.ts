@@ -7,6 +7,7 @@ import {
   type NotebookPanel
 } from '@jupyterlab/notebook';
 import type { RunCell } from './model/archive';
+import { isDistributed, toggleDistribute } from './model/code';
 
 export class NotebookCells {
   constructor(
@@ -24,6 +25,41 @@ export class NotebookCells {
     notebook.activeCell?.model.sharedModel.setSource(code);
     void notebook.scrollToItem(notebook.activeCellIndex);
     notebook.activate();
+  }
+
+  /** Insert a cell with code below the active one, and run it. */
+  insertAndRun(code: string): void {
+    this.insert(code);
+    const panel = this._tracker.currentWidget;
+    if (panel !== null) {
+      void NotebookActions.run(panel.content, panel.sessionContext);
+    }
+  }
+
+  /** Whether the active cell is one of code, which could run on engines. */
+  get canDistribute(): boolean {
+    const model = this._tracker.activeCell?.model;
+    return (
+      model?.type === 'code' &&
+      toggleDistribute(model.sharedModel.getSource()) !== null
+    );
+  }
+
+  /** Whether the active cell runs on the engines. */
+  get isDistributed(): boolean {
+    const model = this._tracker.activeCell?.model;
+    return (
+      model?.type === 'code' && isDistributed(model.sharedModel.getSource())
+    );
+  }
+
+  /** Put `%%distribute` on top of the active cell, or take it away. */
+  toggleDistribute(): void {
+    const model = this._tracker.activeCell?.model;
+    const changed = toggleDistribute(model?.sharedModel.getSource() ?? '%%');
+    if (changed !== null) {
+      model?.sharedModel.setSource(changed);
+    }
   }
 
   /**

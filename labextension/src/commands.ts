@@ -2,6 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
+import type { NotebookCells } from './cells';
 import { trainingIcon } from './icons';
 import { RUN_COMMANDS } from './model/controls';
 import type { TrainingModel } from './model/training';
@@ -15,12 +16,14 @@ export const CommandIDs = {
   resumeRun: 'jupyter-dtrain:resume-run',
   checkpointNow: 'jupyter-dtrain:checkpoint-now',
   startCluster: 'jupyter-dtrain:start-cluster',
-  stopCluster: 'jupyter-dtrain:stop-cluster'
+  stopCluster: 'jupyter-dtrain:stop-cluster',
+  distributeCell: 'jupyter-dtrain:distribute-cell'
 } as const;
 
 export interface ICommandOptions {
   commands: CommandRegistry;
   model: TrainingModel;
+  cells: NotebookCells;
   trans: TranslationBundle;
   /** Bring the sidebar to the front. */
   show: () => void;
@@ -28,12 +31,33 @@ export interface ICommandOptions {
 
 /** Add the commands; those that act on a run are enabled when they can. */
 export function addCommands(options: ICommandOptions): void {
-  const { commands, model, trans, show } = options;
+  const { commands, model, cells, trans, show } = options;
   commands.addCommand(CommandIDs.show, {
     label: trans.__('Show Distributed Training'),
     caption: trans.__('Show the cluster and the run of the current notebook'),
     icon: trainingIcon,
     execute: show,
+    describedBy: { args: NO_ARGUMENTS }
+  });
+
+  commands.addCommand(CommandIDs.distributeCell, {
+    label: () =>
+      cells.isDistributed
+        ? trans.__('Run This Cell in the Kernel Again')
+        : trans.__('Distribute This Cell'),
+    caption: () =>
+      cells.isDistributed
+        ? trans.__('Take %%distribute off this cell')
+        : trans.__(
+            'Put %%distribute on this cell: it then runs on all engines'
+          ),
+    icon: trainingIcon,
+    isToggled: () => cells.isDistributed,
+    isEnabled: () => cells.canDistribute,
+    execute: () => {
+      cells.toggleDistribute();
+      commands.notifyCommandChanged(CommandIDs.distributeCell);
+    },
     describedBy: { args: NO_ARGUMENTS }
   });
 

@@ -45,6 +45,7 @@ const cellViewPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dtrain:cell-view',
   description: 'Shows the run in the output of its cell.',
   autoStart: true,
+  requires: [ITrainingModel],
   activate: registerRunWidget
 };
 
@@ -84,7 +85,7 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     const show = (): void => {
       app.shell.activateById(sidebar.id);
     };
-    addCommands({ commands: app.commands, model, trans, show });
+    addCommands({ commands: app.commands, model, cells, trans, show });
     running?.add(new RunningTraining(model, tracker, trans, show));
     const settings = new Settings();
     if (registry !== null) {
@@ -103,7 +104,7 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       align: 'left',
       rank: 100,
       isActive: () => (model.current?.connection.state.run ?? null) !== null,
-      activeStateChanged: model.changed
+      activeStateChanged: model.anyChanged
     });
     for (const command of Object.values(CommandIDs)) {
       palette?.addItem({ command, category: trans.__('Distributed Training') });

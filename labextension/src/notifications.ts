@@ -63,6 +63,8 @@ function runEndText(run: Run, trans: TranslationBundle): string {
         after,
         run.error ?? ''
       );
+    case 'alone':
+      return trans.__('%1 continues without its kernel.', run.name);
     case 'lost':
       return trans.__(
         '%1 has ended with its kernel, after %2.',

@@ -448,7 +448,7 @@ export interface IPastRun {
  * value of what `metric_name` says, where `--best` asks for it, and `best`
  * marks the best of the run. `place` is where in the cell it goes on.
  * `num_bytes` counts buffers that other checkpoints share too. One that is
- * `pinned` is kept until it is deleted.
+ * `pinned` stays until it is deleted.
  */
 export interface ICheckpointInfo {
   type: 'checkpoint_info';

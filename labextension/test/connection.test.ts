@@ -91,7 +91,7 @@ describe('a kernel with the extension', () => {
     assert.equal(comm.sent[0]?.name, 'start_cluster');
     assert.equal(comm.sent[0].num_engines, 3);
     comm.reply(true, 'started 3 engines');
-    assert.equal((await answer).message, 'started 3 engines');
+    assert.equal((await answer)?.message, 'started 3 engines');
   });
 
   it('refuses a command with its reason', async () => {

@@ -4,24 +4,10 @@ import type { INotebookTracker } from '@jupyterlab/notebook';
 import { Signal } from '@lumino/signaling';
 import { followCurrentKernel } from '../src/model/currentKernel';
 import { shutDown } from '../src/model/shutDown';
-import { TrainingModel, type ITraining } from '../src/model/training';
+import { TrainingModel } from '../src/model/training';
 import { COMMAND_TARGET, TELEMETRY_TARGET } from '../src/protocol';
 import { FakeKernel, recorded, settle } from './fakes';
-
-async function training(
-  recording: string,
-  until?: number
-): Promise<[FakeKernel, ITraining, TrainingModel]> {
-  const kernel = new FakeKernel();
-  const model = new TrainingModel();
-  model.follow(kernel.link);
-  await settle();
-  const updates = recorded(recording).slice(0, until);
-  kernel.comm(TELEMETRY_TARGET).receive(...updates);
-  await settle();
-  assert.ok(model.current);
-  return [kernel, model.current, model];
-}
+import { training } from './trainings';
 
 describe('Stop', () => {
   it('stops a run, and cannot be pressed twice', async () => {

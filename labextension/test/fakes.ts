@@ -85,6 +85,7 @@ export class FakeKernel {
   status: Status = 'idle';
   connectionStatus = 'connected';
   isDisposed = false;
+  interrupts = 0;
   supportsSubshells = true;
   language = 'python';
   info: Promise<unknown> = Promise.resolve({});
@@ -99,7 +100,11 @@ export class FakeKernel {
 
   createComm(target: string): FakeComm {
     const count = this.comms.length + 1;
-    const comm = new FakeComm(target, `comm-${count}`, `${target}-subshell`);
+    const comm = new FakeComm(
+      target,
+      `comm-${count}`,
+      this.supportsSubshells ? `${target}-subshell` : null
+    );
     if (this.subshells) {
       comm.started.resolve();
     }
@@ -127,6 +132,11 @@ export class FakeKernel {
       comm.sent.push(data);
     }
     return { done: Promise.resolve() };
+  }
+
+  interrupt(): Promise<void> {
+    this.interrupts += 1;
+    return Promise.resolve();
   }
 
   /** The newest comm to a target. */

@@ -11,13 +11,12 @@ from tests.browser import cells
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TRAIN = cells.TRAIN.format(name="detached", steps=6000).replace("--engines 2", "--engines 2 --device cpu --detach")
-ATTACH = "%load_ext jupyter_dtrain\n%distribute attach"
 AFTER = "len(model.weight), loss.item() >= 0"
-setup, train, attach, after = range(4)
+setup, train, after, attach = range(4)
 
 
 def test_a_run_goes_on_while_its_kernel_restarts_and_is_followed_and_stopped_by_the_next(open_lab):
-    lab = open_lab(cells.SETUP, TRAIN, ATTACH, AFTER)
+    lab = open_lab(cells.SETUP, TRAIN, AFTER)
     lab.open_sidebar()
     lab.resize_sidebar(300)
     lab.run(setup)
@@ -29,12 +28,16 @@ def test_a_run_goes_on_while_its_kernel_restarts_and_is_followed_and_stopped_by_
     lab.page.get_by_role("menuitem", name=re.compile("^Restart Kernel…")).click()
     lab.page.locator(".jp-Dialog").get_by_role("button", name="Confirm Kernel Restart").click()
     expect(lab.part("status")).to_have_attribute("data-status", "absent")
-    assert going(lab.path.parent / "dtrain-runs")
+    (run_id,) = going(lab.path.parent / "dtrain-runs")
+    lab.expect_phase("alone")
+    expect(lab.part("run-phase")).to_have_text("Running without a kernel")
+    expect(lab.page.get_by_test_id("jp-dtrain-status-item")).to_contain_text("Running without a kernel")
     assert lab.cut_off() == []
 
     # Followed: the curve since the beginning, and what it has come to meanwhile.
     lab.wait_until_ready()
-    lab.start(attach)
+    lab.part("attach").click()
+    expect(lab.cell(attach)).to_contain_text(f"%distribute attach {run_id}")
     lab.expect_phase("running")
     lab.wait_for_points(before + 20)
     expect(lab.part("rank")).to_have_count(2)

@@ -2,10 +2,13 @@
 
 import * as React from 'react';
 import { createRoot, type Root } from 'react-dom/client';
+import { Signal } from '@lumino/signaling';
+import type { RunControls } from '../model/controls';
 import { PlotOptions } from '../model/plotOptions';
 import { TrainingState } from '../model/state';
 import { CurvePlots } from '../panels/curvePlots';
 import { Frames } from '../panels/frames';
+import { CellControls } from './cellControls';
 import { RunFacts } from '../panels/runFacts';
 import { runPhaseText } from '../panels/texts';
 import type { ISnapshot } from '../protocol';
@@ -15,10 +18,14 @@ import { plainTexts } from './plainTexts';
 const THEME_MARKS = ['data-jp-theme-name', 'class', 'theme'];
 
 export class CellView {
-  /** @param summary - The id of what is shown where this is not, if any. */
+  /**
+   * @param summary - The id of what is shown where this is not, if any.
+   * @param controls - What its buttons act on; `null`: it has none.
+   */
   constructor(
     private readonly _node: HTMLElement,
-    summary: string | null
+    summary: string | null,
+    private readonly _controls: RunControls | null = null
   ) {
     _node.classList.add('jp-dtrain-cell');
     const head = document.createElement('div');
@@ -35,6 +42,7 @@ export class CellView {
     _node.append(head, this._plots.node);
     this._sizes = new ResizeObserver(this._frames.schedule);
     this._sizes.observe(_node);
+    _controls?.changed.connect(this._frames.hurry, this);
     this._themes = new MutationObserver(() => {
       this._plots.restyle();
     });
@@ -52,6 +60,7 @@ export class CellView {
   }
 
   dispose(): void {
+    Signal.clearData(this);
     this._frames.dispose();
     this._sizes.disconnect();
     this._themes.disconnect();
@@ -65,7 +74,8 @@ export class CellView {
     if (run === null) {
       return;
     }
-    const { phase, name } = run;
+    const { name } = run;
+    const phase = this._controls?.stopping === true ? 'stopping' : run.phase;
     this._node.dataset.phase = phase;
     this._head.render(
       <div className="jp-dtrain-cell-head" data-phase={phase}>
@@ -76,6 +86,13 @@ export class CellView {
           <span className="jp-dtrain-phase" role="status">
             {runPhaseText(phase, plainTexts)}
           </span>
+          {this._controls !== null && running && (
+            <CellControls
+              controls={this._controls}
+              paused={phase === 'paused'}
+              trans={plainTexts}
+            />
+          )}
         </header>
         <RunFacts
           run={run}

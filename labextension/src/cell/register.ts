@@ -1,6 +1,7 @@
 /** Makes the widget known to JupyterLab's manager of widgets. */
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { ITrainingModel } from '../tokens';
 import { PROTOCOL_VERSION, WIDGET_MODULE } from '../protocol';
 
 /**
@@ -8,7 +9,10 @@ import { PROTOCOL_VERSION, WIDGET_MODULE } from '../protocol';
  * environment has no ipywidgets has no `@jupyter-widgets/base` either. Its
  * cells show the summary, and all else works.
  */
-export async function registerRunWidget(app: JupyterFrontEnd): Promise<void> {
+export async function registerRunWidget(
+  app: JupyterFrontEnd,
+  training: ITrainingModel
+): Promise<void> {
   let base;
   try {
     base = await import('@jupyter-widgets/base');
@@ -22,8 +26,8 @@ export async function registerRunWidget(app: JupyterFrontEnd): Promise<void> {
     name: WIDGET_MODULE,
     version: `${PROTOCOL_VERSION}.0.0`,
     exports: async () => {
-      const { RunModel, RunView } = await import('./widget');
-      return { RunModel, RunView };
+      const { RunModel, viewFor } = await import('./widget');
+      return { RunModel, RunView: viewFor(training) };
     }
   });
 }

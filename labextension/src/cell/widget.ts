@@ -6,7 +6,10 @@
  */
 
 import { DOMWidgetModel, DOMWidgetView } from '@jupyter-widgets/base';
+import type { KernelLink } from '../model/comm';
+import type { RunControls } from '../model/controls';
 import { PROTOCOL_VERSION, WIDGET_MODULE } from '../protocol';
+import type { ITrainingModel } from '../tokens';
 import { bindView } from './bindView';
 import { CellView } from './cellView';
 
@@ -29,12 +32,29 @@ export class RunModel extends DOMWidgetModel {
   }
 }
 
+/** The view of a run whose buttons act on its kernel, as far as `training` knows it. */
+export function viewFor(training: ITrainingModel): typeof RunView {
+  return class extends RunView {
+    protected override readonly training = training;
+  };
+}
+
 export class RunView extends DOMWidgetView {
+  protected readonly training: ITrainingModel | null = null;
+
   override render(): void {
     this._unbind = bindView(
       this.model,
-      summary => new CellView(this.el, summary)
+      summary => new CellView(this.el, summary, this._controls())
     );
+  }
+
+  private _controls(): RunControls | null {
+    const { kernel } = this.model.widget_manager as { kernel?: KernelLink };
+    const own = this.training?.all.find(
+      ({ connection }) => connection.kernel.id === kernel?.id
+    );
+    return own?.controls ?? null;
   }
 
   override remove(): void {

@@ -24,7 +24,9 @@ export type KernelLink = Pick<
   | 'connectionStatusChanged'
   | 'createComm'
   | 'disposed'
+  | 'id'
   | 'info'
+  | 'interrupt'
   | 'iopubMessage'
   | 'isDisposed'
   | 'sendControlMessage'
@@ -45,6 +47,8 @@ export interface ICommHandlers {
 
 /** An open comm. */
 export interface IOpenComm {
+  /** Whether its messages are handled on a subshell: while a cell runs, too. */
+  readonly onSubshell: boolean;
   send(data: JSONObject): void;
   close(): void;
 }
@@ -116,6 +120,10 @@ class OpenComm implements IOpenComm {
     private readonly _comm: Kernel.IComm,
     private readonly _ownSubshell: string | null
   ) {}
+
+  get onSubshell(): boolean {
+    return (this._ownSubshell ?? labSubshell(this._comm)) !== null;
+  }
 
   open(): void {
     const { commId: comm_id, targetName: target_name } = this._comm;

@@ -15,8 +15,11 @@ const REPLY_MS = 10_000;
 /** Why a command did not do what it was to do. */
 export class CommandError extends Error {
   constructor(
-    /** `refused` by the kernel, no reply (`silent`), or the comm `closed`. */
-    readonly reason: 'refused' | 'silent' | 'closed',
+    /**
+     * `refused` by the kernel, no reply (`silent`), the comm `closed`, or not
+     * sent, because the kernel would answer after its cell (`deaf`).
+     */
+    readonly reason: 'refused' | 'silent' | 'closed' | 'deaf',
     message: string
   ) {
     super(message);
@@ -33,7 +36,9 @@ export class CommandSender {
   constructor(
     /** Puts a command on the comm. */
     private readonly _send: (data: JSONObject) => void,
-    private readonly _replyMs: number = REPLY_MS
+    private readonly _replyMs: number = REPLY_MS,
+    /** Whether the kernel answers while a cell runs. */
+    readonly onSubshell = true
   ) {}
 
   /** Send a command; resolves with the kernel's answer to it. */

@@ -89,6 +89,11 @@ export class Connection implements IDisposable {
     return this.kernel.status === 'busy';
   }
 
+  /** Whether commands would wait for a cell's end: there are no subshells (ipykernel 6). */
+  get deaf(): boolean {
+    return this._sender !== null && !this._sender.onSubshell && this.busy;
+  }
+
   /**
    * Whether somebody is looking: the kernel is then asked after everything
    * that it executes, whatever it was.
@@ -108,10 +113,20 @@ export class Connection implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Send a command; resolves with the kernel's answer. */
-  send(name: CommandName, options: Partial<ICommand> = {}): Promise<IReply> {
+  /** Send a command; resolves with the answer, `null`: the kernel was interrupted instead. */
+  async send(
+    name: CommandName,
+    options: Partial<ICommand> = {}
+  ): Promise<IReply | null> {
     if (this._sender === null) {
-      return Promise.reject(new CommandError('closed', 'not connected'));
+      throw new CommandError('closed', 'not connected');
+    }
+    if (this.deaf && name !== 'stop_run') {
+      throw new CommandError('deaf', 'This kernel answers after the cell.');
+    }
+    if (this.deaf) {
+      await this.kernel.interrupt(); // which stops a run after its step
+      return null;
     }
     return this._sender.send(name, options);
   }
@@ -124,6 +139,9 @@ export class Connection implements IDisposable {
     name: CommandName,
     options: Partial<ICommand> = {}
   ): Promise<IReply> {
+    if (this.deaf) {
+      throw new CommandError('deaf', 'This kernel answers after the cell.');
+    }
     const attempt = this._attempt;
     if (attempt === null || this._sender === null) {
       throw new CommandError('closed', 'not connected');
@@ -205,10 +223,15 @@ export class Connection implements IDisposable {
         this._onClosed(attempt);
       }
     });
-    const sender = new CommandSender(data => {
-      comm.send(data);
-    }, replyMs);
+    const sender = new CommandSender(
+      data => {
+        comm.send(data);
+      },
+      replyMs,
+      comm.onSubshell
+    );
     attempt.keep({
+      onSubshell: comm.onSubshell,
       send: data => {
         comm.send(data);
       },

@@ -14,6 +14,7 @@ export type Obstacle =
   | Exclude<ConnectionStatus, 'connected'>
   | 'no-run'
   | 'run-ended'
+  | 'run-alone'
   | 'run-stopping'
   | 'run-pausing'
   | 'run-paused'
@@ -22,6 +23,7 @@ export type Obstacle =
   | 'cluster-changing'
   | 'cluster-running'
   | 'cluster-stopped'
+  | 'kernel-busy'
   | 'sent';
 
 /** Commands about the run that is going on. */
@@ -49,6 +51,12 @@ export interface IFailure {
   /** Whether a cell was running: it may be what kept the kernel from answering. */
   busy: boolean;
 }
+
+/** What buttons need to know: of the sidebar's, and of those in the cell. */
+export type RunControls = Pick<
+  Controls,
+  'changed' | 'failure' | 'obstacle' | 'pausing' | 'send' | 'stopping'
+>;
 
 export class Controls {
   constructor(private readonly _connection: Connection) {
@@ -94,13 +102,17 @@ export class Controls {
     const { status, canCommand, state } = this._connection;
     const aboutRun = RUN_COMMANDS.includes(command);
     if (aboutRun && state.run !== null && !state.running) {
-      return 'run-ended'; // whatever became of its kernel
+      // Whatever became of its kernel.
+      return state.run.phase === 'alone' ? 'run-alone' : 'run-ended';
     }
     if (status !== 'connected') {
       return status;
     }
     if (!canCommand) {
       return 'waiting';
+    }
+    if (this._connection.deaf && command !== 'stop_run') {
+      return 'kernel-busy';
     }
     return aboutRun
       ? this._runObstacle(command)
@@ -126,8 +138,9 @@ export class Controls {
     this._pending.add(command);
     this._changed.emit();
     try {
-      const { message } = await this._connection.send(command, options);
-      this._answer = { command, message, done: null };
+      const reply = await this._connection.send(command, options);
+      this._answer =
+        reply === null ? null : { command, message: reply.message, done: null };
       this._follow(); // it may have happened before the answer came
       if (command === 'stop_run') {
         this._stopAccepted = runId;

@@ -8,6 +8,7 @@
 import {
   RUN_PHASES_ENDED,
   type IClusterUpdate,
+  type IDetachedRun,
   type IDeviceUse,
   type INotice,
   type IPoints,
@@ -26,13 +27,15 @@ import { XPositions } from './xAxis';
 
 /**
  * A run's phase as the views show it. `lost`: its kernel went away before the
- * run had ended, so how it ended is not known here.
+ * run had ended, so how it ended is not known here. `alone`: its kernel went
+ * away, and it goes on without one.
  */
-export type ShownPhase = RunPhase | 'lost';
+export type ShownPhase = RunPhase | 'lost' | 'alone';
 
 export type Cluster = Nested<IClusterUpdate>;
 export type Run = Omit<Nested<IRunUpdate>, 'phase'> & { phase: ShownPhase };
 export type DeviceUse = Nested<IDeviceUse>;
+export type DetachedRun = Nested<IDetachedRun>;
 
 /** More notices than this are not kept: the oldest go first. */
 const MAX_NOTICES = 50;
@@ -65,6 +68,11 @@ export class TrainingState {
       this._curves = { runId: run.run_id, name: run.name, series, positions };
     }
     return this._curves;
+  }
+
+  /** The runs of the folder that no kernel follows, but for the one that is shown. */
+  get strays(): DetachedRun[] {
+    return this._detached.filter(({ run_id }) => run_id !== this._runId);
   }
 
   /** The other trials of the cell that have begun, as charts take them. */
@@ -114,7 +122,7 @@ export class TrainingState {
     this.devices.clear();
     this.histories.clear();
     if (this.run !== null && !hasEnded(this.run.phase)) {
-      this.run = { ...this.run, phase: 'lost' };
+      this.run = { ...this.run, phase: this.run.detached ? 'alone' : 'lost' };
     }
   }
 
@@ -124,8 +132,11 @@ export class TrainingState {
     for (const device of snapshot.devices) {
       this._addDeviceUse(device);
     }
+    this._detached = snapshot.detached;
     // A restarted kernel knows of no run; the last one stays to be read.
-    if (snapshot.run !== null) {
+    if (snapshot.run === null) {
+      this._settleAlone();
+    } else {
       this._setTrials(snapshot.trials);
       this._setRun(snapshot.run, now);
       // The curves are merged, not replaced: points that overtook the snapshot
@@ -139,6 +150,15 @@ export class TrainingState {
       for (const notice of snapshot.notices) {
         this._addNotice(notice);
       }
+    }
+  }
+
+  /** Of the run that goes on alone, the next kernel knows whether it still does. */
+  private _settleAlone(): void {
+    const { run } = this;
+    const found = this._detached.find(({ run_id }) => run_id === run?.run_id);
+    if (run?.phase === 'alone' && found === undefined) {
+      this.run = { ...run, phase: 'lost' };
     }
   }
 
@@ -241,6 +261,7 @@ export class TrainingState {
   }
 
   private _runId: string | null = null;
+  private _detached: readonly DetachedRun[] = [];
   private _curves: ICurveRun | null = null;
   private readonly _trials = new Map<string, ITrial>();
 }
@@ -267,5 +288,7 @@ function move<K, V>(
 
 /** Whether a run in this phase changes no more. */
 export function hasEnded(phase: ShownPhase): boolean {
-  return phase === 'lost' || RUN_PHASES_ENDED.includes(phase);
+  return (
+    phase === 'lost' || phase === 'alone' || RUN_PHASES_ENDED.includes(phase)
+  );
 }

@@ -28,6 +28,12 @@ export interface ITraining {
   curveRuns(): ICurveRun[];
 }
 
+/**
+ * Why something changed: the kernel has told of its run, many times a second,
+ * or the user has done something and waits to see it.
+ */
+export type Cause = 'telemetry' | 'action';
+
 export class TrainingModel implements IDisposable {
   /** How curves are drawn, whichever notebook is current. */
   readonly plot = new PlotOptions();
@@ -35,11 +41,11 @@ export class TrainingModel implements IDisposable {
   readonly runEnds = new RunEnds();
 
   /** Emitted after any change to what is to be shown. */
-  get changed(): ISignal<this, void> {
+  get changed(): ISignal<this, Cause> {
     return this._changed;
   }
 
-  /** Emitted after any change in any kernel, current or not. */
+  /** Emitted after any change in any kernel, current or not, and when another one is current. */
   get anyChanged(): ISignal<this, void> {
     return this._anyChanged;
   }
@@ -89,7 +95,8 @@ export class TrainingModel implements IDisposable {
     if (this._current !== null) {
       this._current.connection.eager = this._watched;
     }
-    this._changed.emit();
+    this._anyChanged.emit();
+    this._changed.emit('action');
   }
 
   dispose(): void {
@@ -126,17 +133,22 @@ export class TrainingModel implements IDisposable {
         return [...shown, ...archive.pinned.filter(run => !ids.has(run.runId))];
       }
     };
-    const onChanged = (): void => {
+    const onChanged = (cause: Cause): void => {
       this._anyChanged.emit();
       if (this._current === training) {
-        this._changed.emit();
+        this._changed.emit(cause);
       }
     };
-    connection.changed.connect(onChanged);
+    const onAction = (): void => {
+      onChanged('action');
+    };
+    connection.changed.connect(() => {
+      onChanged('telemetry');
+    });
     this.runEnds.watch(connection);
-    training.controls.changed.connect(onChanged);
-    archive.changed.connect(onChanged);
-    checkpoints.changed.connect(onChanged);
+    training.controls.changed.connect(onAction);
+    archive.changed.connect(onAction);
+    checkpoints.changed.connect(onAction);
     kernel.disposed.connect(() => {
       this._trainings.delete(kernel);
       this._anyChanged.emit();
@@ -145,7 +157,7 @@ export class TrainingModel implements IDisposable {
     return training;
   }
 
-  private readonly _changed = new Signal<this, void>(this);
+  private readonly _changed = new Signal<this, Cause>(this);
   private readonly _anyChanged = new Signal<this, void>(this);
   private readonly _trainings = new Map<KernelLink, ITraining>();
   private _current: ITraining | null = null;

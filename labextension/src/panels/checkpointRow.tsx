@@ -3,6 +3,7 @@
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Checkpoint } from '../model/checkpoints';
+import { loadCode, resumeCode } from '../model/code';
 import type { ITraining } from '../model/training';
 import { Control } from './control';
 import { Facts } from './facts';
@@ -67,7 +68,10 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
   const { checkpoints, controls, connection } = training;
   const { run_id, step, pinned } = checkpoint;
   const [deleting, setDeleting] = React.useState(false);
-  const busy = checkpoints.busy ? trans.__('Wait for the previous command') : null;
+  const busy = checkpoints.busy
+    ? trans.__('Wait for the previous command')
+    : null;
+  const foreign = trans.__('Its run was not recorded by this project');
   const obstacle = controls.obstacle('roll_back');
   const button = (
     id: string,
@@ -114,18 +118,18 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
             trans.__('Continue from here'),
             trans.__('Insert a cell that continues the run from here'),
             () => {
-              insertCell(`%distribute resume ${run_id}@${step}`);
-            }
+              insertCell(resumeCode(run_id, step) ?? '');
+            },
+            resumeCode(run_id, step) === null ? foreign : busy
           )}
       {button(
         'load',
         trans.__('Load'),
         trans.__('Insert a cell that loads this checkpoint'),
         () => {
-          insertCell(
-            `import jupyter_dtrain\ncheckpoint = jupyter_dtrain.load_checkpoint(${JSON.stringify(run_id)}, ${step})\nlist(checkpoint)`
-          );
-        }
+          insertCell(loadCode(run_id, step) ?? '');
+        },
+        loadCode(run_id, step) === null ? foreign : busy
       )}
       {button(
         'pin',

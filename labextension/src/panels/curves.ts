@@ -5,11 +5,14 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { drawnNames } from '../model/lines';
-import type { TrainingModel } from '../model/training';
+import type { Cause, TrainingModel } from '../model/training';
 import { exportButtons } from './curveExport';
 import { CurvePlots } from './curvePlots';
 import { CurveTools } from './curveTools';
 import { Frames } from './frames';
+
+/** Milliseconds between two drawings of what the kernel tells. */
+const INTERVAL_MS = 500;
 
 export class CurvesView extends Widget {
   constructor(
@@ -32,12 +35,12 @@ export class CurvesView extends Widget {
     this._plots = new CurvePlots({
       plot: _model.plot,
       trans,
-      schedule: this._frames.schedule,
+      schedule: this._frames.hurry,
       actions: (chart, label) =>
         exportButtons({ label, chart, trans, training: () => _model.current })
     });
     this._section.append(header, this._tools.node, this._plots.node);
-    this._observer = new ResizeObserver(this._frames.schedule);
+    this._observer = new ResizeObserver(this._frames.hurry);
     _model.changed.connect(this._onChanged, this);
     _themes?.themeChanged.connect(this._onTheme, this);
   }
@@ -81,8 +84,12 @@ export class CurvesView extends Widget {
     this._tools.update(this._plots.hasEpochs);
   }
 
-  private _onChanged(): void {
-    this._frames.schedule();
+  private _onChanged(_: TrainingModel, cause: Cause): void {
+    if (cause === 'action') {
+      this._frames.hurry();
+    } else {
+      this._frames.schedule();
+    }
   }
 
   private _onTheme(): void {
@@ -94,6 +101,7 @@ export class CurvesView extends Widget {
   private readonly _plots: CurvePlots;
   private readonly _observer: ResizeObserver;
   private readonly _frames = new Frames({
+    interval: INTERVAL_MS,
     update: () => {
       this._update();
     },

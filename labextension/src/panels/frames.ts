@@ -1,4 +1,8 @@
-/** Draws what has changed once a frame, however often it has changed. */
+/**
+ * Draws what has changed, in the next frame, and then no more often than can
+ * be read: a page that is painted in every frame takes a core from the training
+ * where no GPU paints it.
+ */
 
 export interface IFramesOptions {
   /** Take over what has changed. */
@@ -7,6 +11,8 @@ export interface IFramesOptions {
   drawSome?: () => boolean;
   /** Whether anybody can see it: else nothing is drawn. */
   isVisible?: () => boolean;
+  /** Milliseconds between two updates, but for those that are urgent. */
+  interval?: number;
 }
 
 export class Frames {
@@ -15,10 +21,25 @@ export class Frames {
   /** Draw in the next frame, if it is visible then. */
   readonly schedule = (): void => {
     this._isStale = true;
-    this._request();
+    const wait = this._due - performance.now();
+    if (wait <= 0) {
+      this._request();
+    } else {
+      this._timer ??= setTimeout(() => {
+        this._timer = undefined;
+        this._request();
+      }, wait);
+    }
+  };
+
+  /** Draw in the next frame: the user has done something and waits for it. */
+  readonly hurry = (): void => {
+    this._due = 0;
+    this.schedule();
   };
 
   dispose(): void {
+    clearTimeout(this._timer);
     cancelAnimationFrame(this._frame);
   }
 
@@ -36,6 +57,7 @@ export class Frames {
   private _draw(): void {
     if (this._isStale) {
       this._isStale = false;
+      this._due = performance.now() + (this._options.interval ?? 0);
       this._options.update();
     }
     if (this._options.drawSome?.() === true) {
@@ -48,5 +70,8 @@ export class Frames {
   }
 
   private _frame = 0;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
+  /** When the next update may be. */
+  private _due = 0;
   private _isStale = false;
 }

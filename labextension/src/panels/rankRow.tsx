@@ -92,7 +92,9 @@ export function RankRow(props: IRankRowProps): React.ReactElement {
           {slower !== null && (
             <span
               className="jp-dtrain-straggler"
-              title={trans.__('Straggler: step time relative to the median rank')}
+              title={trans.__(
+                'Straggler: step time relative to the median rank'
+              )}
             >
               {trans.__('%1× slower', slower.toFixed(1))}
             </span>

@@ -3,8 +3,17 @@
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
+import type { NotebookCells } from '../cells';
+import {
+  EXAMPLE,
+  EXAMPLE_SETUP,
+  LOAD_EXTENSION,
+  resumeCode
+} from '../model/code';
 import type { Run } from '../model/state';
-import type { ITraining } from '../model/training';
+import type { ITraining, TrainingModel } from '../model/training';
+import { Control } from './control';
+import { DetachedRuns } from './detachedRuns';
 import { formatCount } from './format';
 import { RunControls } from './runControls';
 import { RunFacts } from './runFacts';
@@ -15,18 +24,31 @@ import { View } from './view';
 const TICK_MS = 1000;
 
 export class RunView extends View {
+  constructor(
+    id: string,
+    model: TrainingModel,
+    trans: TranslationBundle,
+    private readonly _cells: NotebookCells
+  ) {
+    super(id, model, trans);
+  }
+
   protected render(): React.ReactElement | null {
     const training = this.model.current;
     const run = training?.connection.state.run ?? null;
     if (training === null || run === null) {
       return training?.connection.status === 'connected' ? (
-        <NoRun
-          starting={training.connection.state.cluster.phase === 'starting'}
-          trans={this.trans}
-        />
+        <NoRun training={training} cells={this._cells} trans={this.trans} />
       ) : null;
     }
-    return <RunSection training={training} run={run} trans={this.trans} />;
+    return (
+      <RunSection
+        training={training}
+        run={run}
+        cells={this._cells}
+        trans={this.trans}
+      />
+    );
   }
 
   protected override onAfterShow(message: Message): void {
@@ -68,12 +90,15 @@ export class RunView extends View {
 }
 
 interface INoRunProps {
-  /** Whether engines start, which a cell may wait for that is running. */
-  starting: boolean;
+  training: ITraining;
+  cells: NotebookCells;
   trans: TranslationBundle;
 }
 
-function NoRun({ starting, trans }: INoRunProps): React.ReactElement {
+function NoRun({ training, cells, trans }: INoRunProps): React.ReactElement {
+  const { cluster, strays } = training.connection.state;
+  // A cell that is running may wait for them.
+  const starting = cluster.phase === 'starting';
   return (
     <section
       className="jp-dtrain-section"
@@ -99,8 +124,23 @@ function NoRun({ starting, trans }: INoRunProps): React.ReactElement {
             )}
           </p>
           <pre>%%distribute</pre>
+          <div className="jp-dtrain-controls">
+            <Control
+              label={trans.__('Insert an example')}
+              hint={trans.__(
+                'Insert a cell that makes a model, and one that trains it on two engines'
+              )}
+              testId="jp-dtrain-example"
+              reason={null}
+              onClick={() => {
+                cells.insert(EXAMPLE_SETUP);
+                cells.insert(EXAMPLE);
+              }}
+            />
+          </div>
         </>
       )}
+      <DetachedRuns runs={strays} cells={cells} trans={trans} />
     </section>
   );
 }
@@ -108,10 +148,12 @@ function NoRun({ starting, trans }: INoRunProps): React.ReactElement {
 interface IRunProps {
   training: ITraining;
   run: Run;
+  cells: NotebookCells;
   trans: TranslationBundle;
 }
 
-function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
+function RunSection(props: IRunProps): React.ReactElement {
+  const { training, run, cells, trans } = props;
   const { connection, controls } = training;
   const { state } = connection;
   const phase = controls.stopping ? 'stopping' : run.phase;
@@ -156,7 +198,16 @@ function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
         </pre>
       )}
       {run.phase === 'lost' && <WayOn run={run} trans={trans} />}
-      <RunControls training={training} trans={trans} />
+      {run.phase === 'alone' ? (
+        <DetachedRuns
+          runs={[{ run_id: run.run_id, ended: false }]}
+          cells={cells}
+          trans={trans}
+        />
+      ) : (
+        <RunControls training={training} trans={trans} />
+      )}
+      <DetachedRuns runs={state.strays} cells={cells} trans={trans} />
     </section>
   );
 }
@@ -165,20 +216,19 @@ function RunSection({ training, run, trans }: IRunProps): React.ReactElement {
 function WayOn({
   run,
   trans
-}: Omit<IRunProps, 'training'>): React.ReactElement {
+}: Pick<IRunProps, 'run' | 'trans'>): React.ReactElement {
   if (run.detached) {
     return (
-      <>
-        <p className="jp-dtrain-hint">
-          {trans.__(
-            'The kernel ended. This run continues without it. To attach to it, run these lines:'
-          )}
-        </p>
-        <pre>{`%load_ext jupyter_dtrain\n%distribute attach ${run.run_id}`}</pre>
-      </>
+      <p className="jp-dtrain-hint">
+        {trans.__(
+          'The kernel stopped, and the run finished after it. %1 lists its checkpoints.',
+          trans.__('Checkpoints')
+        )}
+      </p>
     );
   }
-  if (run.checkpoint === null) {
+  const code = resumeCode(run.run_id);
+  if (run.checkpoint === null || code === null) {
     return (
       <p className="jp-dtrain-hint">
         {trans.__(
@@ -195,7 +245,7 @@ function WayOn({
           formatCount(run.checkpoint)
         )}
       </p>
-      <pre>{`%load_ext jupyter_dtrain\n%distribute resume ${run.run_id}`}</pre>
+      <pre>{`${LOAD_EXTENSION}\n${code}`}</pre>
     </>
   );
 }

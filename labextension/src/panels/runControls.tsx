@@ -52,7 +52,11 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
     <>
       <div className="jp-dtrain-controls jp-dtrain-run-controls">
         {paused
-          ? button('resume_run', trans.__('Resume'), trans.__('Resume training'))
+          ? button(
+              'resume_run',
+              trans.__('Resume'),
+              trans.__('Resume training')
+            )
           : button(
               'pause_run',
               controls.pausing ? trans.__('Pausing…') : trans.__('Pause'),

@@ -152,7 +152,9 @@ function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
         ))}
       </ul>
       {found.length === 0 && (
-        <p className="jp-dtrain-hint">{trans.__('No runs match the filter.')}</p>
+        <p className="jp-dtrain-hint">
+          {trans.__('No runs match the filter.')}
+        </p>
       )}
       {found.length > shown.length && (
         <p className="jp-dtrain-hint">

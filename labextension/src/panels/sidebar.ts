@@ -32,8 +32,8 @@ export class Sidebar extends Panel {
     this.node.setAttribute('aria-label', trans.__('Distributed training'));
     this.title.icon = trainingIcon;
     this.title.caption = trans.__('Distributed training');
-    this.addWidget(new StatusView('jp-dtrain-status', _model, trans));
-    this.addWidget(new RunView('jp-dtrain-run', _model, trans));
+    this.addWidget(new StatusView('jp-dtrain-status', _model, trans, cells));
+    this.addWidget(new RunView('jp-dtrain-run', _model, trans, cells));
     this.addWidget(new CurvesView(_model, trans, themes));
     this.addWidget(
       new CheckpointsView('jp-dtrain-checkpoints', _model, trans, code => {

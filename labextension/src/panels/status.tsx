@@ -1,10 +1,24 @@
 /** What to do when there is nothing to show: no kernel, no extension, … */
 
 import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { NotebookCells } from '../cells';
+import { LOAD_EXTENSION } from '../model/code';
+import type { TrainingModel } from '../model/training';
+import { Control } from './control';
 import { absenceText, mismatchText } from './texts';
 import { View } from './view';
 
 export class StatusView extends View {
+  constructor(
+    id: string,
+    model: TrainingModel,
+    trans: TranslationBundle,
+    private readonly _cells: NotebookCells
+  ) {
+    super(id, model, trans);
+  }
+
   protected render(): React.ReactElement | null {
     const connection = this.model.current?.connection;
     const text = this._text();
@@ -38,9 +52,26 @@ export class StatusView extends View {
       case 'absent':
         return (
           <>
-            <p>{trans.__('To train on multiple processes, load the extension:')}</p>
-            <pre>%load_ext jupyter_dtrain</pre>
-            <p>{trans.__('Then put this on the first line of a training cell:')}</p>
+            <p>
+              {trans.__('To train on multiple processes, load the extension:')}
+            </p>
+            <pre>{LOAD_EXTENSION}</pre>
+            <div className="jp-dtrain-controls">
+              <Control
+                label={trans.__('Insert and run')}
+                hint={trans.__(
+                  'Insert this cell below the active one and run it'
+                )}
+                testId="jp-dtrain-load"
+                reason={null}
+                onClick={() => {
+                  this._cells.insertAndRun(LOAD_EXTENSION);
+                }}
+              />
+            </div>
+            <p>
+              {trans.__('Then put this on the first line of a training cell:')}
+            </p>
             <pre>%%distribute</pre>
           </>
         );

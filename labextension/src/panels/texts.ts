@@ -28,6 +28,8 @@ export function runPhaseText(
       return trans.__('Failed');
     case 'lost':
       return trans.__('Kernel ended');
+    case 'alone':
+      return trans.__('Running without a kernel');
   }
 }
 
@@ -65,6 +67,10 @@ export function obstacleText(
       return trans.__('Nothing has been run yet');
     case 'run-ended':
       return trans.__('The run has ended');
+    case 'run-alone':
+      return trans.__(
+        'The run continues without this kernel: attach to it first'
+      );
     case 'run-stopping':
       return trans.__('Stopping after the current step…');
     case 'run-pausing':
@@ -75,6 +81,10 @@ export function obstacleText(
       return trans.__('The run is not paused');
     case 'run-active':
       return trans.__('A run is using the engines: stop it first');
+    case 'kernel-busy':
+      return trans.__(
+        'This kernel answers between cells only. With ipykernel 7 or newer it answers at once.'
+      );
     case 'cluster-changing':
     case 'sent':
       return trans.__('The engines are starting or stopping');
@@ -104,6 +114,8 @@ export function failureText(
   switch (failure.reason) {
     case 'refused':
       return failure.message;
+    case 'deaf':
+      return obstacleText('kernel-busy', trans);
     case 'silent':
       return failure.busy
         ? trans.__(

@@ -1,13 +1,16 @@
 /**
- * Base of the sidebar's sections: draws the model at most once a frame, and not
+ * Base of the sidebar's sections: draws the model a few times a second, and not
  * at all while nobody sees it.
  */
 
 import { ReactWidget } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
-import type { TrainingModel } from '../model/training';
+import type { Cause, TrainingModel } from '../model/training';
 import { Frames } from './frames';
+
+/** Milliseconds between two drawings of what the kernel tells: texts that change more often cannot be read. */
+const INTERVAL_MS = 250;
 
 export abstract class View extends ReactWidget {
   constructor(
@@ -17,7 +20,7 @@ export abstract class View extends ReactWidget {
   ) {
     super();
     this.id = id;
-    model.changed.connect(this.schedule, this);
+    model.changed.connect(this._onChanged, this);
   }
 
   override dispose(): void {
@@ -35,7 +38,16 @@ export abstract class View extends ReactWidget {
     this.update();
   }
 
+  private _onChanged(_: TrainingModel, cause: Cause): void {
+    if (cause === 'action') {
+      this._frames.hurry();
+    } else {
+      this._frames.schedule();
+    }
+  }
+
   private readonly _frames = new Frames({
+    interval: INTERVAL_MS,
     update: () => {
       this.update();
     },

@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict';
+import { afterEach, beforeEach, describe, it, mock } from 'node:test';
+import { Frames } from '../src/panels/frames';
+
+/** A page whose frames and clock go on when they are told to. */
+class FakePage {
+  now = 0;
+  private _frame: (() => void) | null = null;
+
+  start(): void {
+    mock.timers.enable({ apis: ['setTimeout'] });
+    mock.method(performance, 'now', () => this.now);
+    Object.assign(globalThis, {
+      requestAnimationFrame: (draw: () => void) => {
+        this._frame = draw;
+        return 1;
+      },
+      cancelAnimationFrame: () => {
+        this._frame = null;
+      }
+    });
+  }
+
+  stop(): void {
+    mock.timers.reset();
+    mock.restoreAll();
+  }
+
+  /** Let time go on by so many milliseconds, with a frame in each 16 of them. */
+  pass(ms: number, each: () => void = () => undefined): void {
+    for (const end = this.now + ms; this.now < end;) {
+      each();
+      this.now += 16;
+      mock.timers.tick(16);
+      const frame = this._frame;
+      this._frame = null;
+      frame?.();
+    }
+  }
+}
+
+describe('Frames', () => {
+  const page = new FakePage();
+  beforeEach(() => {
+    page.start();
+  });
+  afterEach(() => {
+    page.stop();
+  });
+
+  it('draws what changes in every frame four times a second, the last of it too', () => {
+    let changes = 0;
+    const drawn: number[] = [];
+    const frames = new Frames({
+      update: () => drawn.push(changes),
+      interval: 250
+    });
+    page.pass(2000, () => {
+      changes += 1;
+      frames.schedule();
+    });
+    assert.ok(drawn.length >= 7 && drawn.length <= 9, String(drawn.length));
+    page.pass(300);
+    assert.equal(drawn[drawn.length - 1], changes);
+  });
+
+  it('draws at once what the user waits for', () => {
+    let drawn = 0;
+    const frames = new Frames({ update: () => (drawn += 1), interval: 250 });
+    frames.schedule();
+    page.pass(16);
+    assert.equal(drawn, 1);
+    frames.schedule();
+    page.pass(16);
+    assert.equal(drawn, 1);
+    frames.hurry();
+    page.pass(16);
+    assert.equal(drawn, 2);
+  });
+});
