@@ -10,11 +10,12 @@ from typing import Any, get_args
 from IPython.core.interactiveshell import InteractiveShell
 
 from .. import options
+from ..strategies import available
 from .parser import cell_parser, line_parser
 
 _VALUES: dict[str, Iterable[str]] = {
     "--device": get_args(options.DeviceKind),
-    "--strategy": get_args(options.Strategy),
+    "--strategy": [one.name for one in available()],
     "--semantics": get_args(options.Semantics),
     "--batch-size": get_args(options.BatchSize),
     "--rng": get_args(options.OverRanks),

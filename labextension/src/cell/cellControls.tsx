@@ -54,7 +54,7 @@ export function CellControls(props: ICellControlsProps): React.ReactElement {
             'pause_run',
             'pause',
             controls.pausing ? trans.__('Pausing…') : trans.__('Pause'),
-            trans.__('Wait after the current step')
+            trans.__('Pause after the current step')
           )}
       {button(
         'stop_run',
