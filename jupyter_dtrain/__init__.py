@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .api import gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
@@ -9,14 +10,17 @@ from .api import gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from . import data
     from .checkpoint.load import load_checkpoint
 
-__all__ = ["gather", "is_main", "load_checkpoint", "log", "mean", "sum"]
+__all__ = ["data", "gather", "is_main", "load_checkpoint", "log", "mean", "sum"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Import what is heavy when it is first used."""
+    if name == "data":
+        return importlib.import_module(f"{__name__}.data")
     if name != "load_checkpoint":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .checkpoint.load import load_checkpoint

@@ -7,6 +7,7 @@
     ├── CaptureError        a value of the notebook that cannot be sent; nothing was sent
     ├── ClusterError        engines that did not start, or are gone
     ├── CellError           the user's cell raised on the engines (named after what it raised)
+    ├── DataError           rows that cannot be read
     ├── StoreError          the record of runs cannot be read or written; training is not affected
     ├── CheckpointError     a checkpoint that cannot be written or read
     └── ProtocolError       a message from another version of this project
@@ -53,6 +54,10 @@ class CaptureError(DtrainError):
 
 class ClusterError(DtrainError):
     """Engines that did not start, stopped answering, or died."""
+
+
+class DataError(DtrainError):
+    """Rows of a file or a collection that cannot be read, or are not what they were: says of which file and row group."""
 
 
 class StoreError(DtrainError):

@@ -40,7 +40,7 @@ _LIBRARIES = frozenset(
 )
 """Top-level packages that iterate over no loader but one that they are given."""
 
-_NOT_OF_THESE = ("torch.utils.data.", "torch.distributed.", "torch.hub.", "jupyter_dtrain.api.", "runpy.")
+_NOT_OF_THESE = ("torch.utils.data.", "torch.distributed.", "torch.hub.", "jupyter_dtrain.api.", "jupyter_dtrain.data.", "runpy.")
 _NO_LOADERS = ("torch.utils.data.sampler.", "torch.utils.data.dataset.")  # indices alone, as PPO draws them, are shared out by nobody
 _LOG = ("jupyter_dtrain.api", "log")  # which each rank calls alike
 _RANKS_IN = "jupyter_dtrain"  # `gather`, `mean` and `sum`, which are about ranks, are asked for by its name

@@ -47,8 +47,25 @@ def test_the_notebook_learns_the_same_without_its_magic(tmp_path, monkeypatch):
     assert there == pytest.approx(here, abs=1.0)  # percent: 3 of 360 digits, for the order in which floats are added
 
 
-def test_the_notebook_is_stored_without_outputs():
-    for cell in nbformat.read(EXAMPLES / "digits.ipynb", as_version=4).cells:
+@pytest.mark.timeout(400)
+def test_taxi_rides_cost_the_same_without_the_magic(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    of_runs = []
+    for magic in (True, False):
+        notebook = nbformat.read(EXAMPLES / "taxi.ipynb", as_version=4)
+        for cell in notebook.cells if not magic else ():
+            cell.source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
+        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        printed = "".join(output.text for cell in notebook.cells[3:] for output in cell.outputs if output.get("name") == "stdout")
+        of_runs.append([float(number) for number in re.findall(r"([\d.]+) \$", printed)])
+    assert len(of_runs[0]) == 5
+    assert of_runs[0] == pytest.approx(of_runs[1], abs=0.011)  # a cent, as it is printed
+    assert of_runs[0][3] < 1
+
+
+@pytest.mark.parametrize("example", ["digits", "taxi"])
+def test_the_notebook_is_stored_without_outputs(example):
+    for cell in nbformat.read(EXAMPLES / f"{example}.ipynb", as_version=4).cells:
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
 
 

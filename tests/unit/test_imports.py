@@ -25,6 +25,7 @@ LEVELS = {
     "api": 1,
     "system": 1,
     "analysis": 1,
+    "data": 1,
     "options": 2,
     "integrations": 2,
     "runs": 2,
@@ -216,4 +217,4 @@ def test_nothing_heavy_is_imported(before, statement):
     code = f"import sys; {before}\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout.split()
     assert "jupyter_dtrain" in loaded
-    assert {"torch", "ipyparallel", "numpy", "cloudpickle", "pynvml", "sqlite3", "psutil"}.isdisjoint(loaded)
+    assert {"torch", "ipyparallel", "numpy", "cloudpickle", "pynvml", "sqlite3", "psutil", "pyarrow", "dask"}.isdisjoint(loaded)

@@ -24,11 +24,16 @@ def test_every_direct_dependency_is_pinned_for_development():
 
 
 def test_every_import_is_a_declared_dependency():
-    """Of the package itself: what another dependency happens to bring along may go with its next version. Extras: in a ``try``."""
+    """Of the package itself: what another dependency happens to bring along may go with its next version.
+
+    Extras: in a ``try``, or in the folder that has the name of the extra.
+    """
     called = {"nvidia-ml-py": "pynvml", "ipython": "IPython", "jupyter-core": "jupyter_core", "pyzmq": "zmq"}
     declared = {re.split(r"[<>=]", requirement)[0] for requirement in PROJECT["project"]["dependencies"]}
     allowed = {called.get(name, name) for name in declared} | {"jupyter_dtrain"} | sys.stdlib_module_names
+    extras = {name: {re.split(r"[<>=]", one)[0] for one in extra} for name, extra in PROJECT["project"]["optional-dependencies"].items()}
     for path in (ROOT / "jupyter_dtrain").rglob("*.py"):
+        known = allowed | extras.get(path.relative_to(ROOT / "jupyter_dtrain").parts[0], set())
         tree = ast.parse(path.read_text())
         tried = {node for block in ast.walk(tree) if isinstance(block, ast.Try) for node in block.body}
         for node in ast.walk(tree):
@@ -41,7 +46,7 @@ def test_every_import_is_a_declared_dependency():
             else:
                 continue
             for name in names:
-                assert name.partition(".")[0] in allowed, f"{path.relative_to(ROOT)}, line {node.lineno}, imports {name}"
+                assert name.partition(".")[0] in known, f"{path.relative_to(ROOT)}, line {node.lineno}, imports {name}"
 
 
 def test_one_version_of_torch_is_installed_first():

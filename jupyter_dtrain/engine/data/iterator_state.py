@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...capture.bundle import RandomState
+from ...data.samplers import SeekableIterator
 from ..rng.streams import generators_in, set_state, state_of
 from ..timing import DATA, Counted
 from ..user_frames import is_ours
@@ -229,6 +230,9 @@ class _Rest:
             self._ahead += islice(self._items, 1)
 
     def _skip(self) -> None:
+        if self._left and isinstance(self._items, SeekableIterator):
+            self._items.skip(self._left)
+            self._left = 0
         while self._left:
             self._left -= 1
             next(self._items, None)

@@ -1,0 +1,254 @@
+"""Partitions of Dask collections as row groups: each is computed where its rows are used, by the user's own `Client` if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import DataError, UsageError
+from .columns import Names, column_of, names_of, nbytes_of, selected
+from .files import check_extra
+from .order import Numbers
+from .rows import RowGroupDataset, RowGroups
+from .tables import TableRowGroups, said_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TO_DO = "Mend what computes it and make the data set anew: the other rows were used once each, and none of this batch."
+
+
+def from_dask(
+    collection: Any,
+    *,
+    features: Names | None = None,
+    target: Any = None,
+    dtype: torch.dtype | None = None,
+    target_dtype: torch.dtype | None = None,
+    lengths: Sequence[int] | None = None,
+    fill_null: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RowGroupDataset:
+    """Return the rows of a Dask DataFrame, Array or Bag as a map-style data set.
+
+    Partitions are computed by what computes collections in the process: a `distributed.Client` of the notebook is one of the same
+    cluster on the engines. A partition that is computed a second time must come to the same rows.
+
+    Parameters
+    ----------
+    collection : dask DataFrame, Array or Bag
+        An array has its samples along the first dim; a sample of a bag is its item, for which `transform` says what a model is fed with.
+    features, target : str or list of str
+        Columns of a DataFrame, as in `jupyter_dtrain.data.parquet`. Of an array, the target is another with as many rows.
+    dtype, target_dtype : torch.dtype, optional
+        Of numbers.
+    lengths : sequence of int, optional
+        Rows of each partition. By default they are counted once, by computing one column; arrays know them.
+    fill_null : dict, optional
+        By column of a DataFrame, what stands for nulls.
+    **options
+        See `RowGroupDataset`.
+
+    Returns
+    -------
+    RowGroupDataset
+
+    Raises
+    ------
+    DataError
+        A partition that fails, a column that is not there.
+    UsageError
+        No collection, or arrays with other numbers of rows.
+    """
+    check_extra()
+    kind = type(collection).__module__
+    if kind.startswith(("dask.dataframe", "dask_expr")) and features is not None:
+        source: RowGroups = _of_frame(collection, features, target, dtype, target_dtype, lengths, fill_null)
+    elif kind.startswith("dask.array"):
+        source = _of_arrays(collection, target, dtype, target_dtype)
+    elif kind.startswith("dask.bag"):
+        source = _of_bag(collection, lengths)
+    else:
+        raise UsageError(
+            "`features` names the columns of the DataFrame that a model is fed with."
+            if kind.startswith(("dask.dataframe", "dask_expr"))
+            else f"A Dask DataFrame, Array or Bag is wanted, and this is a {type(collection).__name__}."
+        )
+    return RowGroupDataset(source, **options)
+
+
+def _of_frame(
+    frame: Any,
+    features: Names,
+    target: Any,
+    dtype: torch.dtype | None,
+    target_dtype: torch.dtype | None,
+    lengths: Sequence[int] | None,
+    fill_null: Mapping[str, Any] | None,
+) -> RowGroups:
+    wanted = list(dict.fromkeys([*names_of(features), *names_of(target)]))
+    for name in wanted:
+        if name not in frame.columns:
+            raise DataError(f"The DataFrame has no column {name!r}. It has {', '.join(map(repr, frame.columns))}.")
+    used = frame[wanted]
+    if lengths is None:
+        counted = used[wanted[:1]].map_partitions(len, meta=("rows", "int64"))
+        lengths = said_of("The partitions' lengths", lambda: _computed(counted).tolist(), "Mend what computes them.")
+    parts, counts, numbers = _filled(used.to_delayed(), lengths)
+    table = said_of(f"Partition {numbers[0]}", lambda: _as_table(_computed(parts[0])), _TO_DO)
+
+    def width(name: str) -> int:
+        return len(table.column(name)[0].as_py())
+
+    columns = {name: column_of(name, table.schema.field(name).type, lambda name=name: width(name)) for name in wanted}  # type: ignore[misc]
+    return FrameRowGroups(
+        parts,
+        numbers,
+        counts=counts,
+        features=selected(features, columns, dtype),
+        target=None if target is None else selected(target, columns, target_dtype),
+        fill_null=dict(fill_null or {}),
+        text_bytes={name: table.column(name).nbytes / table.num_rows for name in wanted},
+    )
+
+
+def _of_arrays(array: Any, target: Any, dtype: torch.dtype | None, target_dtype: torch.dtype | None) -> RowGroups:
+    arrays = [array] if target is None else [array, target]
+    whole = []
+    for one in arrays:
+        if any(np.isnan(chunk) for chunks in one.chunks for chunk in chunks):
+            one.compute_chunk_sizes()
+        if len(one) != len(array):
+            raise UsageError(f"The target has {len(one)} rows, and the features have {len(array)}.")
+        whole.append(one.rechunk({0: array.chunks[0], **dict.fromkeys(range(1, one.ndim), -1)}))
+    parts, counts, numbers = _filled(zip(*(one.to_delayed().ravel() for one in whole), strict=True), array.chunks[0])
+    dtypes = [dtype, target_dtype]
+    row_bytes = sum(one.dtype.itemsize * int(np.prod(one.shape[1:])) for one in arrays)
+    return ArrayRowGroups(parts, numbers, counts, row_bytes, dtypes[: len(arrays)])
+
+
+def _of_bag(bag: Any, lengths: Sequence[int] | None) -> RowGroups:
+    from dask.delayed import delayed
+
+    made = bag.to_delayed()
+    if lengths is None:  # as delayed values: a bag by itself starts processes where there is no client
+        counted = [delayed(_count)(part) for part in made]
+        lengths = said_of("The partitions' lengths", lambda: _computed(counted), "Mend what computes them.")
+    parts, counts, numbers = _filled(made, lengths)
+    first = said_of(f"Partition {numbers[0]}", lambda: list(_computed(parts[0])), _TO_DO)
+    return BagRowGroups(parts, numbers, counts, nbytes_of(first) / len(first))
+
+
+def _count(items: Any) -> int:
+    return sum(1 for _ in items)
+
+
+def _filled(parts: Any, lengths: Any) -> tuple[list[Any], Numbers, list[int]]:
+    """Return the partitions with rows, how many these are, and the partitions' numbers."""
+    parts = list(parts)
+    if len(parts) != len(lengths):
+        raise UsageError(f"There are {len(parts)} partitions, and {len(lengths)} `lengths`.")
+    numbers = [number for number, length in enumerate(lengths) if length]
+    if not numbers:
+        raise DataError("No partition has a row.")
+    return [parts[number] for number in numbers], np.array([int(lengths[number]) for number in numbers], np.int64), numbers
+
+
+def _computed(value: Any) -> Any:
+    """Compute a collection or a partition; whatever goes wrong in the user's functions is an error of its rows."""
+    from dask.base import compute
+
+    try:
+        return compute(value)[0]  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise DataError(f"{type(error).__name__}: {error}") from error
+
+
+def _as_table(frame: Any) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+class FrameRowGroups(TableRowGroups):
+    """Partitions of a DataFrame.
+
+    Parameters
+    ----------
+    parts : list of Delayed
+    numbers : list of int
+        Those of the partitions.
+    """
+
+    to_do = _TO_DO
+
+    def __init__(self, parts: list[Any], numbers: list[int], **table: Any) -> None:
+        super().__init__(**table)
+        self._parts, self._numbers = parts, numbers
+
+    def name(self, group: int) -> str:
+        """Return what a partition is called in a message."""
+        return f"partition {self._numbers[group]} of a Dask DataFrame"
+
+    def table(self, group: int, columns: list[str]) -> pa.Table:
+        """Compute a partition."""
+        return _as_table(_computed(self._parts[group])).select(columns)
+
+
+class _Parts(RowGroups):
+    """Partitions that are no tables."""
+
+    def __init__(self, parts: list[Any], numbers: list[int], counts: Numbers, row_bytes: float) -> None:
+        super().__init__(counts)
+        self._parts, self._numbers, self._row_bytes = parts, numbers, row_bytes
+
+    def expected_bytes(self, group: int) -> int:
+        """Return about how many bytes a partition takes in memory."""
+        return int(self.counts[group] * self._row_bytes)
+
+    def load(self, group: int) -> tuple[Any, int]:
+        """Return what is in a partition, and its bytes."""
+
+        def read() -> tuple[Any, int]:
+            found = self._stores(self._parts[group])
+            for store in found:
+                if len(store) != self.counts[group]:
+                    raise DataError(f"it has {len(store)} rows, and had {self.counts[group]} when the data set was made")
+            return found, sum(map(nbytes_of, found))
+
+        name = self.name(group)
+        return said_of(name[:1].upper() + name[1:], read, _TO_DO)
+
+    def _stores(self, part: Any) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+
+class ArrayRowGroups(_Parts):
+    """Blocks of an array along its first dim, and those of its target."""
+
+    def __init__(self, parts: list[Any], numbers: list[int], counts: Numbers, row_bytes: float, dtypes: list[torch.dtype | None]) -> None:
+        super().__init__(parts, numbers, counts, row_bytes)
+        self._dtypes = dtypes
+
+    def name(self, group: int) -> str:
+        """Return what a block is called in a message."""
+        return f"block {self._numbers[group]} of a Dask Array"
+
+    def _stores(self, part: Any) -> tuple[Any, ...]:
+        blocks = [np.asarray(block) for block in _computed(list(part))]
+        tensors = [torch.from_numpy(np.ascontiguousarray(block)) for block in blocks]
+        return tuple((tensor if dtype is None else tensor.to(dtype)).numpy() for tensor, dtype in zip(tensors, self._dtypes, strict=True))
+
+
+class BagRowGroups(_Parts):
+    """Partitions of a bag."""
+
+    def name(self, group: int) -> str:
+        """Return what a partition is called in a message."""
+        return f"partition {self._numbers[group]} of a Dask Bag"
+
+    def _stores(self, part: Any) -> tuple[Any, ...]:
+        return (list(_computed(part)),)

@@ -1,0 +1,145 @@
+"""Files by path, glob or address, local or remote: each with what tells whether it is still the same."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_WILD = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was when its metadata were read.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    changed : int, optional
+        When it was changed, in nanoseconds; ``None``: its file system does not say.
+    """
+
+    path: str
+    size: int
+    changed: int | None
+
+
+def check_extra() -> None:
+    """Raise `UsageError` where PyArrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError('Tables are read with PyArrow, which is not installed: pip install "jupyter_dtrain[data]"') from None
+
+
+def find_files(paths: Paths, filesystem: Any, suffix: str) -> tuple[fs.FileSystem, list[File]]:
+    """Return the files that are meant, in the order of their names, and the file system that they are in.
+
+    Parameters
+    ----------
+    paths : path, glob, folder, or several of these
+        Those with a scheme (``s3://…``) are opened through Arrow's file systems, or fsspec's.
+    filesystem : pyarrow.fs.FileSystem, fsspec file system or None
+    suffix : str
+        Of files that are taken from a folder.
+
+    Raises
+    ------
+    DataError
+        There is none.
+    """
+    check_extra()
+    given = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
+    if not given:
+        raise UsageError("No path was given.")
+    found: dict[str, File] = {}
+    system: Any = None
+    for path in given:
+        system, inside = _opened(path, filesystem)
+        files = list(_matching(system, inside, suffix))
+        if not files:
+            raise DataError(f"There is no file {path}." if not _WILD.search(path) else f"No file matches {path}.")
+        found.update((file.path, file) for file in files)
+    return system, list(found.values())
+
+
+def _opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
+    from pyarrow import ArrowInvalid, fs
+
+    if isinstance(filesystem, fs.FileSystem):
+        return filesystem, path
+    if filesystem is not None:
+        return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
+    if "://" not in path:
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  # a glob is no path
+    base, wild = _fixed_part(path)
+    try:
+        system, inside = fs.FileSystem.from_uri(base)
+    except ArrowInvalid:  # a scheme that Arrow itself does not know
+        import fsspec
+
+        opened, inside = fsspec.core.url_to_fs(base)
+        system = fs.PyFileSystem(fs.FSSpecHandler(opened))
+    return system, f"{inside.rstrip('/')}/{wild}" if wild else inside
+
+
+def _fixed_part(path: str) -> tuple[str, str]:
+    """Return the folder above the first wildcard, and the rest."""
+    found = _WILD.search(path)
+    if found is None:
+        return path, ""
+    base = path[: found.start()].rpartition("/")[0]
+    return base, path[len(base) + 1 :]
+
+
+def _matching(system: fs.FileSystem, path: str, suffix: str) -> Iterable[File]:
+    from pyarrow import fs
+
+    base, wild = _fixed_part(path)
+    kind = system.get_file_info(base)
+    if not wild and kind.type == fs.FileType.File:
+        return [_file(kind)]
+    if kind.type != fs.FileType.Directory:
+        return []
+    infos = system.get_file_info(fs.FileSelector(base, recursive=not wild or "/" in wild or "**" in wild))
+    infos = sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: info.path)
+    if wild:
+        pattern = _regex(f"{base.rstrip('/')}/{wild}")
+        return [_file(info) for info in infos if pattern.fullmatch(info.path)]
+    inside = [PurePath(info.path[len(base.rstrip("/")) + 1 :]) for info in infos]
+    # Names that begin so are those of tables' own notes (`_SUCCESS`, `_metadata`), as readers of data sets agree.
+    kept = [info for info, name in zip(infos, inside, strict=True) if not any(part.startswith(("_", ".")) for part in name.parts)]
+    return [_file(info) for info in kept if info.path.endswith(suffix)]
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Return the expression of a glob: ``*`` stays within a folder, ``**`` does not."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(part if part.startswith("[") and part.endswith("]") else known.get(part, re.escape(part)) for part in parts))
+
+
+def _file(info: fs.FileInfo) -> File:
+    return File(info.path, info.size or 0, info.mtime_ns)
+
+
+def check_unchanged(system: fs.FileSystem, file: File) -> None:
+    """Raise `DataError` where a file is not what it was when its metadata were read."""
+    from pyarrow import fs
+
+    info = system.get_file_info(file.path)
+    if info.type == fs.FileType.NotFound:
+        raise DataError("the file is not there any more")
+    if (info.size or 0, info.mtime_ns) != (file.size, file.changed):
+        raise DataError(f"the file was changed since its metadata were read (it has {info.size:,} bytes, and had {file.size:,})")

@@ -1,0 +1,109 @@
+"""Row groups that are tables, of which columns are taken; and what is said where they are not what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from ..errors import DataError
+from .columns import Column, Selection, fill_nulls, nbytes_of
+from .order import Numbers
+from .rows import RowGroups
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_T = TypeVar("_T")
+
+
+def common_schema(
+    of_files: list[tuple[str, dict[str, pa.DataType]]], wanted: list[str], *dtypes: torch.dtype | None
+) -> dict[str, pa.DataType]:
+    """Return the types of columns, which are the same in all files.
+
+    Raises
+    ------
+    DataError
+        A column is not there, or has another type in another file. Numbers may have, where a `dtype` is asked for.
+    """
+    first_path, first = of_files[0]
+    for path, types in of_files:
+        missing = [name for name in wanted if name not in types]
+        if missing:
+            raise DataError(f"{path} has no column {missing[0]!r}. It has {', '.join(map(repr, types))}.")
+        for name in wanted:
+            if types[name] != first[name] and not (all(dtypes[:1]) and _are_numbers(types[name], first[name])):
+                raise DataError(
+                    f"Column {name!r} is {types[name]} in {path}, and {first[name]} in {first_path}. Write the files with one type, "
+                    "or, for numbers, say which one as `dtype=torch.float32`."
+                )
+    return {name: first[name] for name in wanted}
+
+
+def _are_numbers(*kinds: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds)
+
+
+def said_of(what: str, read: Callable[[], _T], to_do: str) -> _T:
+    """Return what `read` returns; an error says of what it is, and what to do."""
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, DataError, IndexError, StopIteration) as error:  # Arrow's are such
+        text = f"{what} cannot be read: {str(error).strip().rstrip('.')}. {to_do}".rstrip()
+        raise DataError(text) from (None if isinstance(error, DataError) else error)
+
+
+class TableRowGroups(RowGroups):
+    """Row groups that are tables.
+
+    Parameters
+    ----------
+    counts : array of int, shape (groups,)
+    features, target : Selection
+    fill_null : dict
+    text_bytes : dict
+        By column, what a text takes.
+    """
+
+    def __init__(
+        self,
+        counts: Numbers,
+        features: Selection,
+        target: Selection | None,
+        fill_null: dict[str, Any],
+        text_bytes: Mapping[str, float],
+    ) -> None:
+        super().__init__(counts)
+        self.features, self.target = features, target
+        self._fill_null = fill_null
+        parts = [part for part in (features, target) if part is not None]
+        self._row_bytes = sum(part.row_bytes(text_bytes) for part in parts)
+        self._columns: list[Column] = list({column.name: column for part in parts for column in part.columns}.values())
+
+    def expected_bytes(self, group: int) -> int:
+        """Return about how many bytes a group takes in memory."""
+        return int(self.counts[group] * self._row_bytes)
+
+    def load(self, group: int) -> tuple[Any, int]:
+        """Return a group's features and targets, and their bytes."""
+
+        def read() -> tuple[Any, int]:
+            table = self.table(group, [column.name for column in self._columns])
+            if table.num_rows != self.counts[group]:
+                raise DataError(f"it has {table.num_rows} rows, and had {self.counts[group]} when the data set was made")
+            table = fill_nulls(table, self._fill_null)
+            parts = [part.decode(table) for part in (self.features, self.target) if part is not None]
+            return tuple(parts), sum(map(nbytes_of, parts))
+
+        name = self.name(group)
+        return said_of(name[:1].upper() + name[1:], read, self.to_do)
+
+    to_do = "Write the file again, or leave it out, and make the data set anew: its other rows were used once each, and none of this batch."
+
+    def table(self, group: int, columns: list[str]) -> pa.Table:
+        """Read these columns of a group."""
+        raise NotImplementedError

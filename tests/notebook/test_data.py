@@ -1,0 +1,87 @@
+"""Tables in files and collections feed a cell: the batches, weights and rows of one process, on any number of engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import difference
+
+TABLE = """
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from pathlib import Path
+from jupyter_dtrain import data
+if not Path("taxi").exists():
+    Path("taxi").mkdir()
+    rng = np.random.default_rng(0)
+    for part in range(3):
+        x = rng.normal(size=(211, 4))
+        table = pa.table({f"x{i}": x[:, i] for i in range(4)} | {
+            "fare": x.sum(1) + 0.1 * rng.normal(size=211),
+            "row": np.arange(211) + 211 * part,
+            "place": [f"place {number % 7}" for number in range(211)],
+        })
+        pq.write_table(table, f"taxi/{part}.parquet", row_group_size=50)
+        table.to_pandas().to_csv(f"taxi/{part}.csv", index=False)
+
+def some(rows):
+    return torch.utils.data.random_split(rows, [600, 33])[0]
+
+def stack(rows):
+    return [torch.stack(part) for part in zip(*rows)]
+
+def make():
+    global model, optimizer, used, losses
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    used, losses = [], []
+"""
+TRAIN = """
+for epoch in range(2):
+    for x, target in loader:
+        fare, row = target[:, :1], target[:, 1]
+        loss = F.mse_loss(model(x), fare)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        used.append(row.tolist())
+        losses.append(loss.item())
+"""
+STATE = "(used, losses, [p.detach() for p in model.parameters()], torch.rand(2).tolist())"
+FEATURES = 'features=["x0", "x1", "x2", "x3"], target=["fare", "row"]'
+LOADERS = {
+    "parquet": f'data.parquet("taxi/*.parquet", {FEATURES}).loader(batch_size=48)',
+    "a stream of its own": f'data.parquet("taxi", {FEATURES}, seed=5, window=2).loader(batch_size=50, drop_last=True)',
+    "sampler": f'(lambda rows: DataLoader(rows, batch_size=48, sampler=rows.sampler))(data.parquet("taxi", {FEATURES}))',
+    "in the files' order": f'data.parquet("taxi", {FEATURES}, shuffle=False).loader(batch_size=48)',
+    "a small cache": f'data.parquet("taxi", {FEATURES}, cache_bytes=5000).loader(batch_size=48)',
+    "workers": f'data.parquet("taxi", {FEATURES}).loader(batch_size=48, num_workers=2)',
+    "a transform that draws": f'data.parquet("taxi", {FEATURES}, transform=lambda x: x + 0.1 * torch.randn(4)).loader(batch_size=48)',
+    "split in two": f'DataLoader(some(data.parquet("taxi", {FEATURES})), batch_size=48, shuffle=True)',
+    "PyTorch's own order": f'DataLoader(data.parquet("taxi", {FEATURES}), batch_size=48, shuffle=True)',
+    "a collate function": f'data.parquet("taxi", {FEATURES}).loader(batch_size=48, collate_fn=stack)',
+}
+
+
+@pytest.fixture(scope="module")
+def with_table(shared_notebook):
+    shared_notebook.run(IMPORTS + TABLE)
+    return shared_notebook
+
+
+@pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS)
+def test_loader_on_one_two_and_three_engines(with_table, loader):
+    notebook = with_table
+    notebook.run(f"make()\nloader = {loader}")
+    notebook.run(TRAIN)
+    expected = notebook.value(STATE)
+    per_epoch = len(expected[0]) // 2
+    for epoch in range(2):
+        rows = [row for batch in expected[0][epoch * per_epoch :][:per_epoch] for row in batch]
+        assert len(rows) == len(set(rows)) in (600, 633)
+    for engines in (1, 2, 3):
+        notebook.run(f"make()\nloader = {loader}")
+        cell = notebook.run(f"%%distribute --engines {engines}\n{TRAIN}")
+        assert cell.stderr == ""
+        assert difference(notebook.value(STATE), expected) is None
