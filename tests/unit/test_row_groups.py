@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -122,6 +123,33 @@ def test_memory_is_bounded_and_groups_are_read_about_once(folder):
         info = rows.cache_info
         assert info["most_bytes"] <= 14_000
         assert info["num_loaded"] <= epoch * (rows.num_row_groups + 8)  # those that two of four lanes share, and the short batch
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from jupyter_dtrain import data
+rows = data.parquet(sys.argv[1], features=[f"x{number}" for number in range(16)], cache_bytes=64 << 20)
+loader = iter(rows.loader(batch_size=512))
+next(loader)
+begun = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+total = 512 + sum(len(batch) for batch in loader)
+print(total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - begun)
+"""
+
+
+@pytest.mark.long
+def test_memory_of_a_process_stays_under_a_limit(tmp_path):
+    """512 MB of numbers, with 64 MB for row groups: what reading takes is the largest group, a few times."""
+    rng = np.random.default_rng(0)
+    for part in range(8):
+        columns = {f"x{number}": rng.normal(size=500_000) for number in range(16)}
+        pq.write_table(pa.table(columns), tmp_path / f"{part}.parquet", row_group_size=50_000)  # 6.4 MB
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    total, more = map(int, done.stdout.split())
+    assert total == 4_000_000
+    assert more < 160 << 20, f"{more:,} bytes"
 
 
 # -- samples -------------------------------------------------------------------------------------------------------------
