@@ -50,6 +50,24 @@ class Data(Dataset):
 loader = DataLoader(Data(), batch_size=6, shuffle=True)
 model = nn.Linear(4, 1)
 """
+CALLABLE = """
+from torch.utils.checkpoint import checkpoint
+{made}
+class Model:
+    def parameters(self): return [*block.parameters(), *head.parameters()]
+    def __call__(self, x):
+        {done}
+model = Model()
+"""
+PADDED = """
+def padded(samples):
+    longest = max(int(x.abs().sum() * 5) % 4 for x, _ in samples)
+    return torch.stack([F.pad(x, (0, longest)) for x, _ in samples]), torch.stack([y for _, y in samples])
+class First(nn.Linear):
+    def forward(self, x): return super().forward(x[:, :4])
+loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True, collate_fn=padded)
+model = First(4, 1)
+"""
 MADE = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
 LOOP = """
 for epoch in range(2):
@@ -99,6 +117,15 @@ RIGHT = {
     "BatchNorm and dropout": "model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))",
     "a number of calls": MODEL.format(made="self.k = 0", done="self.k += 1"),
     "numbers of its own streams": DATA.format(made="", done="return X[i] + torch.randn(4), Y[i]"),
+    "a cell over the steps of a sequence": CALLABLE.format(
+        made="block, head = nn.RNNCell(2, 5), nn.Linear(5, 1)",
+        done="h = torch.zeros(len(x), 5); h = block(x[:, :2], h); h = block(x[:, 2:], h); return head(h)",
+    ),
+    "a block that is computed again": CALLABLE.format(
+        made="block, head = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()), nn.Linear(6, 1)",
+        done="return head(checkpoint(block, x, use_reentrant=False))",
+    ),
+    "batches that are filled up to their longest sample": PADDED,
     "a list of samples": DATA.format(made="kept = [(x, y) for x, y in zip(X, Y)]", done="return kept[i]"),
 }
 

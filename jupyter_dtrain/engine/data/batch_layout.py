@@ -179,6 +179,25 @@ def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left.shape == right.shape and left.dtype == right.dtype and bool(((left == right) | ((left != left) & (right != right))).all())
 
 
+def has_other_values(whole: Any, part: Any, total: int, where: slice) -> bool:
+    """Return whether a part has other numbers than the whole has there. Of other sizes (padding) its ranks find out themselves."""
+    if type(whole) is not type(part):
+        return False
+    if isinstance(whole, torch.Tensor | np.ndarray):
+        left, right = torch.as_tensor(whole), torch.as_tensor(part)
+        dims, is_exact = _compare_arrays(left, right, total, where)
+        alike = [dim for dim in dims if isinstance(dim, int) and _without(left.shape, dim) == _without(right.shape, dim)]
+        return bool(alike) and not is_exact
+    children, others = _children(whole), _children(part)
+    if children is None or others is None or list(children) != list(others):
+        return False
+    return any(has_other_values(children[key], others[key], total, where) for key in children)
+
+
+def _without(shape: torch.Size, dim: int) -> list[int]:
+    return [size for number, size in enumerate(shape) if number != dim]
+
+
 # -- through the structure --------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...options import Verify
-from ..data.batch_layout import compared
+from ..data.batch_layout import has_other_values
 from ..data.collate import is_default
 from ..module_tree import IdentityMap
 from ..tensor.batch_shard import BatchShard
@@ -147,10 +147,9 @@ class FetchChecks:
         """Return what differs on this rank."""
         if apart(whole.samples, part.samples):
             return "its samples"
-        if not is_default(loader) and not is_first:  # of the first batch, and of sizes, the loader's `Collation` finds it out itself
-            found = compared(whole.batch, part.batch, share.total, share.loaded) or {}
-            if any(dims and not exact for dims, exact in found.values()):
-                return "what is made of them"
+        # Of the first batch, and of sizes, the loader's `Collation` finds it out itself.
+        if not is_default(loader) and not is_first and has_other_values(whole.batch, part.batch, share.total, share.loaded):
+            return "what is made of them"
         if loader.num_workers:
             return "samples that come later" if apart(whole.following, part.following) else ""
         for key in dict.fromkeys((*whole.changes, *part.changes)):

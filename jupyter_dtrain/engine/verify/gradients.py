@@ -42,7 +42,7 @@ def projections(
     placements : sequence of Placement or None
         Of each result; ``None``: it is the whole.
     scale : float
-        By which gradients of parts are larger on their way.
+        By which gradients of parts are larger on their way: they are averaged over so many ranks. 1 for what one rank computes alone.
     passes : BackwardPasses
         Told that a pass is under way.
 
@@ -73,8 +73,7 @@ def projections(
         passes.run(run)
     if not found:
         return None
-    divisor = 1.0 if all(placement is None for placement in placements) else scale
-    return [_along_directions(gradient, divisor) for gradient in found]
+    return [_along_directions(gradient, scale) for gradient in found]
 
 
 def _has_compiled() -> bool:

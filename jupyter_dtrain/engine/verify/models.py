@@ -146,6 +146,9 @@ class ModelChecks:
             return seen()
         if self._statistics_per_rank and layers_taking_statistics(module):
             return seen()
+        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # `checkpoint(block, x)` counts what is kept in there
+            turn.due = turn.calls + 1
+            return seen()
         self._under_way = True
         try:
             return self._checked(seen, alone, module, called, given, turn)
@@ -212,7 +215,7 @@ class ModelChecks:
                 leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
                 if not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(given)):
                     with before.writes:  # behind arguments that have a graph there may be calls of the same model
-                        whole.gradients = self._gradients(module, leaves)
+                        whole.gradients = self._gradients(module, leaves, scale=1.0)
                 freezer = Freezer({})
                 whole.results = [freezer.frozen(leaf) for leaf in pytree.tree_leaves(result)]
         except GivenUp as error:
@@ -234,10 +237,10 @@ class ModelChecks:
             whole = Exchange().full_tensor(value).detach()
         return whole.requires_grad_(value.requires_grad) if whole.is_floating_point() else whole
 
-    def _gradients(self, module: nn.Module, leaves: list[torch.Tensor]) -> Projections | None:
+    def _gradients(self, module: nn.Module, leaves: list[torch.Tensor], *, scale: float) -> Projections | None:
         parts = [to_local(leaf) if isinstance(leaf, GlobalTensor) else leaf for leaf in leaves]
         placements = [leaf.placement if isinstance(leaf, GlobalTensor) else None for leaf in leaves]
-        return projections(module, parts, placements, scale=self._scale, passes=self._passes)
+        return projections(module, parts, placements, scale=scale, passes=self._passes)
 
     def _try(self, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, whole: _Whole, before: StateBefore) -> tuple[Any, _Seen]:
         """Make the call as always, and compare."""
@@ -259,7 +262,8 @@ class ModelChecks:
             after = _before(module)
             try:
                 with after.writes:  # a backward pass may compute activations again, and count them
-                    mine.gradients = self._gradients(module, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+                    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                    mine.gradients = self._gradients(module, tensors, scale=self._scale)
             finally:
                 after.restore()
         return result, mine

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from types import (
-    BuiltinFunctionType,
+    BuiltinMethodType,
     CodeType,
     FunctionType,
     GeneratorType,
     MethodDescriptorType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
     WrapperDescriptorType,
 )
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from ...analysis.code_objects import names_in
@@ -44,11 +46,13 @@ WIDEST = 20_000
 """Entries of a container that are looked into; of a larger one it is noted which they are."""
 
 _IMMUTABLE: tuple[type, ...] = (
-    *(int, float, complex, str, bytes, type(None), type(...), range, slice, Enum, PurePath, CodeType, BuiltinFunctionType),
+    *(int, float, complex, str, bytes, type(None), type(...), range, slice, Enum, PurePath, CodeType),
     *(MethodDescriptorType, WrapperDescriptorType, torch.dtype, torch.device, torch.Size, torch.layout, np.generic, np.dtype),
     *(logging.Logger, DataLoader, weakref.ref, type(threading.Lock()), type(threading.RLock()), torch.cuda.Stream),
 )
 _SKIPPED = frozenset(("pandas", "polars", "pyarrow", "matplotlib", "IPython", "jupyter_dtrain", "asyncio", "concurrent", "typing", "abc"))
+_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "torch.export")
+"""What a compiler keeps of its own work says nothing of samples."""
 _TELLING = frozenset(("wandb", "mlflow", "tensorboard", "tensorboardX", "sqlite3", "socket", "_csv", "subprocess", "ipywidgets"))
 """Libraries whose objects tell others of each call."""
 _SHOWING = frozenset(("display", "input"))
@@ -127,6 +131,8 @@ class Reachable:
                 self._look_at_function(where, value)
             case MethodType():
                 self._push(((where, value.__func__), (where, value.__self__)))
+            case BuiltinMethodType() | MethodWrapperType():  # `log = notes.append`
+                self._push(((where, value.__self__),) if not isinstance(value.__self__, ModuleType) else ())
             case functools.partial():
                 self._push((where, part) for part in (value.func, value.args, value.keywords))
             case classmethod() | staticmethod():
@@ -174,7 +180,7 @@ class Reachable:
             (isinstance(value, GeneratorType) or hasattr(kind, "__next__")) and library in ("builtins", "itertools", "_csv")
         ):
             self.obstacle = f"{where} (a `{kind.__name__}`)"
-        elif library not in _SKIPPED:
+        elif library not in _SKIPPED and (library != "torch" or isinstance(value, nn.Module) or not kind.__module__.startswith(_COMPILER)):
             name = f"`{kind.__name__}`"
             for attributes in attribute_holders(value):
                 self._hold(Holder(attributes, name, by_name=True))
