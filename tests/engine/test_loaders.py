@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.data import *
 
 seen = []  # indices in the order of loading
-note = seen.append  # by another name: a data set whose own code keeps something is loaded whole by every rank
+exec("def note(index): seen.append(index)")  # as of a library: a data set whose own code keeps something is loaded whole by every rank
 
 class Data(Dataset):
     def __init__(self, n):

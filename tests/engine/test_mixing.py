@@ -206,12 +206,12 @@ class Counts(nn.Module):
         self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout={dropped}, batch_first=True)
         self.out, self.last = nn.Linear(4, 2), {last}
     def forward(self, x):
-        note(len(x))  # where nobody looks for a model's state
+        note(len(x))
         y = self.out(self.layer(x[:, :, None].expand(-1, -1, 4)))[:, 0]
         {statistic}
         return self.last(y)
 calls = []
-note = calls.append
+exec("def note(size): calls.append(size)")  # as of a library
 model = Counts()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 """

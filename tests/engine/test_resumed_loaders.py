@@ -30,7 +30,7 @@ from torch.utils.data import *
 
 trace = []   # what the program saw
 loaded = []  # samples in the order of loading
-note = loaded.append  # by another name: see test_loaders.py
+exec("def note(index): loaded.append(index)")  # as of a library: see test_loaders.py
 
 class Data(Dataset):
     def __init__(self, n):

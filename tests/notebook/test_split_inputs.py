@@ -12,7 +12,7 @@ torch.manual_seed(1)
 inputs = torch.randn(48, 6)
 targets = torch.sin(inputs.sum(1, keepdim=True))
 rows = []
-note = rows.append  # out of sight: what a model keeps of its samples would give it the whole batch
+exec("def note(size): rows.append(size)")  # as of a library: what a model keeps of its samples would give it the whole batch
 
 class Net(nn.Module):
     def __init__(self):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,14 @@ from ...analysis.code_objects import closed_over, names_in, original_code
 from ...serialization.python_reducers import attribute_holders
 from ..user_frames import is_users, is_users_module
 from .fetch import has_rows
+from .method_names import MUTATING
 from .stores import Kind, Writes, writes_of
 
 _Cached = type(lru_cache(lambda: None))
 _MOST, _WIDTH = 2000, 64  # objects that are looked at, and of one container
 _PLAIN = (int, float, str, bytes, type(None), torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device)
 _ENTERED = frozenset(("__getitem__", "__getitems__", "__call__", "forward", "__iter__", "__next__", "__enter__", "__exit__", "__getattr__"))
+_WRITERS = frozenset(("__setitem__", "__delitem__", "__iadd__", "__next__", "__setattr__", "write"))
 _MADE_WITH = frozenset(("__init__", "__new__", "__post_init__", "__setattr__"))
 _OF_DATA_SETS = {"__getitem__": Kind.NEW, "__getitems__": Kind.NEW}
 
@@ -58,7 +60,7 @@ class _Reached:
     """What is reached from a data set and a collate function."""
 
     keeps_results: bool = False
-    """A function that remembers its results is called, or a layer that keeps statistics."""
+    """A function that remembers its results is called, a method of a list (``log = notes.append``), or a layer that keeps statistics."""
     called: dict[FunctionType, _Called] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     _pending: deque[Any] = field(default_factory=deque)
@@ -110,6 +112,8 @@ class _Reached:
                     self._pending.extend(closed_over(value))  # a decorator's
             case MethodType():
                 self._pending.extend((value.__self__, value.__func__))
+            case BuiltinMethodType() | MethodWrapperType():
+                self.keeps_results |= _changes_its_own(value)
             case partial():
                 self._pending.extend((value.func, *value.args, *value.keywords.values()))
             case _Cached():
@@ -167,6 +171,12 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
             yield from (inner for inner in closed_over(part) if isinstance(inner, FunctionType))  # that a decorator surrounds
 
 
+def _changes_its_own(method: Any) -> bool:
+    """Return whether a method that is called by another name writes into what it belongs to."""
+    owner, name = method.__self__, method.__name__
+    return not isinstance(owner, ModuleType | type | None) and (name in MUTATING or name in _WRITERS)
+
+
 def _is_of_user(cached: Any) -> bool:
     function = getattr(cached, "__wrapped__", None)
     return isinstance(function, FunctionType) and is_users(function.__code__.co_filename)
@@ -176,6 +186,8 @@ def _is_followed(value: object) -> bool:
     if value is None or isinstance(value, _PLAIN):
         return False
     kind = value if isinstance(value, type) else type(value)
+    if isinstance(value, BuiltinMethodType | MethodWrapperType):
+        return True
     if isinstance(value, FunctionType | MethodType | partial | _Cached) or is_users_module(str(kind.__module__)):
         return kind.__module__ != "builtins" or isinstance(value, FunctionType)
     return not isinstance(value, type) and callable(value) and hasattr(value, "__dict__")  # a library's transform

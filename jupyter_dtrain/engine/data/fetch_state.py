@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..user_frames import is_users, is_users_module
 
 _MOST, _WIDTH, _LONGEST = 2000, 64, 1_000_000  # objects that are looked at; of one container; items of one that is copied
 _LARGE = 1 << 20  # bytes of a tensor or array from which on it is not copied
-_PLAIN = (int, float, str, bytes, type(None), ModuleType, BuiltinFunctionType, np.generic, torch.dtype, torch.device)
+_PLAIN = (int, float, str, bytes, type(None), ModuleType, np.generic, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set, deque)
 _FOLLOWED = (*_CONTAINERS, torch.Tensor, np.ndarray, torch.nn.Module)
 _MISSING = object()
@@ -101,6 +101,8 @@ class FetchState:
                 return self._of_function(value)
             case MethodType():
                 return value.__self__, value.__func__
+            case BuiltinMethodType() | MethodWrapperType():  # `log = notes.append`
+                return (value.__self__,)
             case partial():
                 return value.func, *value.args, *value.keywords.values()
             case list() | dict() | set() | deque() if len(value) <= _LONGEST:
@@ -132,7 +134,7 @@ class FetchState:
 
 
 def _is_of_user(value: Any) -> bool:
-    if isinstance(value, FunctionType):
+    if isinstance(value, FunctionType | BuiltinMethodType | MethodWrapperType):
         return True
     return is_users_module(str((value if isinstance(value, type) else type(value)).__module__))
 

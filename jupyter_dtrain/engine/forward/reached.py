@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ...analysis.code_objects import everything, names_in
 from ...serialization.copy_restore import is_frame
@@ -34,7 +35,7 @@ from ..user_frames import is_users, is_users_module
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_NO_STATE = (*_GENERATORS, torch.optim.Optimizer, DataLoader, logging.Logger, weakref.ref, io.IOBase)
+_NO_STATE = (*_GENERATORS, torch.optim.Optimizer, DataLoader, _BaseDataLoaderIter, logging.Logger, weakref.ref, io.IOBase)
 """Of these others keep account, or a model's call does not change them."""
 _SERVICES = frozenset(("_thread", "threading", "queue", "_queue", "socket", "_io", "asyncio.locks", "concurrent.futures.thread"))
 _CONTAINERS = (list, dict, set, deque)
@@ -176,6 +177,8 @@ class Reached:
     arrays : list of ndarray
     others : list of object
         What holds bytes, texts or tables.
+    iterators : list of object
+        Generators and the like: what they have given cannot be given again, so a call that takes of them is made once.
     """
 
     modules: list[nn.Module] = field(default_factory=list)
@@ -183,6 +186,7 @@ class Reached:
     tensors: list[torch.Tensor] = field(default_factory=list)
     arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
     others: list[Any] = field(default_factory=list)
+    iterators: list[Any] = field(default_factory=list)
 
 
 def reached_from(model: nn.Module) -> Reached:
@@ -233,6 +237,8 @@ class _Walk:
                 return self._of_function(value)
             case MethodType():
                 return value.__self__, value.__func__
+            case BuiltinMethodType() | MethodWrapperType():  # `log = notes.append`
+                return (value.__self__,)
             case classmethod() | staticmethod():
                 return (value.__func__,)
             case property():
@@ -247,6 +253,9 @@ class _Walk:
                 self.found.others.append(value)
                 return ()
             case _ if isinstance(value, (*_NO_STATE, ModuleType)):
+                return ()
+            case _ if is_iterator(value):
+                self.found.iterators.append(value)
                 return ()
         return self._of_object(value)
 
@@ -303,6 +312,11 @@ class _Walk:
                 self._hold(_globals(vars(value), [other for other in used if not _is_code(vars(value)[other])]))
                 found += [vars(value)[other] for other in used]
         return found
+
+
+def is_iterator(value: object) -> bool:
+    """Return whether `value` keeps its place where Python cannot write it: a generator, ``itertools.count()``, what ``iter`` returns."""
+    return hasattr(type(value), "__next__") and not attribute_holders(value)
 
 
 def _stores(code: CodeType) -> tuple[set[str], set[str]]:

@@ -243,7 +243,7 @@ class ShardedCall:
         NotPerSample
             It is an open model, on all ranks, or has marked what it was given.
         """
-        if scales_tables(self.module):
+        if before.reached.iterators or scales_tables(self.module):
             self.refused = True
             raise NeedsFullBatch
         result: Any = None

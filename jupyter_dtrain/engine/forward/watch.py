@@ -82,7 +82,7 @@ class Watch:
         self._by_value = self._uncounted(parts, reached)
         small = [array for array in reached.arrays if array.nbytes <= _SMALL and not array.dtype.hasobject]
         large = [array for array in reached.arrays if _SMALL < array.nbytes <= LARGE and not array.dtype.hasobject]
-        self._others = reached.others
+        self._others, self._iterators = reached.others, reached.iterators
         self._arrays = small + (large if large and model_uses(self._model, _writes) else [])
         holders = [holder for holder in reached.holders if not (isinstance(holder, ModuleAttributes) and holder.is_torchs)]
         self._holders = [holder for holder in holders if len(holder) <= _MOST_ITEMS]
@@ -132,7 +132,7 @@ class Watch:
     def changed(self, *, anything: bool = False) -> bool:
         """Return whether the call has changed something that it had not changed before, or `anything` that is not put back."""
         accepted: set[tuple[int, Any]] = set() if anything else self._accepted
-        found = False
+        found = anything and bool(self._iterators)  # nobody can tell
         versions = list(map(_version, self._tensors))
         if versions != self._versions:
             pairs = zip(self._tensors, versions, self._versions, strict=True)
