@@ -45,7 +45,7 @@ class Notices:
 # Where a rank is in the user's code, told while it is busy: what waiting for ever looks like from inside.
 
 _WAITING = ("distributed_c10d.py", "engine/tensor/redistribute.py", "engine/backward/gradient_sync.py")
-_AT_END = ("engine/strategies/data_parallel.py", "materialize")  # where the ranks put together what spans them
+_AT_END = ("engine/cell_run.py", "_settled")  # where the ranks put together what spans them
 _WAITS_IN_CONTROL = ("engine/control.py", "_wait")  # all else in there is done at once
 
 
