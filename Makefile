@@ -23,7 +23,7 @@ export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
-.PHONY: help install demo dist test test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
+.PHONY: help docs install demo dist test test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
 
 # $(call timed,PART,COMMAND) runs a command and notes how long it took; $(call tell_times) says so of all.
 timed = @begun=$$(date +%s); echo '$(2)'; { $(2); }; status=$$?; echo "$$(( $$(date +%s) - begun )) s  $(1)" >> $(TIMES); exit $$status
@@ -71,6 +71,10 @@ format: install ## format all sources and mend what can be mended
 
 dist: install ## build an sdist and a wheel that install without Node, and check them
 	rm -rf dist && $(BIN)/python -m build --no-isolation && $(BIN)/twine check --strict dist/*
+
+docs: install ## build the site into docs/_build; a warning is an error
+	$(BIN)/pip install -q -c constraints.txt furo myst-parser sphinx sphinx-copybutton
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
 bench: install ## compare with torchrun and other ways to train, in turns; OPTIONS=--quick for small jobs
 	$(BIN)/python -m bench $(OPTIONS)

@@ -11,6 +11,7 @@ READ = {
     "jupyter_dtrain": (".py",),
     "labextension/src": (".ts", ".tsx"),
     "labextension/schema": (".json",),
+    "docs": (".md",),
 }
 REPLACED = {
     "'Go on'": "Resume",
@@ -69,7 +70,7 @@ REPLACED = {
 
 def texts() -> dict[str, str]:
     files = [path for folder, kinds in READ.items() for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
-
+    files += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files if "_build" not in path.parts}
 
 

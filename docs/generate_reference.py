@@ -1,0 +1,91 @@
+"""Write `docs/reference` from the code: `python docs/generate_reference.py`; a unit test compares what is there with it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import jupyter_dtrain
+from jupyter_dtrain.notebook import parser
+
+ROOT = Path(__file__).parents[1]
+VARIABLES = {
+    "JUPYTER_DTRAIN_KEEP_MEMORY": ("60", "seconds after a cell for which engines keep its memory, to start the next one faster"),
+    "JUPYTER_DTRAIN_STALL_AFTER": ("30", "seconds without progress after which ranks that wait for each other are reported"),
+}
+"""What a user may set before the kernel starts; other variables with this prefix are internal."""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its name."""
+    return {"options.md": _options(), "api.md": _api(), "settings.md": _settings()}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _rows(arguments: argparse.ArgumentParser) -> list[str]:
+    arguments.format_help()  # which finds out what takes time
+    rows = ["| option | what |", "|---|---|"]
+    for action in arguments._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+            continue
+        names = ", ".join(f"`{name}`" for name in action.option_strings)
+        value = f"`{_cell(str(action.metavar))}`" if action.nargs != 0 and action.metavar else ""
+        rows.append(f"| {' '.join(filter(None, (names, value)))} | {_cell((action.help or '').replace('%%', '%'))} |")
+    return rows
+
+
+def _options() -> str:
+    lines = ["# Options", "", "Generated from the code. `%%distribute --help` shows the same.", "", "## `%%distribute`", ""]
+    lines += _rows(parser.cell_parser())
+    line = parser.line_parser()
+    (actions,) = (action for action in line._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {choice.dest: choice.help or "" for choice in actions._choices_actions}
+    for name, sub in actions.choices.items():
+        lines += ["", f"## `%distribute {name}`", "", f"{helps[name].replace('%%', '%').capitalize()}."]
+        rows = _rows(sub)
+        lines += ["", *rows] if len(rows) > 2 else []
+    return "\n".join(lines) + "\n"
+
+
+def _api() -> str:
+    lines = ["# Python API", "", "Generated from the docstrings. `import jupyter_dtrain` needs neither torch nor engines.", ""]
+    for name in jupyter_dtrain.__all__:
+        member = getattr(jupyter_dtrain, name)
+        if inspect.ismodule(member):
+            for inner in member.__all__:
+                lines += _entry(f"{name}.{inner}", getattr(member, inner))
+        else:
+            lines += _entry(name, member)
+    return "\n".join(lines)
+
+
+def _entry(name: str, member: Any) -> list[str]:
+    """Return the section of a function or a class."""
+    return [f"## `{name}`", "", "```text", f"{name}{inspect.signature(member)}", "", inspect.getdoc(member) or "", "```", ""]
+
+
+def _settings() -> str:
+    schema = json.loads((ROOT / "labextension" / "schema" / "sidebar.json").read_text(encoding="utf-8"))
+    lines = ["# Settings and environment variables", "", "Generated from the code.", "", "## JupyterLab", ""]
+    lines += ["*Settings → Distributed training*", "", "| setting | default | what |", "|---|---|---|"]
+    for name, setting in schema["properties"].items():
+        lines.append(f"| `{name}` | `{json.dumps(setting['default'])}` | {setting['title']}. {setting['description']} |")
+    from jupyter_dtrain.notebook.magics import DistributeMagics
+
+    lines += ["", "## IPython", "", "| trait | default | what |", "|---|---|---|"]
+    for name, trait in sorted(DistributeMagics.class_own_traits(config=True).items()):
+        lines.append(f"| `%config DistributeMagics.{name}` | `{trait.default_value!r}` | {trait.help} |")
+    lines += ["", "## Environment", "", "Set before the kernel starts.", "", "| variable | default | what |", "|---|---|---|"]
+    lines += [f"| `{name}` | `{default}` | {what} |" for name, (default, what) in VARIABLES.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (ROOT / "docs" / "reference" / name).write_text(text, encoding="utf-8")
