@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from jupyter_dtrain.cluster.local import EngineCluster
+from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.options import ClusterOptions
 
 from .contenders import Kernel
@@ -158,7 +158,7 @@ def starting(most: int) -> None:
     took = []
     for size in sizes:
         began = time.perf_counter()
-        cluster = EngineCluster.start(ClusterOptions(num_engines=size, device="cpu"))
+        cluster = LocalCluster.start(ClusterOptions(num_engines=size, device="cpu"))
         try:
             cluster.wait_warm(timedelta(minutes=2))
             took.append(time.perf_counter() - began)

@@ -82,6 +82,8 @@ class ClusterOptions:
         Time after which a cluster that has not come up is an error.
     force : bool
         Whether so many engines are started although the machine has too few cores or too little memory for them.
+    launcher : str, optional
+        Name of what starts them, ``local`` or one that another package brings; by default those that run, or else local ones.
     part : (int, int)
         Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
@@ -91,6 +93,7 @@ class ClusterOptions:
     devices: Devices = "exclusive"
     start_timeout: timedelta = timedelta(seconds=120)
     force: bool = False
+    launcher: str | None = None
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from .capture.bundle import Bundle
 from .checkpoint.metadata import Wanted
-from .cluster.devices import plan_devices
-from .cluster.local import EngineCluster
+from .cluster.base import Cluster
+from .cluster.launchers import find_launcher
 from .detached.client import DetachedRuns
 from .detached.mirror import RunMirror
 from .elastic.agent import Agent
@@ -85,7 +85,7 @@ class Session:
     # -- cluster -----------------------------------------------------------------------------------------------------
 
     @property
-    def cluster(self) -> EngineCluster | None:
+    def cluster(self) -> Cluster | None:
         """The running cluster, if there is one."""
         return self._engines.cluster
 
@@ -94,7 +94,7 @@ class Session:
         """Whether a cell is running on the engines, or about to."""
         return self._is_running
 
-    def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> EngineCluster:
+    def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> Cluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
         self._stop_lanes()
         return self._engines.start(options, on_progress=on_progress)
@@ -140,7 +140,7 @@ class Session:
 
         with self._one_run():
             if options.detach:
-                plan_devices(options.cluster)  # what cannot be had must not cost the engines that there are
+                find_launcher(options.cluster.launcher).plan(options.cluster)  # what cannot be had must not cost the engines that there are
                 self.stop_cluster()  # what they compute on is the run's now
                 return self.remote.run(options, work, output=output)
             self._stop_lanes()

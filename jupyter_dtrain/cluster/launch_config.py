@@ -110,9 +110,9 @@ ENGINE_ARGUMENTS = (
 
 
 def controller_command(sockets: Path) -> list[str]:
-    """Return the command line of the controller, whose sockets lie in the folder `sockets`."""
+    """Return the command line of the controller, whose sockets' paths begin with `sockets`."""
     # What is an address and a port with TCP is the beginning and the end of a socket's path.
-    where = ("--IPController.transport=ipc", f"--IPController.ip={sockets}/zmq")
+    where = ("--IPController.transport=ipc", f"--IPController.ip={sockets}")
     return [sys.executable, "-m", f"{__package__}.controller_app", *where, *CONTROLLER_ARGUMENTS]
 
 

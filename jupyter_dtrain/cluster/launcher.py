@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol import EngineInfo
+from .base import Processes
 from .devices import DevicePlan
 from .folders import Folders
 from .launch_config import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, process_environment, template_command
-from .processes import GuardedProcesses
 
 
 @dataclass(kw_only=True)
@@ -52,12 +52,12 @@ class Member:
         return EngineInfo(rank=plan.rank, host=socket.gethostname(), pid=pid, device=plan.device, device_name=plan.name)
 
 
-class Launcher:
+class ProcessLauncher:
     """Starts the controller and engines of one cluster. Waits for none of them.
 
     Parameters
     ----------
-    processes : GuardedProcesses
+    processes : Processes
     folders : Folders
     modules : sequence of str
         What engines will import.
@@ -68,9 +68,10 @@ class Launcher:
         What the controller writes for clients, and for engines.
     """
 
-    def __init__(self, processes: GuardedProcesses, folders: Folders, modules: Sequence[str]) -> None:
+    def __init__(self, processes: Processes, folders: Folders, modules: Sequence[str]) -> None:
         self._processes, self._folders, self._modules = processes, folders, modules
         self._next_id = 0  # of the next engine: the first ones' are their ranks
+        self._num_controllers = 0
         security = folders.profile / "security"
         self.connection_files = (security / "ipcontroller-client.json", security / "ipcontroller-engine.json")
         self._environment = process_environment(folders, marker=uuid.uuid4().hex, connection_file=self.connection_files[1])
@@ -87,9 +88,18 @@ class Launcher:
                 log=self._folders.log_of(TEMPLATE),
                 how="template",
             )
+        return self.start_controller(plans)
+
+    def start_controller(self, plans: Sequence[DevicePlan]) -> list[Member]:
+        """Start a controller, in the place of one that has ended, and an engine for each plan."""
+        for file in self.connection_files:
+            file.unlink(missing_ok=True)  # which would lead the new engines to the old one
+        # Sockets of its own: what has not heard of the old one's end is not to take the new one for it.
+        self._num_controllers += 1
+        command = controller_command(self._folders.sockets / f"zmq{self._num_controllers}")
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         folder, log = self._folders.private, self._folders.log_of(CONTROLLER)
-        self._processes.start(CONTROLLER, controller_command(self._folders.sockets), env=self._environment, cwd=folder, log=log)
+        self._processes.start(CONTROLLER, command, env=self._environment, cwd=folder, log=log)
         return [self.start_engine(plan) for plan in plans]
 
     def start_engine(self, plan: DevicePlan) -> Member:

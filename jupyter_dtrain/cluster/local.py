@@ -15,23 +15,25 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
+from .base import Cluster, MakeProcesses, Progress
 from .client import unregister
 from .crash_log import last_words
 from .devices import DevicePlan, plan_devices
 from .launch_config import CONTROLLER, id_of
-from .launcher import Launcher, Member
+from .launcher import Member, ProcessLauncher
 from .processes import GuardedProcesses
 from .spare import Spare
-from .startup import NEXT_STEP, STEP, Arrival, Disturbed, Progress
+from .startup import NEXT_STEP, STEP, Arrival, Disturbed
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
@@ -39,21 +41,25 @@ if TYPE_CHECKING:
 WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
 
 
-class EngineCluster:
+class LocalCluster(Cluster):
     """A controller and its engines on this machine, connected by Unix sockets. Made by `start`.
+
+    Parameters
+    ----------
+    processes : callable
+        Makes what its processes are started by, given the folders to remove at the end and what to call with the name and the status of
+        each that has ended.
 
     Attributes
     ----------
     client : ipyparallel.Client
         The connection to the engines.
-    private_dir, blob_dir, rendezvous_dir : Path
+    private_dir, blob_dir : Path
         The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared
-        memory where there is enough of it. In `rendezvous_dir` ranks meet.
+        memory where there is enough of it.
     """
 
-    client: Any
-
-    def __init__(self) -> None:
+    def __init__(self, processes: MakeProcesses) -> None:
         self._members: list[Member] = []  # in rank order
         self.client = None
         self._kernel = os.getpid()
@@ -62,21 +68,31 @@ class EngineCluster:
         self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
         self._folders = folder_files.Folders()
         try:
-            self._processes = GuardedProcesses(self._folders.all, on_exit=self._on_exit)
+            self._processes = processes(self._folders.all, self._on_exit)
         except BaseException:
             self._folders.remove()
             raise
-        self._launcher = Launcher(self._processes, self._folders, WARM_MODULES)
-        self._spare = Spare(
+        self._launcher = ProcessLauncher(self._processes, self._folders, WARM_MODULES)
+        self._spare = self._no_spare()
+        self._is_renewed = False  # just now: it can be reached when all of it can
+        atexit.register(self.stop)
+
+    def _no_spare(self) -> Spare:
+        return Spare(
             start=lambda: self._launcher.start_engine(self.device_plans[0]),
             has_ended=lambda name: name in self._processes.statuses,
             is_registered=lambda engine_id: engine_id in self.client.ids,
             warm_up=self._warm_up,
         )
-        atexit.register(self.stop)
 
     @classmethod
-    def start(cls, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
+    def start(
+        cls,
+        options: ClusterOptions,
+        *,
+        on_progress: Progress | None = None,
+        processes: MakeProcesses = GuardedProcesses,
+    ) -> LocalCluster:
         """Start a controller and engines and wait until all engines answer.
 
         Parameters
@@ -99,7 +115,7 @@ class EngineCluster:
         folder_files.sweep()
         deadline = time.monotonic() + options.start_timeout.total_seconds()
         for attempt in (1, 2):
-            cluster = cls()
+            cluster = cls(processes)
             try:
                 cluster._start(plans, cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
                 return cluster
@@ -125,10 +141,11 @@ class EngineCluster:
         """Folder for large buffers that the engines of this host share."""
         return self._folders.blobs
 
-    @property
-    def rendezvous_dir(self) -> Path:
-        """Folder in which ranks meet by file."""
-        return self._folders.rendezvous
+    def rendezvous_endpoint(self) -> Path:
+        """Return the path of a file by which the ranks of one generation meet."""
+        for left in self._folders.rendezvous.glob("*"):  # by ranks that were killed; others have removed theirs
+            left.unlink(missing_ok=True)
+        return self._folders.rendezvous / uuid.uuid4().hex
 
     @property
     def device_plans(self) -> list[DevicePlan]:
@@ -151,11 +168,6 @@ class EngineCluster:
         return self.client.direct_view(self.engine_ids)
 
     @property
-    def alive(self) -> bool:
-        """Whether the controller and every engine are running."""
-        return bool(self._members) and self.controller_alive and not self.dead_ranks()
-
-    @property
     def warm(self) -> bool:
         """Whether every engine has imported torch; if not, a cell waits for that."""
         return all(member.warm for member in self._members)
@@ -163,7 +175,8 @@ class EngineCluster:
     @property
     def controller_alive(self) -> bool:
         """Whether engines can be reached at all."""
-        return not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
+        is_there = not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
+        return is_there and not self._is_renewed
 
     @property
     def unreachable(self) -> str:
@@ -175,12 +188,6 @@ class EngineCluster:
     def has_folders(self) -> bool:
         """Whether its folders are there: systems clean their places for temporary files and shared memory at times."""
         return self._folders.are_there
-
-    def dead_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
-        if not self.controller_alive:
-            return list(range(len(self._members)))
-        return [rank for rank in range(len(self._members)) if self.has_ended(rank)]
 
     def has_ended(self, rank: int) -> bool:
         """Return whether the process of the engine of `rank` has ended, whether it could be reached or not."""
@@ -270,7 +277,29 @@ class EngineCluster:
         for rank, member in enumerate(self._members):
             member.plan = replace(member.plan, rank=rank)
 
-    def inherit(self, old: EngineCluster) -> None:
+    def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:
+        """Start another controller, and engines that find what the old ones have left; not where the guard is gone as well.
+
+        PyTorch is imported already where they are forked from, which a new cluster would wait for.
+        """
+        if self._stopped or not self._processes.guard_alive:
+            return False
+        self._is_renewed = True
+        arrival = self._arrival(on_progress, limit)
+        # The one in reserve as well: none can be told anything any more, and they would compute beside the new ones.
+        arrival.of_ends([name for name in self._processes.pids if name.startswith("engine-")])
+        if self.client is not None:
+            self.client.close(linger=0)
+        self.client, self._spare = None, self._no_spare()
+        plans = self.device_plans
+        arrival.tell("starting another controller")
+        self._processes.forget(CONTROLLER)
+        self._members = self._launcher.start_controller(plans)
+        self._connect(arrival)
+        self._is_renewed = False
+        return True
+
+    def inherit(self, old: Self) -> None:
         """Take the place of `old`: what it has let go can be taken back here."""
         self._let_go = old._let_go
 
@@ -286,7 +315,7 @@ class EngineCluster:
 
     def missing_ranks(self) -> list[int]:
         """Return the ranks whose engine has ended or has not come up."""
-        dead, there = self.dead_ranks(), self.client.ids
+        dead, there = self.dead_ranks(), () if self.client is None else self.client.ids
         return [rank for rank, engine_id in enumerate(self.engine_ids) if rank in dead or engine_id not in there]
 
     def stop(self) -> None:
@@ -309,6 +338,11 @@ class EngineCluster:
     def _start(self, plans: Sequence[DevicePlan], arrival: Arrival) -> None:
         arrival.tell(f"starting {len(plans)} engine{'s' if len(plans) > 1 else ''}")
         self._members = self._launcher.start_cluster(plans)
+        self._connect(arrival)
+        arrival.tell(f"{len(plans)} of {len(plans)} engines up")
+
+    def _connect(self, arrival: Arrival) -> None:
+        """Wait until the engines can be reached, and let them import torch."""
         import ipyparallel  # while the processes import it too
 
         connection = arrival.of_file(self._launcher.connection_files[0])
@@ -320,7 +354,6 @@ class EngineCluster:
         arrival.of_engines(self.engine_ids)
         for member in self._members:
             self._warm_up(member)
-        arrival.tell(f"{len(plans)} of {len(plans)} engines up")
 
     def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
         """Return what waits, until `limit` from now, for processes to come up, and tells how far that is."""
@@ -347,7 +380,7 @@ class EngineCluster:
 
     def _on_exit(self, name: str, _status: int) -> None:
         """Tell the controller that an engine is gone (as its nanny would), so that whoever waits for it gets an error."""
-        if self._stopped or self.client is None or not name.startswith("engine-"):
+        if not self.controller_alive or self.client is None or not name.startswith("engine-"):
             return
         with contextlib.suppress(Exception):
             unregister(self.client, id_of(name))

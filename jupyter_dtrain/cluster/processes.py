@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from . import guard
+from .base import Processes, StartMethod
 
 # The guard itself kills after a grace; this is for one that does not answer.
 STOP_LIMIT = timedelta(seconds=guard.GRACE + guard.GIVE_UP + 2)
 
 
-class GuardedProcesses:
+class GuardedProcesses(Processes):
     """Processes below a guard, by name.
 
     Parameters
@@ -40,7 +41,7 @@ class GuardedProcesses:
         Exit status of every process that has ended.
     """
 
-    def __init__(self, folders: Sequence[Path], *, on_exit: Callable[[str, int], None]) -> None:
+    def __init__(self, folders: Sequence[Path], on_exit: Callable[[str, int], None]) -> None:
         self.pids: dict[str, int] = {}
         self.statuses: dict[str, int] = {}
         self._on_exit = on_exit
@@ -104,7 +105,7 @@ class GuardedProcesses:
         env: Mapping[str, str],
         cwd: Path,
         log: Path,
-        how: Literal["exec", "template", "fork"] = "exec",
+        how: StartMethod = "exec",
     ) -> None:
         """Ask for a process; its pid appears in `pids`. `how` is explained in ``guard.py``."""
         self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log), "how": how})

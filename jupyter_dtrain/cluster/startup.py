@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ClusterError
+from .base import Processes, Progress
 from .guard import PATIENCE
 from .launch_config import CONTROLLER, id_of
-from .processes import GuardedProcesses
 
 STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
 TELL = 1.0  # seconds between sentences about a start that is under way
 NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
-Progress = Callable[[str], None]
 
 
 class Disturbed(ClusterError):
@@ -34,7 +33,7 @@ class Arrival:
 
     Parameters
     ----------
-    processes : GuardedProcesses
+    processes : Processes
     log_tail : callable
         Returns the last lines of a process's log.
     names : callable
@@ -49,7 +48,7 @@ class Arrival:
 
     def __init__(
         self,
-        processes: GuardedProcesses,
+        processes: Processes,
         *,
         log_tail: Callable[[str], str],
         names: Callable[[], Sequence[str]],
@@ -66,6 +65,11 @@ class Arrival:
     def seconds_left(self) -> float:
         """How long is waited still, at least a second."""
         return max(1.0, self._deadline - time.monotonic())
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self._deadline
 
     def of(self, is_there: Callable[[], bool], sentence: Callable[[], str]) -> None:
         """Wait until `is_there`, and tell the `sentence` where that takes a while or it says something else."""
@@ -97,6 +101,15 @@ class Arrival:
 
         self.of(lambda: up() == len(engine_ids), lambda: f"{up()} of {len(engine_ids)} engines up")
 
+    def of_ends(self, names: Sequence[str]) -> None:
+        """End the processes `names`, and wait until all have ended."""
+        while left := [name for name in names if name not in self._processes.statuses]:
+            for name in left:
+                self._processes.signal(name, signal.SIGKILL)
+            self._processes.wait_change(STEP)
+            if not self._processes.guard_alive or self.is_late:
+                raise ClusterError(f"The processes {', '.join(left)} cannot be ended.{NEXT_STEP}")
+
     def check(self) -> None:
         """Raise what keeps the cluster from coming up."""
         if time.monotonic() - self._looked > PATIENCE:
@@ -112,7 +125,7 @@ class Arrival:
         if not self._processes.guard_alive:
             tail = self._log_tail("guard")
             raise Disturbed(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
-        if time.monotonic() > self._deadline:
+        if self.is_late:
             raise self._late()
 
     def _end_stopped(self) -> None:

@@ -246,7 +246,7 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
         It could sign no results.
     """
     user_secret()
-    engines = {"num_engines": options.num_engines, "device": options.device, "devices": options.devices, "force": options.force}
+    engines = {name: getattr(options, name) for name in ("num_engines", "device", "devices", "force", "launcher")}
     said = json.dumps({"engines": engines, "runs": str(runs)})
     # A session of its own: Jupyter interrupts and kills a kernel's whole process group. -P: a file beside the notebook that is named
     # like a module is not imported.

@@ -17,7 +17,7 @@ from datetime import timedelta
 from ..checkpoint.load import RollBack
 from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
-from ..cluster.local import EngineCluster
+from ..cluster.base import Cluster
 from ..engine.side_effects.file_journal import cut_back, go_on_from
 from ..engine.task import Resume, Task
 from ..errors import UsageError
@@ -104,7 +104,7 @@ class Agent:
         return self._replacement.group
 
     @property
-    def cluster(self) -> EngineCluster:
+    def cluster(self) -> Cluster:
         """The cluster that the task runs on now."""
         return self._replacement.cluster
 

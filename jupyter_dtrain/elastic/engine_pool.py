@@ -6,11 +6,14 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..cluster.devices import plan_devices, shares_devices
-from ..cluster.local import EngineCluster
+from ..cluster.devices import shares_devices
+from ..cluster.base import Cluster, Progress
+from ..cluster.launchers import LOCAL, find_launcher
+from ..errors import ClusterError
 from ..options import ClusterOptions
 from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
@@ -18,7 +21,6 @@ from ..system.interpreter import interrupted_before_the_cell
 if TYPE_CHECKING:
     from .worker_group import WorkerGroup
 
-Progress = Callable[[str], None]
 RESTART_LIMIT = timedelta(seconds=60)
 STARTING = "while the engines were starting"
 """What an interrupt says that comes then."""
@@ -39,15 +41,15 @@ class EnginePool:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._cluster: EngineCluster | None = None
+        self._cluster: Cluster | None = None
         self._group: WorkerGroup | None = None
         self._beginning: _Beginning | None = None
-        self._part = (0, 1)
+        self._options = ClusterOptions()  # of the cluster
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
     @property
-    def cluster(self) -> EngineCluster | None:
+    def cluster(self) -> Cluster | None:
         """The running cluster, if there is one."""
         cluster = self._cluster
         return cluster if cluster is not None and cluster.alive and cluster.has_folders else None
@@ -57,7 +59,7 @@ class EnginePool:
         if self._cluster is None and (self._beginning is None or self._beginning.over):
             self._beginning = _Beginning(lambda progress: self._started(options, progress))
 
-    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> EngineCluster:
+    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
         beginning, self._beginning = self._beginning, None
         with interrupted_before_the_cell(STARTING):
@@ -65,15 +67,15 @@ class EnginePool:
                 beginning.wait(on_progress)
             return self._started(options, on_progress)
 
-    def _started(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
+    def _started(self, options: ClusterOptions, on_progress: Progress | None) -> Cluster:
         with self._lock:
             if self._cluster is not None:
                 self._cluster.end_stopped_guard()
             cluster = self.cluster
-            if cluster is not None and _satisfies(cluster, options):
+            if cluster is not None and _satisfies(cluster, options, self._options):
                 return cluster
             if self._cluster is not None:
-                plan_devices(options)  # what cannot be had must not cost the cluster that there is
+                find_launcher(options.launcher).plan(options)  # what cannot be had must not cost the cluster that there is
                 self._stop()
             return self._start(options, on_progress)
 
@@ -95,7 +97,7 @@ class EnginePool:
             self._tell(ClusterUpdate(phase="stopped"))
             return True
 
-    def restart(self, cluster: EngineCluster, ranks: Sequence[int]) -> None:
+    def restart(self, cluster: Cluster, ranks: Sequence[int]) -> None:
         """Put other engines in the place of those of `ranks`, which are at work on nothing; a `ClusterError` where they do not come up."""
         which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
@@ -115,7 +117,7 @@ class EnginePool:
                 raise
             self.show()
 
-    def begin_restart(self, cluster: EngineCluster, ranks: Sequence[int]) -> None:
+    def begin_restart(self, cluster: Cluster, ranks: Sequence[int]) -> None:
         """Restart the engines of `ranks` in the background; whoever needs the cluster waits for it. What fails is in `update`."""
         begun = threading.Event()
 
@@ -127,20 +129,25 @@ class EnginePool:
         threading.Thread(target=run, name="dtrain-restart", daemon=True).start()
         begun.wait()
 
-    def renew(self, old: EngineCluster, *, on_progress: Progress) -> EngineCluster:
-        """Start a cluster like `old`, whose controller is gone, and take over the files that a run has there."""
+    def renew(self, old: Cluster, *, on_progress: Progress) -> Cluster:
+        """Renew `old`, whose controller is gone, or start a cluster like it, which takes over the files that a run has there."""
         from ..transport.blob_store import BlobFolder
 
         kind = old.device_plans[0].device.partition(":")[0]
-        part = self._part  # of the machine, beside others
-        options = ClusterOptions(
+        options = replace(
+            self._options,
             num_engines=len(old.device_plans),
             device="cuda" if kind == "cuda" else "cpu",
             devices="shared" if shares_devices(old.device_plans) else "exclusive",
             force=True,
-            part=part,
         )
         with self._lock:
+            self._group = None
+            with suppress(ClusterError):  # one more has died meanwhile
+                if self._cluster is old and old.renew(limit=RESTART_LIMIT, on_progress=on_progress):
+                    old.wait_warm(options.start_timeout)
+                    self.show()
+                    return old
             try:
                 cluster = self._start(options, on_progress)
             except BaseException:
@@ -154,7 +161,7 @@ class EnginePool:
         cluster.wait_warm(options.start_timeout)
         return cluster
 
-    def group(self, cluster: EngineCluster, num_ranks: int) -> WorkerGroup:
+    def group(self, cluster: Cluster, num_ranks: int) -> WorkerGroup:
         """Return the first `num_ranks` engines as a group, the same as for the last cell where that is possible."""
         from .worker_group import WorkerGroup
 
@@ -172,7 +179,7 @@ class EnginePool:
         if cluster is not None:
             self._tell(ClusterUpdate(phase="running", engines=list(cluster.engines)))
 
-    def _start(self, options: ClusterOptions, on_progress: Progress | None) -> EngineCluster:
+    def _start(self, options: ClusterOptions, on_progress: Progress | None) -> Cluster:
         def tell(sentence: str) -> None:
             self._tell(ClusterUpdate(phase="starting", detail=sentence))
             if on_progress is not None:
@@ -180,8 +187,8 @@ class EnginePool:
 
         try:
             tell("starting")
-            self._part = options.part
-            cluster = EngineCluster.start(options, on_progress=tell)
+            self._options = options
+            cluster = find_launcher(options.launcher).start(options, on_progress=tell)
         except BaseException as error:
             self._cluster = self._group = None
             self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
@@ -249,7 +256,7 @@ class _Beginning:
         self._said.put(sentence)
 
 
-def _satisfies(cluster: EngineCluster, options: ClusterOptions) -> bool:
+def _satisfies(cluster: Cluster, options: ClusterOptions, started_with: ClusterOptions) -> bool:
     enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
     kind = cluster.device_plans[0].device.partition(":")[0]
-    return enough and options.device in ("auto", kind)
+    return enough and options.device in ("auto", kind) and options.launcher in (None, started_with.launcher or LOCAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from ..cluster.local import EngineCluster
+from ..cluster.base import Cluster
 from ..engine.task import Outcome
 from ..errors import ClusterError
 from ..protocol import DeviceUse
@@ -17,7 +17,7 @@ NAMED = 8
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 
-def lost_engines(ends: Sequence[WorkerResult], cluster: EngineCluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
+def lost_engines(ends: Sequence[WorkerResult], cluster: Cluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
     """Return the error to raise where an engine was lost, with what it wrote last.
 
     `uses` is what each rank told last of its device.
@@ -57,7 +57,7 @@ def _state(first: Outcome | None) -> str:
     return f"The notebook holds what rank 0 had at {place if first.steps else 'that moment'}."
 
 
-def _unreachable(cluster: EngineCluster, state: str) -> str:
+def _unreachable(cluster: Cluster, state: str) -> str:
     """Return what to say where the engines cannot be reached any more, and what can be done."""
     status = cluster.exit_status(None)
     how = ""

@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 
 from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
-from ..cluster.local import EngineCluster
+from ..cluster.base import Cluster
 from ..engine.snapshot.snapshotter import read_snapshot
 from ..engine.task import Outcome, Task
 from ..engine.verify.report import GoBack
@@ -147,7 +147,7 @@ class EngineReplacement:
         self._attempts: Counter[int | None] = Counter()
 
     @property
-    def cluster(self) -> EngineCluster:
+    def cluster(self) -> Cluster:
         """The cluster that the engines belong to."""
         return self.group.cluster
 
@@ -188,7 +188,7 @@ class EngineReplacement:
         self._on_replaced(self.group.num_ranks)
         return True
 
-    def _replace(self, cluster: EngineCluster, gone: Sequence[int]) -> None:
+    def _replace(self, cluster: Cluster, gone: Sequence[int]) -> None:
         """Start other engines in the place of the dead ones, and of those of `gone`, which may only not answer any more.
 
         A run that may goes on without those that do not come up.

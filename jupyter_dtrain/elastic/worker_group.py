@@ -5,16 +5,15 @@ from __future__ import annotations
 import pickle
 import secrets
 import time
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
+from ..cluster.base import Cluster
 from ..cluster.client import EngineChannel
 from ..cluster.client import Task as Call
-from ..cluster.local import EngineCluster
 from ..engine.comm.env_rendezvous import free_port
 from ..engine.comm.process_group import Rendezvous
 from ..engine.snapshot.rescue import rescue_file
@@ -26,7 +25,7 @@ KEY_SIZE = 32  # bytes
 class WorkerGroup:
     """The ranks that share a process group, and where they meet. Kept between cells while the group is whole."""
 
-    def __init__(self, cluster: EngineCluster, num_ranks: int) -> None:
+    def __init__(self, cluster: Cluster, num_ranks: int) -> None:
         self.cluster = cluster
         self.channel = EngineChannel(cluster.client)
         self.num_ranks = num_ranks
@@ -52,10 +51,7 @@ class WorkerGroup:
         return replace(task, rendezvous=self._rendezvous)
 
     def _new_rendezvous(self) -> Rendezvous:
-        folder = self.cluster.rendezvous_dir
-        for left in folder.glob("*"):  # by ranks that were killed; others have removed theirs
-            left.unlink(missing_ok=True)
-        return Rendezvous(folder / uuid.uuid4().hex, secrets.token_bytes(KEY_SIZE))
+        return Rendezvous(self.cluster.rendezvous_endpoint(), secrets.token_bytes(KEY_SIZE))
 
     def leave(self) -> None:
         """Meet anew the next time: somebody has left."""
@@ -108,7 +104,7 @@ class RankEnds:
     Parameters
     ----------
     task : Task
-    cluster : EngineCluster
+    cluster : Cluster
         Where it runs.
     calls : sequence of Call
         That of each rank, in rank order, once it has been made.
@@ -119,7 +115,7 @@ class RankEnds:
         Ranks whose engines we have ended, or interrupted.
     """
 
-    def __init__(self, task: Task, cluster: EngineCluster, calls: Sequence[Call]) -> None:
+    def __init__(self, task: Task, cluster: Cluster, calls: Sequence[Call]) -> None:
         self._task, self._cluster, self._calls = task, cluster, calls
         self._ends: dict[int, WorkerResult] = {}
         self.killed: set[int] = set()

@@ -137,6 +137,9 @@ def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
         help="exclusive, a GPU for each engine, or shared, also several engines on one, to try a cell on more than there are GPUs "
         "(default: exclusive)",
     )
+    parser.add_argument(
+        "--launcher", metavar="NAME", help="what starts the engines: local, or one that an installed package brings (default: local)"
+    )
 
 
 def _strategies() -> str:
@@ -391,6 +394,7 @@ def _cluster(found: argparse.Namespace) -> ClusterOptions:
         device=getattr(found, "device", "auto"),
         devices=getattr(found, "devices", "exclusive"),
         force=getattr(found, "force", False),
+        launcher=getattr(found, "launcher", None),
     )
 
 

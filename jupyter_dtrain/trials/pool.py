@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..cluster.devices import plan_devices
+from ..cluster.launchers import find_launcher
 from ..elastic.generation import Output
 from ..errors import UsageError
 from ..options import ClusterOptions, RunOptions
@@ -132,7 +132,7 @@ def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
     UsageError
         There are too few engines for a single trial, or not the devices that are asked for.
     """
-    num_engines = len(plan_devices(options.cluster))
+    num_engines = len(find_launcher(options.cluster.launcher).plan(options.cluster))
     if options.engines_per_trial > num_engines:
         raise UsageError(
             f"--engines-per-trial {options.engines_per_trial}: a trial cannot take more engines than there are, {num_engines}."

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from jupyter_dtrain.cluster import local as cluster_module
-from jupyter_dtrain.cluster.local import EngineCluster
+from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Arrival
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
@@ -45,7 +45,7 @@ def disturb(monkeypatch):
 def test_a_start_that_is_disturbed_is_made_once_more(disturb, name, number):
     disturb(name, number)
     began = time.monotonic()
-    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu", start_timeout=LIMIT))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu", start_timeout=LIMIT))
     try:
         assert cluster.view.apply_sync(int, "1") == [1, 1]
         assert time.monotonic() - began < SOON
@@ -55,7 +55,7 @@ def test_a_start_that_is_disturbed_is_made_once_more(disturb, name, number):
 
 @pytest.mark.parametrize("name", ["engine-2", "controller"])  # a guard may have started the engine by then
 def test_what_is_stopped_while_another_engine_starts_has_ended(disturb, name):
-    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:
         disturb(name, signal.SIGSTOP)
         began = time.monotonic()
@@ -72,7 +72,7 @@ def test_what_is_stopped_while_another_engine_starts_has_ended(disturb, name):
 
 
 def test_a_stopped_guard_keeps_no_engine_from_being_restarted():
-    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
         os.kill(cluster.pids()["guard"], signal.SIGSTOP)
         began = time.monotonic()

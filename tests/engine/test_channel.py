@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_dtrain.cluster import local as cluster_module
 from jupyter_dtrain.cluster.client import EngineChannel
-from jupyter_dtrain.cluster.local import EngineCluster
+from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.options import ClusterOptions
 
 LIMIT = 30.0  # seconds; every wait ends at a condition, this is for the day it never comes
@@ -19,7 +19,7 @@ LIMIT = 30.0  # seconds; every wait ends at a condition, this is for the day it 
 def channel():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_module, "WARM_MODULES", ())  # nothing is computed here
-        cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+        cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     yield EngineChannel(cluster.client)
     cluster.stop()
 

@@ -26,7 +26,7 @@ import pytest
 from jupyter_dtrain.cluster import folders, launch_config
 from jupyter_dtrain.cluster import local as cluster_module
 from jupyter_dtrain.cluster.launch_config import template_command
-from jupyter_dtrain.cluster.local import EngineCluster
+from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Disturbed
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
@@ -57,7 +57,7 @@ def processes_with(mark: str) -> list[psutil.Process]:
 @pytest.fixture(scope="module")
 def cluster():
     """Two engines that the tests share; none may harm them."""
-    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     yield cluster
     cluster.stop()
 
@@ -197,14 +197,14 @@ def test_a_fork_of_the_kernel_cannot_stop_the_cluster(cluster):
 
 def test_two_clusters_side_by_side_stop_one_by_one(mark):
     """One is started in a running event loop, as in a notebook, the other in a thread, as on a subshell."""
-    started: dict[str, EngineCluster] = {}
+    started: dict[str, LocalCluster] = {}
     said: list[str] = []
 
     async def cell() -> None:
-        started["loop"] = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"), on_progress=said.append)
+        started["loop"] = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"), on_progress=said.append)
 
     def handler() -> None:
-        started["thread"] = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+        started["thread"] = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
 
     thread = threading.Thread(target=handler)
     thread.start()
@@ -232,7 +232,7 @@ def test_two_clusters_side_by_side_stop_one_by_one(mark):
 
 
 def test_a_killed_engine_is_noticed_and_leaves_the_other(mark):
-    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:
         cluster.wait_warm(timedelta(seconds=LIMIT))
         task = cluster.view.execute("import time; time.sleep(600)", block=False)
@@ -255,7 +255,7 @@ def test_a_killed_engine_is_noticed_and_leaves_the_other(mark):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="engines are forked on Linux only")
 def test_engines_start_without_the_process_that_they_are_forked_from(mark):
-    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:
         template = psutil.Process(cluster.pids()["template"])
         assert psutil.Process(cluster.pids()["engine-0"]).cmdline() == template.cmdline()
@@ -281,7 +281,7 @@ def test_engines_start_without_the_process_that_they_are_forked_from(mark):
 
 
 def test_an_engine_starts_where_the_notebook_is_now(mark, tmp_path, monkeypatch):
-    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
         (tmp_path / "beside_the_notebook.py").write_text("found = 5")
         monkeypatch.chdir(tmp_path)
@@ -299,7 +299,7 @@ def test_an_engine_starts_where_the_notebook_is_now(mark, tmp_path, monkeypatch)
 )
 def test_without_its_controller_no_rank_can_be_reached(culprit, number, mark):
     """A controller that is stopped is ended, and one that has lost the process which listens to hearts lets no other engine in."""
-    cluster = EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:
         controller = psutil.Process(cluster.pids()["controller"])
         process = controller if culprit == "controller" else controller.children()[0]
@@ -313,7 +313,7 @@ def test_without_its_controller_no_rank_can_be_reached(culprit, number, mark):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_killed_guard_takes_everything_along(number, mark):
-    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
         os.kill(cluster.pids()["guard"], number)
 
@@ -341,20 +341,20 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(culprit, mark, monkeypat
         monkeypatch.setattr(launch_config, "ENGINE_ARGUMENTS", ("--IPEngine.timeout=soon",))
         expected = "engine-[01] ended with status 1(.|\n)*'soon'(.|\n)*Run `python"
     with pytest.raises(ClusterError, match=expected):
-        EngineCluster.start(ClusterOptions(num_engines=2, device="cpu"))
+        LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     assert processes_with(mark) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_start_that_takes_too_long_is_an_error(mark):
     with pytest.raises(ClusterError, match="Only 0 of 2 engines came up in time"):
-        EngineCluster.start(ClusterOptions(num_engines=2, device="cpu", start_timeout=timedelta(milliseconds=100)))
+        LocalCluster.start(ClusterOptions(num_engines=2, device="cpu", start_timeout=timedelta(milliseconds=100)))
     assert processes_with(mark) == []
 
 
 def test_a_start_that_is_disturbed_is_tried_again(mark, monkeypatch):
     attempts = []
-    real_start = EngineCluster._start
+    real_start = LocalCluster._start
 
     def start(self, plans, arrival):
         attempts.append(self)
@@ -362,8 +362,8 @@ def test_a_start_that_is_disturbed_is_tried_again(mark, monkeypatch):
             raise Disturbed("disturbed")
         real_start(self, plans, arrival)
 
-    monkeypatch.setattr(EngineCluster, "_start", start)
-    cluster = EngineCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    monkeypatch.setattr(LocalCluster, "_start", start)
+    cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
         assert cluster is attempts[1]
         assert not attempts[0].private_dir.exists()
@@ -379,7 +379,7 @@ KERNEL = """
     import json, os, signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a kernel, also where the tests run in the background
     from jupyter_dtrain.cluster import local as cluster_module
-    from jupyter_dtrain.cluster.local import EngineCluster
+    from jupyter_dtrain.cluster.local import LocalCluster
     from jupyter_dtrain.options import ClusterOptions
 
     def say(**values):
@@ -387,7 +387,7 @@ KERNEL = """
 
     when, worker = sys.argv[1], None
     cluster_module.WARM_MODULES = ()
-    cluster = EngineCluster.start(
+    cluster = LocalCluster.start(
         ClusterOptions(num_engines=2, device="cpu"),
         on_progress=lambda sentence: when == "starting" and say(sentence=sentence),
     )

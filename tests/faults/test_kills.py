@@ -121,13 +121,13 @@ def test_an_engine_that_was_stopped_before_the_ranks_have_met(two, rank):
 
 
 AS_IT_WARMS_UP = """
-from jupyter_dtrain.cluster.local import EngineCluster
-warm_up = EngineCluster._warm_up
+from jupyter_dtrain.cluster.local import LocalCluster
+warm_up = LocalCluster._warm_up
 def stopped_and_warm_up(cluster, member):
-    EngineCluster._warm_up = warm_up
+    LocalCluster._warm_up = warm_up
     os.kill(cluster.pids()[member.name], 19)
     return warm_up(cluster, member)
-EngineCluster._warm_up = stopped_and_warm_up
+LocalCluster._warm_up = stopped_and_warm_up
 """
 
 

@@ -51,7 +51,7 @@ class Clusters:
 @pytest.fixture
 def clusters(monkeypatch):
     clusters = Clusters()
-    monkeypatch.setattr(engine_pool, "EngineCluster", clusters)
+    monkeypatch.setattr(engine_pool, "find_launcher", lambda _name: clusters)
     return clusters
 
 

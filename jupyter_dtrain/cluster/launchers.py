@@ -1,0 +1,67 @@
+"""Launchers by name: this package's own, and those of others through entry points, as ipyparallel finds its launchers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from ..errors import UsageError
+from ..options import ClusterOptions
+from .base import Cluster, Launcher, Processes, Progress
+from .devices import DevicePlan, plan_devices
+from .local import LocalCluster
+from .processes import GuardedProcesses
+
+GROUP = "jupyter_dtrain.launchers"
+"""The group of entry points: each names a class that is a `Launcher`."""
+LOCAL = "local"
+"""Found without a look at what is installed, which takes longer than any cluster needs to be asked for."""
+
+
+class LocalLauncher(Launcher):
+    """Starts clusters on this machine. One that is to start the same processes in another way overrides :meth:`processes`."""
+
+    def plan(self, options: ClusterOptions) -> list[DevicePlan]:
+        """Return what each rank would compute on."""
+        return plan_devices(options)
+
+    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
+        """Start a cluster and wait until all engines answer."""
+        return LocalCluster.start(options, on_progress=on_progress, processes=self.processes)
+
+    def processes(self, folders: Sequence[Path], on_exit: Callable[[str, int], None]) -> Processes:
+        """Return what starts and watches the processes of one cluster: see `GuardedProcesses`."""
+        return GuardedProcesses(folders, on_exit=on_exit)
+
+
+def find_launcher(name: str | None) -> Launcher:
+    """Return a launcher by its name, ``None``: the local one; a `UsageError` says which there are, or why it cannot be used."""
+    if name is None or name.lower() == LOCAL:
+        return LocalLauncher()
+    found = _registered()
+    point = found.get(name.lower())
+    if point is None:
+        known = sorted([LOCAL, *found])
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(
+            f"--launcher {name}: no installed package has a launcher of that name; there {_are(known)}.{meant} "
+            f"A package brings one with an entry point of the group `{GROUP}`."
+        )
+    try:
+        launcher = point.load()()
+    except Exception as error:
+        raise UsageError(f"--launcher {name}: {point.value} cannot be used ({type(error).__name__}: {error}).") from error
+    if not isinstance(launcher, Launcher):
+        raise UsageError(f"--launcher {name}: {point.value} is no jupyter_dtrain.cluster.base.Launcher.")
+    return launcher
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name.lower(): point for point in entry_points(group=GROUP)}
+
+
+def _are(names: list[str]) -> str:
+    return f"is {names[0]} only" if len(names) == 1 else f"are {', '.join(names)}"
