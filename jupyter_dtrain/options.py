@@ -83,7 +83,7 @@ class ClusterOptions:
     force : bool
         Whether so many engines are started although the machine has too few cores or too little memory for them.
     launcher : str, optional
-        Name of what starts them, ``local`` or one that another package brings; by default those that run, or else local ones.
+        Name of what starts them, in upper or lower case: ``local``, or what another package brings; by default what runs, or else local.
     part : (int, int)
         Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
@@ -97,6 +97,8 @@ class ClusterOptions:
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
+        if self.launcher is not None:
+            object.__setattr__(self, "launcher", self.launcher.lower())
         if self.num_engines is not None and self.num_engines < 1:
             raise UsageError(f"--engines {self.num_engines}: a cluster has at least one engine; give a number from 1 up.")
         if self.device not in ("auto", "cpu", "cuda"):

@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..cluster.devices import shares_devices
 from ..cluster.base import Cluster, Progress
+from ..cluster.devices import shares_devices
 from ..cluster.launchers import LOCAL, find_launcher
 from ..errors import ClusterError
 from ..options import ClusterOptions

@@ -84,7 +84,7 @@ def test_interrupted_while_another_engine_starts(two, lost):
     assert time.monotonic() - pressed < 30, "seconds, where the other one takes a minute"
     notebook.run("Arrival.of_engines = of_engines")
     assert cell.error[0] == "KeyboardInterrupt"
-    (step,) = map(int, re.findall(r"Stopped after step (\d+)" if lost == "1" else r"what there was at step (\d+)", cell.traceback))
+    (step,) = map(int, re.findall(r"Stopped after step (\d+)" if lost == "1" else r"the state of step (\d+)", cell.traceback))
     assert step > 10
     used, expected = notebook.value("used"), two.expected[4]
     assert used == expected[: len(used)]
@@ -178,11 +178,49 @@ def test_just_when_the_ranks_are_to_meet(two, name, reason):
     assert f"Lost {reason} has ended): resuming from the cell's beginning" in two.finish(two.start())
 
 
+def wait_for_new_engines(two, cell):
+    """Wait until the run that has lost all of its engines, which are no longer there, takes a step again."""
+    two.notebook.wait(lambda: not any(map(psutil.pid_exists, two.pids)), "the end of the old engines", cell)
+    two.wait_for_step((two.notebook.folder / "steps").stat().st_size + 1, cell)
+
+
 def test_the_controller(two):
+    """Another one takes its place, and no cluster: PyTorch, most of what a start takes, is there already."""
+    two.notebook.run("%distribute stop")
+    began = time.monotonic()
+    two.notebook.run("%distribute start -n 2 --device cpu")
+    start = time.monotonic() - began
+    cell = two.start()
+    two.wait_for_snapshot(cell)
+    killed = time.monotonic()
+    os.kill(two.processes["controller"], signal.SIGKILL)
+    wait_for_new_engines(two, cell)
+    recovery = time.monotonic() - killed
+    assert "(the controller of the engines has ended): resuming from step " in two.finish(cell)
+    kept = two.notebook.value(f"{SESSION}.get().cluster.pids()")
+    assert [kept[name] for name in ("guard", "template")] == [two.processes[name] for name in ("guard", "template")]
+    assert recovery < 2 * start
+
+
+def test_the_controller_and_the_guard_while_another_controller_starts(two):
+    """What was to be mended cannot be any more: a new cluster takes over."""
     cell = two.start()
     two.wait_for_snapshot(cell)
     os.kill(two.processes["controller"], signal.SIGKILL)
+    two.notebook.wait(lambda: not any(map(psutil.pid_exists, two.pids)), "the end of the old engines", cell)
+    os.kill(two.processes["guard"], signal.SIGKILL)
     assert "(the controller of the engines has ended): resuming from step " in two.finish(cell)
+    assert not two.memory.exists()
+
+
+def test_the_controller_twice(two):
+    cell, guard = two.start(), psutil.Process(two.processes["guard"])
+    for _ in range(2):
+        two.wait_for_snapshot(cell)
+        (controller,) = (child for child in guard.children() if "jupyter_dtrain.cluster.controller_app" in child.cmdline())
+        controller.kill()
+        wait_for_new_engines(two, cell)
+    assert two.finish(cell).count("(the controller of the engines has ended): resuming from step ") == 2
 
 
 @pytest.mark.parametrize("ranks", [[3], [1, 2]])
