@@ -61,9 +61,14 @@ class Spare:
             self._warm_up(self._member)
 
     def acquire(self, plan: DevicePlan) -> Member | None:
-        """Return the engine in reserve, for `plan`; it is in reserve no longer. ``None`` if there is none that lives."""
+        """Return the engine in reserve, for `plan`; it is in reserve no longer. ``None`` if there is none that lives.
+
+        A process sees the GPU alone that it was started for: an engine that was started for another stays in reserve.
+        """
+        if self._member is None or self._member.plan.index != plan.index:
+            return None
         member, self._member = self._member, None
-        if member is None or self._has_ended(member.name):
+        if self._has_ended(member.name):
             return None
         member.plan = plan
         return member

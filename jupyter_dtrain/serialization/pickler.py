@@ -43,7 +43,7 @@ _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
 )
 _PLAIN = frozenset({list, dict, set})
-_NOTEBOOKS_OPEN = interactiveshell._modified_open  # what IPython has for `open` in a notebook
+_NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # what IPython, since its version 8, has for `open` in a notebook
 _SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
 _NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
 
