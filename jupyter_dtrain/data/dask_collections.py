@@ -46,7 +46,7 @@ def from_dask(
     dtype, target_dtype : torch.dtype, optional
         Of numbers.
     lengths : sequence of int, optional
-        Rows of each partition. By default they are counted once, by computing one column; arrays know them.
+        Rows of each partition. By default each is computed once to be counted; arrays know them.
     fill_null : dict, optional
         By column of a DataFrame, what stands for nulls.
     **options
@@ -93,11 +93,10 @@ def _of_frame(
     for name in wanted:
         if name not in frame.columns:
             raise DataError(f"The DataFrame has no column {name!r}. It has {', '.join(map(repr, frame.columns))}.")
-    used = frame[wanted]
+    made = frame[wanted].to_delayed()
     if lengths is None:
-        counted = used[wanted[:1]].map_partitions(len, meta=("rows", "int64"))
-        lengths = said_of("The partitions' lengths", lambda: _computed(counted).tolist(), "Mend what computes them.")
-    parts, counts, numbers = _filled(used.to_delayed(), lengths)
+        lengths = _lengths_of(made)
+    parts, counts, numbers = _filled(made, lengths)
     table = said_of(f"Partition {numbers[0]}", lambda: _as_table(_computed(parts[0])), _TO_DO)
 
     def width(name: str) -> int:
@@ -131,19 +130,26 @@ def _of_arrays(array: Any, target: Any, dtype: torch.dtype | None, target_dtype:
 
 
 def _of_bag(bag: Any, lengths: Sequence[int] | None) -> RowGroups:
-    from dask.delayed import delayed
-
     made = bag.to_delayed()
-    if lengths is None:  # as delayed values: a bag by itself starts processes where there is no client
-        counted = [delayed(_count)(part) for part in made]
-        lengths = said_of("The partitions' lengths", lambda: _computed(counted), "Mend what computes them.")
+    if lengths is None:
+        lengths = _lengths_of(made)
     parts, counts, numbers = _filled(made, lengths)
     first = said_of(f"Partition {numbers[0]}", lambda: list(_computed(parts[0])), _TO_DO)
     return BagRowGroups(parts, numbers, counts, nbytes_of(first) / len(first))
 
 
+def _lengths_of(parts: Any) -> list[int]:
+    """Count the rows of partitions that are delayed values: a collection by itself may join small ones, or start processes."""
+    from dask.delayed import delayed
+
+    counted: list[int] = said_of(
+        "The partitions' lengths", lambda: _computed([delayed(_count)(part) for part in parts]), "Mend what computes them."
+    )
+    return counted
+
+
 def _count(items: Any) -> int:
-    return sum(1 for _ in items)
+    return len(items) if hasattr(items, "__len__") else sum(1 for _ in items)
 
 
 def _filled(parts: Any, lengths: Any) -> tuple[list[Any], Numbers, list[int]]:

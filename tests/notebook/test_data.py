@@ -10,6 +10,7 @@ from tests.notebook.kernel import difference
 TABLE = """
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from pathlib import Path
+import dask.dataframe as dd
 from jupyter_dtrain import data
 if not Path("taxi").exists():
     Path("taxi").mkdir()
@@ -60,6 +61,8 @@ LOADERS = {
     "a transform that draws": f'data.parquet("taxi", {FEATURES}, transform=lambda x: x + 0.1 * torch.randn(4)).loader(batch_size=48)',
     "split in two": f'DataLoader(some(data.parquet("taxi", {FEATURES})), batch_size=48, shuffle=True)',
     "PyTorch's own order": f'DataLoader(data.parquet("taxi", {FEATURES}), batch_size=48, shuffle=True)',
+    "csv": f'data.csv("taxi/*.csv", {FEATURES}, block_bytes=5000).loader(batch_size=48)',
+    "dask": f'data.from_dask(dd.read_parquet("taxi"), {FEATURES}).loader(batch_size=48)',
     "a collate function": f'data.parquet("taxi", {FEATURES}).loader(batch_size=48, collate_fn=stack)',
 }
 
@@ -85,3 +88,23 @@ def test_loader_on_one_two_and_three_engines(with_table, loader):
         cell = notebook.run(f"%%distribute --engines {engines}\n{TRAIN}")
         assert cell.stderr == ""
         assert difference(notebook.value(STATE), expected) is None
+
+
+def test_loader_that_the_cell_makes(with_table):
+    notebook = with_table
+    cell = f"loader = {LOADERS['parquet']}\n{TRAIN}"
+    notebook.run(f"make()\n{cell}")
+    expected = notebook.value(STATE)
+    notebook.run("make()")
+    assert notebook.run(f"%%distribute --engines 2\n{cell}").stderr == ""
+    assert difference(notebook.value(STATE), expected) is None
+
+
+def test_file_that_vanishes_is_named_and_the_notebook_goes_on(with_table):
+    notebook = with_table
+    notebook.run(f"make()\nloader = {LOADERS['parquet']}\nPath('taxi/1.parquet').rename('away')")
+    cell = notebook.fail(f"%%distribute --engines 2\n{TRAIN}")
+    assert cell.error[0] == "DataError"
+    assert "taxi/1.parquet cannot be read: the file is not there any more" in cell.error[1]
+    notebook.run("Path('away').rename('taxi/1.parquet')")
+    assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"

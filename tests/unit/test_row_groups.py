@@ -237,6 +237,11 @@ def test_csv_with_quotes_and_lines_of_all_kinds(tmp_path, block_bytes, newline):
     assert sorted(seen, key=lambda one: one[2]) == [one for one in frame.itertuples(index=False, name=None) for _ in range(2)]
 
 
+def test_dask_frame_whose_partitions_dask_would_join(folder):
+    rows = data.from_dask(dd.read_parquet(folder), features=["a"], target="row", seed=1)
+    assert sorted(flat(rows_of(rows.loader(32)))) == list(range(1000))
+
+
 def test_dask_collections():
     frame = pd.DataFrame({"a": np.arange(100.0), "row": np.arange(100)})
     rows = data.from_dask(dd.from_pandas(frame, npartitions=7), features=["a"], target="row", seed=1)
