@@ -102,7 +102,7 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
     lab.start(long)
     lab.wait_for_points(20)
     before = lab.points()
-    notice = lab.part("notices").get_by_text("renorm` (line 9) has no rule")
+    notice = lab.part("notices").get_by_text("renorm` (line 9) has no sharding rule")
     expect(notice).to_be_visible()
 
     lab.page.reload()

@@ -68,7 +68,7 @@ def test_a_narrow_sidebar_has_room_for_all_and_says_that_the_loss_is_no_number(o
     lab.part("stop").click()
     lab.finish(train)
     expect(lab.cell(train).get_by_role("row", name=re.compile(r"^loss \S+ not finite"))).to_be_visible()
-    expect(lab.part("checkpoints")).to_contain_text("unless they are pinned or the cell has --checkpoint-every.")
+    expect(lab.part("checkpoints")).to_contain_text("unless pinned or --checkpoint-every is set.")
     # One name, wherever the run is shown.
     expect(lab.part("run").locator(".jp-dtrain-run-name")).to_have_text("run-1")
     expect(lab.cell(train)).to_contain_text("run-1: stopped")

@@ -43,7 +43,7 @@ def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
     told = [row.locator("td").all_inner_texts() for row in rows.all()]
     assert [cells[1:4] for cells in told] == [[lr, "finished", "64"] for lr in ("0.1", "0.01", "0.001")]
     (best,) = [cells[1] for cells in told if cells[0] == "★"]
-    expect(lab.cell(train)).to_contain_text(f"The notebook has what the trial lr={best} has made.")
+    expect(lab.cell(train)).to_contain_text(f"Best trial: lr={best}. Its model and variables are now in the notebook.")
 
     # The best is the one that is shown, and the others' curves are beside it.
     expect(lab.part("run")).to_contain_text(f"lr={best}")
@@ -61,5 +61,5 @@ def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
     stopped = lab.cell(long).locator("table tbody tr")
     for number, phase in enumerate(("stopped", "stopped", "pending")):
         expect(stopped.nth(number)).to_contain_text(phase)
-    expect(lab.cell(long)).to_contain_text("no trial has come to a number called 'final'")
+    expect(lab.cell(long)).to_contain_text("no trial has a finite value of 'final'")
     assert lab.faults() == []

@@ -14,7 +14,7 @@ import pytest
 from tests.faults import mortal
 from tests.notebook.corpus_cells import CELLS, CorpusCell
 from tests.notebook.kernel import SESSION, Notebook
-from tests.notebook.test_corpus import PLAIN, difference, run
+from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED, PLAIN, difference, run
 
 MORTAL = "__import__('tests.faults.mortal', fromlist=['count'])"
 ENGINE = f"{SESSION}.get().cluster.client[{SESSION}.get().cluster.engine_ids[{{}}]]"
@@ -23,7 +23,7 @@ ENGINE = f"{SESSION}.get().cluster.client[{SESSION}.get().cluster.engine_ids[{{}
 @pytest.fixture(scope="module")
 def opened(module_notebook):
     notebook = module_notebook()
-    notebook.run("%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu")
+    notebook.run(DRAW_WHEN_IMPORTED + "%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu")
     return notebook
 
 
@@ -64,6 +64,7 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
 
 
 NOT_YET = {
+    "state_in_iterators": "a generator in an attribute of a model cannot go into a snapshot, and is missing after it",
     "kept_gradients": "an array that shares memory with a tensor has its own in another process",
     "wgan_gp": "a graph from before an inner loop, whose backward pass comes behind it, is lost with its engine",
 }

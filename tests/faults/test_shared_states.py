@@ -76,7 +76,7 @@ def test_interrupted_while_another_engine_starts(two):
     notebook.finish(cell)
     notebook.run("Arrival.of_engines = of_engines")
     assert cell.error[0] == "KeyboardInterrupt"
-    (step,) = map(int, re.findall(r"what there was at step (\d+)", cell.traceback))
+    (step,) = map(int, re.findall(r"has the state of step (\d+)", cell.traceback))
     used, expected = notebook.value("used"), two.expected[4]
     assert used == expected[: len(used)]
     assert notebook.value("{int(kept['step']) for kept in optimizer.state_dict()['state'].values()}") == {step}

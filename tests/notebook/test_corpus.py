@@ -23,13 +23,15 @@ for _name in [name for name in globals() if name not in _names and not name.star
     del globals()[_name]
 """
 """Removes what earlier runs have left: a name that does not come home is not to be found with the value of the plain run."""
+DRAW_WHEN_IMPORTED = "import sklearn.metrics\n"
+"""pandas, where PyArrow is installed, draws from Python's stream the first time: in the plain run of a cell, and in no other."""
 RANDOM = "(_torch.rand(3), _numpy.random.rand(3).tolist(), _random.random())"
 
 
 @pytest.fixture(scope="module")
 def notebook(module_notebook):
     opened = module_notebook()
-    opened.run("%load_ext jupyter_dtrain\n%distribute start -n 4 --device cpu")
+    opened.run(DRAW_WHEN_IMPORTED + "%load_ext jupyter_dtrain\n%distribute start -n 4 --device cpu")
     return opened
 
 

@@ -97,7 +97,7 @@ def test_a_strategy_of_another_package_runs_a_cell(installed):
 
 def test_the_help_describes_it(installed):
     shown = " ".join(installed.run("%%distribute --help\n").stdout.split())
-    assert "zero1 gives each engine a part of what optimizers keep" in shown
+    assert "zero1 also shards optimizer state (ZeRO stage 1)" in shown
     assert "counting is data parallel and counts its steps" in shown
 
 

@@ -57,7 +57,7 @@ def test_the_notebook_has_what_the_best_trial_has_made(trying):
     trying.run(SETUP)
     cell = trying.run("%%distribute --engines 2 --vary lr=0.001,0.1,0.01 --best final" + CELL)
     assert difference(trying.value(STATE), plain[best]) is None
-    assert note(cell) == f"The notebook has what the trial lr={best} has made."
+    assert note(cell) == f"Best trial: lr={best}. Its model and variables are now in the notebook."
     assert cell.stderr == ""
     assert sorted(cell.stdout.splitlines()) == sorted(f"[lr={lr}] epoch {epoch}" for lr in plain for epoch in range(3))
 
@@ -135,7 +135,7 @@ def test_without_a_metric_the_notebook_is_as_before(trying):
 def test_a_metric_that_no_trial_has(trying):
     trying.run(SETUP)
     cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01 --best accuracy" + CELL)
-    assert "no trial has come to a number called 'accuracy'" in note(cell)
+    assert "no trial has a finite value of 'accuracy'" in note(cell)
     assert trying.value("lr") == 0.5
 
 
