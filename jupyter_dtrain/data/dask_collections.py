@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +62,11 @@ def from_dask(
     DataError
         A partition that fails, a column that is not there.
     UsageError
-        No collection, or arrays with other numbers of rows.
+        No collection, one that was persisted on a cluster, or arrays with other numbers of rows.
     """
     check_extra()
+    for one in (collection, target):
+        _check_not_persisted(one)
     kind = type(collection).__module__
     if kind.startswith(("dask.dataframe", "dask_expr")) and features is not None:
         source: RowGroups = _of_frame(collection, features, target, dtype, target_dtype, lengths, fill_null)
@@ -78,6 +81,16 @@ def from_dask(
             else f"A Dask DataFrame, Array or Bag is wanted, and this is a {type(collection).__name__}."
         )
     return RowGroupDataset(source, **options)
+
+
+def _check_not_persisted(collection: Any) -> None:
+    """Refuse a collection that is in the memory of a cluster: on an engine its partitions were waited for without end."""
+    client: Any = sys.modules.get("distributed.client")
+    if client is not None and hasattr(collection, "__dask_graph__") and client.futures_of(collection):
+        raise UsageError(
+            "This Dask collection was persisted: its partitions are futures of this process. Give it as it was before `persist()`: "
+            "partitions in use are kept in memory anyway."
+        )
 
 
 def _of_frame(

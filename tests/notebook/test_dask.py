@@ -54,6 +54,38 @@ def test_collections_and_futures_of_the_notebooks_cluster(with_client):
     assert notebook.value("mean.result()") == pytest.approx(sum(losses))  # a future that the cell has made
 
 
+ROWS = """
+import numpy as np, pandas as pd, dask.dataframe as dd
+from jupyter_dtrain import data as tables
+frame = pd.DataFrame({"a": np.arange(60.0) / 60, "y": np.arange(60) % 7 / 7})
+rows = tables.from_dask(dd.from_pandas(frame, npartitions=4), features=["a"], target=["y"], seed=1)
+def make():
+    global net, steps
+    torch.manual_seed(0)
+    net, steps = nn.Linear(1, 1), []
+    return rows.loader(batch_size=8), torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+ON_ROWS = """
+for x, y in loader:
+    loss = F.mse_loss(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    steps.append(loss.item())
+"""
+
+
+def test_partitions_are_computed_by_the_notebooks_cluster(with_client):
+    notebook = with_client
+    notebook.run(f"{ROWS}\nloader, optimizer = make()\n{ON_ROWS}")
+    expected = notebook.value("steps")
+    notebook.run("loader, optimizer = make()")
+    assert notebook.run(f"%%distribute --engines 2\n{ON_ROWS}").stderr == ""
+    assert notebook.value("steps") == pytest.approx(expected, rel=1e-12)
+    persisted = notebook.fail('tables.from_dask(dd.from_pandas(frame, npartitions=2).persist(), features="a")')
+    assert "as it was before `persist()`" in persisted.error[1]
+
+
 def test_a_cluster_that_no_other_process_reaches_is_named(notebook):
     notebook.run("from dask.distributed import Client\ninside = Client(processes=False, dashboard_address=None, set_as_default=False)")
     cell = notebook.fail("%%distribute --engines 2\nprint(inside.submit(len, 'ab').result())")
