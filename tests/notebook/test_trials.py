@@ -189,7 +189,7 @@ def test_interrupted_trials_stop_at_a_step_and_the_engines_stay(trying):
     trying.interrupt()
     trying.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
-    assert [line.replace("★", " ").split()[1] for line in rows(cell)[1:]] == ["stopped", "stopped", "not"]
+    assert [line.replace("★", " ").split()[1] for line in rows(cell)[1:]] == ["stopped", "stopped", "pending"]
     assert trying.run("%%distribute --engines 2 --vary lr=1,2 --best z\nz = lr").ok
 
 
