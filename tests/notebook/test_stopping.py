@@ -253,7 +253,7 @@ PROMPT = 5.0
 """Seconds after an interrupt in which the prompt is back, whatever the cell does."""
 BUSY = 1.5
 """What may be added where other tests run beside this one."""
-SNAPSHOT = "the last of which there was a snapshot"
+SNAPSHOT = "from the last snapshot"
 HERE = "(places / 'stuck').touch()"
 DEAF_LOOP = f"while True:\n    try:\n        {HERE}\n        time.sleep(600)\n    except:\n        pass"
 NO_THREADS = f"{HERE}\nsum(range(10**13))"
@@ -309,7 +309,7 @@ def test_a_rank_whose_cell_lets_no_other_thread_run_leaves_its_last_snapshot(not
     notebook.run(SETUP + "\n%distribute start -n 3 --device cpu")
     before = notebook.engines()
     running = interrupt_and_wait(notebook, stuck_at(250, NO_THREADS))
-    told = re.search(r"step (\d+), " + SNAPSHOT, running.traceback)
+    told = re.search(r"state of step (\d+), " + SNAPSHOT, running.traceback)
     assert told is not None, running.traceback
     assert assert_same_as_that_many_steps(notebook, TRAIN) == int(told[1]) > 20
     assert_others_took_over(notebook, before)

@@ -167,7 +167,7 @@ def test_a_file_of_the_database_that_is_elsewhere_is_not_touched(victim, end, ki
     for reply in (*victim.look(), victim.ask("delete_run"), victim.ask("tag_run", text="x")):
         assert not reply.ok
         assert "not written by jupyter_dtrain: move it away" in reply.message
-    with closing(RunStore(victim.runs)) as store, pytest.raises(StoreError, match="none of ours"):
+    with closing(RunStore(victim.runs)) as store, pytest.raises(StoreError, match="not written by jupyter_dtrain"):
         store.create_run("digits", "train()", 2, {}, {})
     assert victim.outside() == before
 
