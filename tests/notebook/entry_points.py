@@ -49,7 +49,7 @@ def _make_optimizers() -> None:
     import torch
 
     for kind in torch.optim.Optimizer.__subclasses__():
-        if kind.__module__.startswith("torch.optim."):
+        if kind.__module__.startswith("torch.optim"):
             kind([torch.zeros(2, 2, requires_grad=True)])  # type: ignore[call-arg]  # the base class wants defaults too
 
 
