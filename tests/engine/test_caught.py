@@ -245,5 +245,5 @@ with ThreadPoolExecutor(1) as pool:
 """
     with pytest.raises(RankError) as failed:
         ranks.call(2, run_notebook, f"{SETUP}model = Strict(); X[14] = float('nan')\n{OPT}", cell, "seen")
-    assert "different places of the cell" in str(failed.value)
+    assert "The ranks are at different lines of the cell" in str(failed.value)
     assert "Rank 1 had raised ValueError at line 22 (1 of 4 are no numbers), which the cell caught." in str(failed.value)
