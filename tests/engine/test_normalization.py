@@ -96,7 +96,7 @@ def test_what_a_model_draws_may_begin_after_its_first_call(ranks, then):
 def test_what_begins_to_draw_for_each_rank_is_not_looked_at_again(ranks):
     """``nn.AlphaDropout`` draws from the rank's stream: when it begins it is looked at once more, and then no more."""
     setup = LATER.format(p=0.0, then="note(len(x)); out = self.alpha(out)")
-    setup += "entered, counts = [], []; note = entered.append; model.alpha = nn.AlphaDropout(0.0)"
+    setup += "entered, counts = [], []; exec('def note(size): entered.append(size)'); model.alpha = nn.AlphaDropout(0.0)"
     cell = TRAIN.replace("    for x, y in loader:\n", "    model.alpha.p = 0.5 * epoch\n    for x, y in loader:\n")
     cell = cell.replace("losses.append(loss.item())", "losses.append(loss.item()); counts.append(len(entered))")
     for found in ranks.call(2, run_notebook, SETUP + setup, cell, "counts", OPTIONS):
