@@ -80,7 +80,7 @@ def test_interrupted_while_another_engine_starts(two):
     used, expected = notebook.value("used"), two.expected[4]
     assert used == expected[: len(used)]
     assert notebook.value("{int(kept['step']) for kept in optimizer.state_dict()['state'].values()}") == {step}
-    assert f"(`--strategy zero1`): all is of step {step}." in cell.stderr
+    assert f"(`--strategy zero1`): all state is that of step {step}." in cell.stderr
 
 
 def test_the_parts_are_divided_anew_among_fewer_engines_and_among_more(three):
