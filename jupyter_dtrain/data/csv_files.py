@@ -126,7 +126,7 @@ def _index_of(opened: Any, size: int, delimiter: str, block_bytes: int) -> _Inde
     """Walk over a file once; a line that ends within quotes goes on."""
     header: tuple[str, ...] = ()
     found = _Index((), [], [], [])
-    place, rest, in_quotes, begin, rows = 0, b"", False, 0, 0
+    place, rest = 0, b""
     while place < size or rest:
         data = opened.read(block_bytes)
         is_last = place + len(data) >= size or not data
@@ -135,9 +135,8 @@ def _index_of(opened: Any, size: int, delimiter: str, block_bytes: int) -> _Inde
         place += len(data)
         quotes = np.logical_xor.accumulate(text == _QUOTE) if len(text) else np.empty(0, bool)
         ends = np.flatnonzero((text == _NEWLINE) & ~quotes) + 1
-        in_quotes = bool(len(quotes) and quotes[-1])
         if is_last and len(text) and (not len(ends) or ends[-1] < len(text)):
-            if in_quotes:
+            if quotes[-1]:
                 raise DataError(f"a quote that is opened in the line at byte {start + int(ends[-1] if len(ends) else 0)} is not closed")
             ends = np.append(ends, len(text))  # a last line that does not end
         if not len(ends):
@@ -146,20 +145,17 @@ def _index_of(opened: Any, size: int, delimiter: str, block_bytes: int) -> _Inde
             rest += data
             continue
         begins = np.concatenate([[0], ends[:-1]])
+        rest = text[ends[-1] :].tobytes()
         if not header:
             header = _fields(text[: ends[0]].tobytes(), delimiter)
             begins, ends = begins[1:], ends[1:]
-            begin = start + int(begins[0] if len(ends) else 0)
         if len(ends):
             # Empty lines are no rows, for readers of CSV.
             lengths = ends - begins - (text[ends - 1] == _NEWLINE)
             lengths -= (lengths > 0) & (text[np.maximum(begins + lengths - 1, 0)] == _RETURN)
-            rows = int((lengths > 0).sum())
             found.begins.append(start + int(begins[0]))
             found.ends.append(start + int(ends[-1]))
-            found.rows.append(rows)
-        consumed = int(ends[-1]) if len(ends) else begin - start if begin else len(text)
-        rest = text[consumed:].tobytes()
+            found.rows.append(int((lengths > 0).sum()))
         if is_last:
             break
     return _Index(header, found.begins, found.ends, found.rows)

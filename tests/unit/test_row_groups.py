@@ -237,6 +237,14 @@ def test_csv_with_quotes_and_lines_of_all_kinds(tmp_path, block_bytes, newline):
     assert sorted(seen, key=lambda one: one[2]) == [one for one in frame.itertuples(index=False, name=None) for _ in range(2)]
 
 
+@pytest.mark.parametrize("block_bytes", range(1, 14))
+def test_csv_whose_blocks_end_anywhere(tmp_path, block_bytes):
+    """Also behind the line of names, in the midst of the first row."""
+    (tmp_path / "one.csv").write_text("a\n123\n45\n\n6\n")
+    rows = data.csv(tmp_path / "one.csv", features="a", shuffle=False, block_bytes=block_bytes)
+    assert torch.cat(list(rows.loader(2))).tolist() == [123, 45, 6]
+
+
 def test_dask_frame_whose_partitions_dask_would_join(folder):
     rows = data.from_dask(dd.read_parquet(folder), features=["a"], target="row", seed=1)
     assert sorted(flat(rows_of(rows.loader(32)))) == list(range(1000))
