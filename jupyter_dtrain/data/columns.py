@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -212,16 +212,30 @@ def fill_nulls(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:
     return table
 
 
-def selected(names: Names, columns: Mapping[str, Column], dtype: torch.dtype | None) -> Selection:
-    """Return the columns of these names."""
-    found = tuple(columns[name] for name in names_of(names))
+@overload
+def selected(names: Names, columns: Mapping[str, Column], dtype: torch.dtype | None) -> Selection: ...
+
+
+@overload
+def selected(names: None, columns: Mapping[str, Column], dtype: torch.dtype | None) -> None: ...
+
+
+def selected(names: Names | None, columns: Mapping[str, Column], dtype: torch.dtype | None) -> Selection | None:
+    """Return the columns of these names; without names, as where there is no target, ``None``."""
+    if names is None:
+        return None
+    found = tuple(columns[name] for name in _names_of(names))
     if not found:
         raise UsageError("`features` and `target` are the name of a column or a list of names, and this list is empty.")
     return Selection(found, isinstance(names, str), dtype)
 
 
-def names_of(names: Names | None) -> list[str]:
-    """Return the names as a list."""
+def columns_to_read(features: Names, target: Names | None) -> list[str]:
+    """Return the names of features and target, each once."""
+    return list(dict.fromkeys([*_names_of(features), *_names_of(target)]))
+
+
+def _names_of(names: Names | None) -> list[str]:
     return [] if names is None else [names] if isinstance(names, str) else list(names)
 
 

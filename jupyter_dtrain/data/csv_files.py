@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ..errors import DataError
-from .columns import Names, column_of, names_of, selected
-from .files import File, Paths, check_unchanged, find_files
+from .columns import Names, column_of, columns_to_read, selected
+from .files import File, Paths, check_unchanged, find_files, no_rows
 from .order import Numbers
 from .rows import RowGroupDataset
 from .tables import TableRowGroups, common_schema, said_of
@@ -70,7 +70,7 @@ def csv(
     import pyarrow as pa
 
     system, files = find_files(paths, filesystem, ".csv")
-    wanted = list(dict.fromkeys([*names_of(features), *names_of(target)]))
+    wanted = columns_to_read(features, target)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         indexes = list(threads.map(partial(_index, system, delimiter=delimiter, block_bytes=block_bytes), files))
     given = {name: pa.type_for_alias(kind) if isinstance(kind, str) else kind for name, kind in (column_types or {}).items()}
@@ -83,7 +83,7 @@ def csv(
         if block[2]
     ]
     if not blocks:
-        raise DataError(f"There are no rows in {files[0].path}" + (f" and {len(files) - 1} other files." if len(files) > 1 else "."))
+        raise no_rows(files)
     reader = _Reader(system, files, [index.header for index in indexes], delimiter)
     first = blocks[0]
     table = said_of(
@@ -97,8 +97,8 @@ def csv(
         blocks=np.array([block[:3] for block in blocks], np.int64),
         counts=np.array([rows for *_, rows in blocks], np.int64),
         features=selected(features, columns, dtype),
-        target=None if target is None else selected(target, columns, target_dtype),
-        fill_null=dict(fill_null or {}),
+        target=selected(target, columns, target_dtype),
+        fill_null=fill_null,
         text_bytes={name: table.column(name).nbytes / table.num_rows for name in wanted},
     )
     return RowGroupDataset(source, **options)

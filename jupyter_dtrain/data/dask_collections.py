@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..errors import DataError, UsageError
-from .columns import Names, column_of, names_of, nbytes_of, selected
+from .columns import Names, column_of, columns_to_read, nbytes_of, selected
 from .files import check_extra
 from .order import Numbers
 from .rows import RowGroupDataset, RowGroups
@@ -102,7 +102,7 @@ def _of_frame(
     lengths: Sequence[int] | None,
     fill_null: Mapping[str, Any] | None,
 ) -> RowGroups:
-    wanted = list(dict.fromkeys([*names_of(features), *names_of(target)]))
+    wanted = columns_to_read(features, target)
     for name in wanted:
         if name not in frame.columns:
             raise DataError(f"The DataFrame has no column {name!r}. It has {', '.join(map(repr, frame.columns))}.")
@@ -121,8 +121,8 @@ def _of_frame(
         numbers,
         counts=counts,
         features=selected(features, columns, dtype),
-        target=None if target is None else selected(target, columns, target_dtype),
-        fill_null=dict(fill_null or {}),
+        target=selected(target, columns, target_dtype),
+        fill_null=fill_null,
         text_bytes={name: table.column(name).nbytes / table.num_rows for name in wanted},
     )
 

@@ -74,6 +74,11 @@ def find_files(paths: Paths, filesystem: Any, suffix: str) -> tuple[fs.FileSyste
     return system, list(found.values())
 
 
+def no_rows(files: Sequence[File]) -> DataError:
+    """Return what to raise where none of `files` has a row."""
+    return DataError(f"There are no rows in {files[0].path}" + (f" and {len(files) - 1} other files." if len(files) > 1 else "."))
+
+
 def _opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
     from pyarrow import ArrowInvalid, fs
 

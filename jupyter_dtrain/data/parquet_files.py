@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from ..errors import DataError
-from .columns import Names, column_of, names_of, selected
-from .files import File, Paths, check_unchanged, find_files
+from .columns import Names, column_of, columns_to_read, selected
+from .files import File, Paths, check_unchanged, find_files, no_rows
 from .order import Numbers
 from .rows import RowGroupDataset
 from .tables import TableRowGroups, common_schema, said_of
@@ -66,13 +66,13 @@ def parquet(
         No file, one that is no Parquet file, a column that is not there or differs between files.
     """
     system, files = find_files(paths, filesystem, ".parquet")
-    wanted = list(dict.fromkeys([*names_of(features), *names_of(target)]))
+    wanted = columns_to_read(features, target)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         footers = list(threads.map(partial(_footer, system, columns=wanted), files))
     schema = common_schema([(file.path, footer.types) for file, footer in zip(files, footers, strict=True)], wanted, dtype, target_dtype)
     filled = [(file, footer) for file, footer in zip(files, footers, strict=True) if sum(footer.rows)]
     if not filled:
-        raise DataError(f"There are no rows in {files[0].path}" + (f" and {len(files) - 1} other files." if len(files) > 1 else "."))
+        raise no_rows(files)
 
     def width(name: str) -> int:
         return _width(system, filled[0][0], name)
@@ -90,8 +90,8 @@ def parquet(
         groups=np.array([(number, group) for number, group, _, _ in groups], np.int64),
         counts=np.array([rows for *_, rows, _ in groups], np.int64),
         features=selected(features, columns, dtype),
-        target=None if target is None else selected(target, columns, target_dtype),
-        fill_null=dict(fill_null or {}),
+        target=selected(target, columns, target_dtype),
+        fill_null=fill_null,
         text_bytes={name: sum(sizes[name] for *_, sizes in groups) / sum(rows for *_, rows, _ in groups) for name in wanted},
     )
     return RowGroupDataset(source, **options)

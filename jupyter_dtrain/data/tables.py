@@ -64,7 +64,7 @@ class TableRowGroups(RowGroups):
     ----------
     counts : array of int, shape (groups,)
     features, target : Selection
-    fill_null : dict
+    fill_null : dict, optional
     text_bytes : dict
         By column, what a text takes.
     """
@@ -74,12 +74,12 @@ class TableRowGroups(RowGroups):
         counts: Numbers,
         features: Selection,
         target: Selection | None,
-        fill_null: dict[str, Any],
+        fill_null: Mapping[str, Any] | None,
         text_bytes: Mapping[str, float],
     ) -> None:
         super().__init__(counts)
         self.features, self.target = features, target
-        self._fill_null = fill_null
+        self._fill_null = dict(fill_null or {})
         parts = [part for part in (features, target) if part is not None]
         self._row_bytes = sum(part.row_bytes(text_bytes) for part in parts)
         self._columns: list[Column] = list({column.name: column for part in parts for column in part.columns}.values())
