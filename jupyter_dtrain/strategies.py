@@ -9,12 +9,13 @@ description. Entry points are looked at only for a name that is not known withou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 
 from .errors import UsageError
+from .system.entry_points import installed, load
 
 DEFAULT = "auto"
 ENTRY_POINTS = "jupyter_dtrain.strategies"
@@ -118,18 +119,18 @@ def _register_own() -> None:
 
 
 def _register_installed(names: Iterable[str] | None) -> None:
-    """Register the strategies of installed packages: all that can be imported, or those with `names`, which are to be."""
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=ENTRY_POINTS):
-        if entry.name in _known or (names is not None and entry.name not in names):
+    """Register the strategies of installed packages: all that can be used, or those with `names`, which are to be."""
+    for name, point in installed(ENTRY_POINTS).items():
+        if name in _known or (names is not None and name not in names):
             continue
         try:
-            info = entry.load()
-            if not isinstance(info, StrategyInfo) or info.name != entry.name:
-                raise TypeError(f"{entry.value} is no StrategyInfo named {entry.name!r}")
-        except Exception as error:
+            info = load(point, StrategyInfo, what=f"--strategy {name}", check=_misnamed(name))
+        except UsageError:
             if names is not None:
-                raise UsageError(f"--strategy {entry.name}: {entry.value} cannot be used: {type(error).__name__}: {error}.") from error
+                raise
         else:
             register(info)
+
+
+def _misnamed(name: str) -> Callable[[StrategyInfo], str | None]:
+    return lambda info: None if info.name == name else f"is named {info.name!r}, and its entry point {name!r}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ..errors import UsageError
 from ..options import ClusterOptions
+from ..system.entry_points import installed, load
 from .base import Cluster, Launcher, Processes, Progress
 from .devices import DevicePlan, plan_devices
 from .local import LocalCluster
@@ -40,7 +40,7 @@ def find_launcher(name: str | None) -> Launcher:
     """Return a launcher by its name, ``None``: the local one; a `UsageError` says which there are, or why it cannot be used."""
     if name is None or name.lower() == LOCAL:
         return LocalLauncher()
-    found = _registered()
+    found = installed(GROUP)
     point = found.get(name.lower())
     if point is None:
         known = sorted([LOCAL, *found])
@@ -50,17 +50,7 @@ def find_launcher(name: str | None) -> Launcher:
             f"--launcher {name}: no installed package has a launcher of that name; there {_are(known)}.{meant} "
             f"A package brings one with an entry point of the group `{GROUP}`."
         )
-    try:
-        launcher = point.load()()
-    except Exception as error:
-        raise UsageError(f"--launcher {name}: {point.value} cannot be used ({type(error).__name__}: {error}).") from error
-    if not isinstance(launcher, Launcher):
-        raise UsageError(f"--launcher {name}: {point.value} is no jupyter_dtrain.cluster.base.Launcher.")
-    return launcher
-
-
-def _registered() -> dict[str, EntryPoint]:
-    return {point.name.lower(): point for point in entry_points(group=GROUP)}
+    return load(point, Launcher, what=f"--launcher {name}")  # type: ignore[type-abstract]  # one of its kinds
 
 
 def _are(names: list[str]) -> str:

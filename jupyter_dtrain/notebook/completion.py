@@ -15,7 +15,6 @@ from .parser import cell_parser, line_parser
 
 _VALUES: dict[str, Iterable[str]] = {
     "--device": get_args(options.DeviceKind),
-    "--strategy": [one.name for one in available()],
     "--semantics": get_args(options.Semantics),
     "--batch-size": get_args(options.BatchSize),
     "--rng": get_args(options.OverRanks),
@@ -27,6 +26,11 @@ _VALUES: dict[str, Iterable[str]] = {
 }
 _ONE_WORD = re.compile(r"[\w.:+-]+")
 """Names that need no quotes in a line."""
+
+
+def _values(option: str) -> Iterable[str]:
+    """Return what can stand behind `option`; nothing, where that cannot be told."""
+    return [one.name for one in available()] if option == "--strategy" else _VALUES.get(option, ())
 
 
 def completions(text: str, *, runs: Callable[[], list[str]], detached: Callable[[], list[str]]) -> list[str]:
@@ -47,13 +51,13 @@ def completions(text: str, *, runs: Callable[[], list[str]], detached: Callable[
     *before, word = words
     last = before[-1] if before else ""
     if magic == "%%distribute":
-        found = _VALUES.get(last) or _options(cell_parser())
+        found = _values(last) or _options(cell_parser())
     elif not before:
         found = [*_actions(), "--help"]
     else:
         action = before[0]
         names = {"resume": runs, "attach": detached}.get(action, list) if len(before) == 1 and not word.startswith("-") else list
-        found = _VALUES.get(last) or [*names(), *_options(_actions().get(action))]
+        found = _values(last) or [*names(), *_options(_actions().get(action))]
     return [one for one in found if one.startswith(word) and (word or not one.startswith("--") or magic == "%%distribute")]
 
 
@@ -81,11 +85,10 @@ def install(shell: InteractiveShell, complete: Callable[[str], list[str]]) -> No
 
 
 def explain(line_magic: Any, cell_magic: Any) -> None:
-    """Make the options the documentation of the magics.
+    """Make the options the documentation of the magics: IPython asks `getdoc` of an object, where it has it, instead of its docstring.
 
     Whatever stands before it, a front end asks for the word `distribute` at the cursor, and IPython finds the line's magic: so that one
-    has both.
+    has both. The text is made when it is asked for, as it names the strategies of all installed packages.
     """
-    for_cells, for_lines = cell_parser().format_help(), line_parser().format_help()
-    cell_magic.__doc__ = for_cells
-    line_magic.__doc__ = f"{for_cells}\n\n{for_lines}"
+    cell_magic.getdoc = lambda: cell_parser().format_help()
+    line_magic.getdoc = lambda: f"{cell_parser().format_help()}\n\n{line_parser().format_help()}"

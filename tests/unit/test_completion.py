@@ -3,6 +3,7 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_dtrain import strategies
 from jupyter_dtrain.notebook import magics
 from jupyter_dtrain.notebook.completion import completions, names_to_offer
 from jupyter_dtrain.notebook.parser import line_parser
@@ -65,4 +66,25 @@ def test_help_of_the_magics_has_their_options(shell):
     for asked in ("%%distribute", "%distribute", "distribute"):
         shown = shell.object_inspect_mime(asked, 0)["text/plain"]
         assert "--engines" in shown and "--strategy" in shown, asked
-    assert line_parser().format_help() in (magics.DistributeMagics.distribute.__doc__ or "")
+    assert line_parser().format_help() in vars(magics.DistributeMagics)["distribute"].getdoc()
+
+
+def test_load_reads_no_installed_packages(monkeypatch):
+    """They are read when their strategies are asked for, not while the extension loads."""
+    asked = []
+
+    def installed(group):
+        asked.append(group)
+        return {}
+
+    monkeypatch.setattr(strategies, "installed", installed)
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    try:
+        magics.load(shell)
+        assert asked == []
+        shell.object_inspect_mime("%%distribute", 0)
+        assert asked == [strategies.ENTRY_POINTS]
+    finally:
+        magics.unload(shell)
+        InteractiveShell.clear_instance()

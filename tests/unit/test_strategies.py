@@ -64,13 +64,16 @@ def test_find_says_why_an_installed_one_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "broken-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (tmp_path / "broken-1.0.dist-info/entry_points.txt").write_text(
         "[jupyter_dtrain.strategies]\nmissing = no_such_package:INFO\nwrong = json:dumps\n"
+        "nameless = jupyter_dtrain.engine.strategies.external:INFO\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match="--strategy missing: no_such_package:INFO cannot be used: ModuleNotFoundError"):
+    with pytest.raises(UsageError, match=r"--strategy missing: no_such_package:INFO cannot be used \(ModuleNotFoundError: "):
         find("missing")
-    with pytest.raises(UsageError, match=r"--strategy wrong: json:dumps cannot be used: TypeError: .* is no StrategyInfo named 'wrong'"):
+    with pytest.raises(UsageError, match=r"--strategy wrong: json:dumps is no jupyter_dtrain.strategies.StrategyInfo\."):
         find("wrong")
-    assert {"missing", "wrong"}.isdisjoint(info.name for info in available())  # the help is shown all the same
+    with pytest.raises(UsageError, match=r"--strategy nameless: .*:INFO is named 'none', and its entry point 'nameless'\."):
+        find("nameless")
+    assert {"missing", "wrong", "nameless"}.isdisjoint(info.name for info in available())  # the help is shown all the same
 
 
 GIVEN: dict[str, Any] = {
