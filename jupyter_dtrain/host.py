@@ -24,7 +24,7 @@ from .runs.record import ViewedRun
 from .serialization.pickler import Packed
 from .session import Session
 from .system.interpreter import Interrupts
-from .transport.blob_store import BlobFolder
+from .transport.base import BlobStore
 from .transport.parcel import from_parcel
 
 
@@ -68,8 +68,8 @@ class Host:
         if self._file is not None:
             self._file.remove()
 
-    def _receive(self, blobs: BlobFolder) -> CellJob:
-        self._server.send(Ready(blobs.path))
+    def _receive(self, blobs: BlobStore) -> CellJob:
+        self._server.send(Ready(blobs.address))
         work: CellJob | None = self._server.receive()
         if work is None:
             raise ClusterError("The kernel has ended before the run began.")

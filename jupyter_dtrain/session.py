@@ -32,7 +32,8 @@ from .runs.record import CellOrigin
 from .runs.recorder import RunRecorder
 from .runs.store import RunStore
 from .serialization.pickler import Packed
-from .transport.blob_store import BlobFolder, Sending
+from .transport.base import BlobStore
+from .transport.blob_store import Sending
 from .trials.grid import Trial
 from .trials.pool import LanePool, lanes_for
 from .trials.recorder import SideBySide
@@ -125,7 +126,7 @@ class Session:
         """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
         moment = ProcessState.now(None if options.detach else source)
 
-        def work(blobs: BlobFolder) -> CellJob:
+        def work(blobs: BlobStore) -> CellJob:
             return CellJob.of(
                 source,
                 bundle,
@@ -146,7 +147,7 @@ class Session:
             self._stop_lanes()
             return self._runner.run(options.cluster, work, output=output)
 
-    def run_handed(self, options: ClusterOptions, work: Callable[[BlobFolder], CellJob], *, output: Output) -> RunResult:
+    def run_handed(self, options: ClusterOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
         """Run a cell of another process on the engines: see :meth:`Runner.run`."""
         with self._one_run():
             return self._runner.run(options, work, output=output)

@@ -13,6 +13,7 @@ import torch
 
 from ..errors import CheckpointError
 from ..system.confined import file_below, folder_below, is_file_below, kind_below, make_folder_below, remove_below
+from ..transport.base import BlobStore
 from ..transport.blob_store import BlobFolder
 from .manifest import checksum_of
 
@@ -43,7 +44,7 @@ class DiskBlobs:
         remove_below(self._base, *self._parts, key)  # what is no file of ours
         BlobFolder(folder).write(key, buffer, durable=True)
 
-    def copy_to(self, blobs: BlobFolder, key: str, *, checksum: str, what: str) -> None:
+    def copy_to(self, blobs: BlobStore, key: str, *, checksum: str, what: str) -> None:
         """Store a buffer in `blobs` as well. It is the copy that is checked: nobody else writes there.
 
         Raises
@@ -53,7 +54,7 @@ class DiskBlobs:
         """
         is_new = bool(blobs.missing([key]))
         try:
-            blobs.write(key, self.open(key))
+            blobs.store(key, self.open(key))
         except FileNotFoundError:
             raise self._damaged(what) from None
         if checksum_of(blobs.open(key)) != checksum:

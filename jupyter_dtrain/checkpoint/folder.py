@@ -2,7 +2,7 @@
 
 A checkpoint is a folder of its own: each rank's part of a snapshot, and a signed manifest (:mod:`.manifest`) with a checksum
 of every file. It is written aside and published by one rename, so a half-written one is never seen. Large buffers lie once
-for all checkpoints of the run, under the hash of their bytes (:mod:`..transport.blobs`), which is their checksum too. What
+for all checkpoints of the run, under the hash of their bytes (:mod:`..transport.blob_store`), which is their checksum too. What
 the run began with lies beside them: a new kernel needs nothing else to go on.
 
 ::
@@ -32,7 +32,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
 from ..engine.task import Task
 from ..errors import CheckpointError
 from ..options import Metric
@@ -48,7 +47,8 @@ from ..system.confined import (
     remove_below,
 )
 from ..system.resources import check_disk
-from ..transport.blob_store import BlobFolder, bytes_of
+from ..transport.base import BlobStore, SnapshotStore
+from ..transport.blob_store import bytes_of
 from .disk_blobs import DiskBlobs
 from .manifest import LARGEST, check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling, write_manifest
 from .metadata import Checkpoint, Intact, Measured, best_of
@@ -86,7 +86,7 @@ class CheckpointFolder:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def write_task(self, data: bytes, blobs: BlobFolder, keys: Sequence[str]) -> None:
+    def write_task(self, data: bytes, blobs: BlobStore, keys: Sequence[str]) -> None:
         """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
         with alone_in(self._run_folder):
@@ -96,8 +96,8 @@ class CheckpointFolder:
 
     def write(
         self,
-        parts: Sequence[Path],
-        blobs: BlobFolder,
+        parts: Sequence[bytes],
+        blobs: BlobStore,
         keys: Iterable[str],
         *,
         step: int,
@@ -106,7 +106,7 @@ class CheckpointFolder:
         measured: Measured | None = None,
         change: Callable[[bytes], bytes] = lambda part: part,
     ) -> Checkpoint:
-        """Write a checkpoint of `parts`, one file for each rank, that refer to the buffers `keys` in `blobs`, each as `change` makes it.
+        """Write a checkpoint of `parts`, one for each rank, as `change` makes them; the buffers `keys` are in `blobs`.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class CheckpointFolder:
         try:
             with alone_in(self._run_folder):
                 missing = self._blobs.missing(keys)
-                data = [change(part.read_bytes()) for part in parts]
+                data = [change(part) for part in parts]
                 self._check_room([*map(bytes_of, missing), *map(len, data)])
                 sums = self._copy_blobs(blobs, keys)
                 make_folder_below(self._runs, self._run_id, CHECKPOINTS)
@@ -146,7 +146,7 @@ class CheckpointFolder:
             content["measured"] = {"name": measured.metric.name, "mode": measured.metric.mode, "value": measured.value}
         return write_manifest(folder / MANIFEST, "checkpoint", content, run_id=self._run_id)
 
-    def _copy_blobs(self, blobs: BlobFolder, keys: Sequence[str]) -> dict[str, str]:
+    def _copy_blobs(self, blobs: BlobStore, keys: Sequence[str]) -> dict[str, str]:
         """Let the buffers `keys` be here too, and return their checksums."""
         known: dict[str, str] = {}
         readers: list[Callable[[], dict[str, Any]]] = [self._task_manifest]
@@ -265,7 +265,7 @@ class CheckpointFolder:
         found = map(self._at, sorted(steps, reverse=True))
         return [folder for folder in found if is_folder_below(self._runs, *self._parts_of(folder))]
 
-    def read_task(self, blobs: BlobFolder, *, trusted: bool = False) -> Task:
+    def read_task(self, blobs: BlobStore, *, trusted: bool = False) -> Task:
         """Return what the run began with, its buffers copied to `blobs`.
 
         Raises
@@ -323,7 +323,9 @@ class CheckpointFolder:
         if failed is not None:
             raise failed
 
-    def read(self, intact: Intact, folder: Path, *, number: int, change: Callable[[bytes], bytes] = lambda part: part) -> CompleteSnapshot:
+    def read(
+        self, intact: Intact, snapshots: SnapshotStore, *, number: int, change: Callable[[bytes], bytes] = lambda part: part
+    ) -> CompleteSnapshot:
         """Copy a checkpoint to where ranks look for snapshot `number`, each part as `change` makes it.
 
         Raises
@@ -331,11 +333,11 @@ class CheckpointFolder:
         CheckpointError
             Some of it is not any more what it was when it was looked at.
         """
-        checkpoint, blobs = intact.checkpoint, BlobFolder(snapshot_blobs(folder, number))
+        checkpoint, blobs = intact.checkpoint, snapshots.blobs(number)
         for key, checksum in intact.blobs.items():
             self._blobs.copy_to(blobs, key, checksum=checksum, what=f"Checkpoint {checkpoint.folder.name}")
         for rank, part in enumerate(intact.parts):
-            write_whole(snapshot_file(folder, number, rank), change(part))
+            snapshots.put_part(number, rank, change(part))
         return CompleteSnapshot(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(intact.blobs))
 
     def _verified(self, folder: Path, *, trusted: bool) -> Intact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 
 from ..capture.bundle import unpack
 from ..engine.results import CellResults
-from ..engine.snapshot.snapshotter import read_snapshot, snapshot_blobs
+from ..engine.snapshot.snapshotter import assembled
 from ..errors import CheckpointError, UsageError
 from ..runs.record import DEFAULT_FOLDER, RunRecord
 from ..runs.store import RunStore
@@ -23,6 +24,7 @@ from ..transport.blob_store import BlobFolder
 from ..transport.parcel import from_parcel
 from .folder import CheckpointFolder
 from .metadata import Checkpoint, Intact, Wanted, step_of
+from .snapshot_folder import SnapshotFolder
 from .snapshot_index import CompleteSnapshot, SnapshotKeeper
 from .writer import CheckpointWriter
 
@@ -55,11 +57,11 @@ def read_values(folder: CheckpointFolder, step: int | None, *, trusted: bool = F
         values, tracked = unpack(Unpacker(from_parcel(task.parcel, blobs), namespace=namespace, device_for=_on_cpu))
         namespace.update(values)
         home = CellResults(namespace, tracked)
-        state = Path(name) / "state"
-        state.mkdir()
+        state = SnapshotFolder(Path(name) / "state")
+        state.path.mkdir()
         folder.read(intact, state, number=1)
-        snapshot = read_snapshot(state, 1, 0)
-        home.load(from_parcel(snapshot.parcel, BlobFolder(snapshot_blobs(state, 1))), device_for=_on_cpu)
+        snapshot = assembled(partial(state.part, 1), 0)
+        home.load(from_parcel(snapshot.parcel, state.blobs(1)), device_for=_on_cpu)
     return Saved(intact.checkpoint, {name: value for name, value in namespace.items() if not name.startswith("__")})
 
 
@@ -187,7 +189,7 @@ class RollBack:
     def _read(self, checkpoint: Checkpoint, writer: CheckpointWriter, keeper: SnapshotKeeper, on_read: Callable[[], None]) -> None:
         try:
             intact = writer.folder.intact(checkpoint.step)
-            self._found = writer.folder.read(intact, keeper.folder, number=keeper.new_number())
+            self._found = writer.folder.read(intact, keeper.store, number=keeper.new_number())
         except (CheckpointError, OSError) as error:
             writer.say_later(f"The run does not go back to step {checkpoint.step}: {error}")
         else:

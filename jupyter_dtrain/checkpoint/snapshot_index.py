@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
-from ..engine.snapshot.snapshotter import SHARE, UNASKED, snapshot_blobs, snapshot_file
+from ..engine.snapshot.snapshotter import SHARE, UNASKED
 from ..protocol import Message, SnapshotTaken, StateSize, Steps
-from ..transport.blob_store import BlobFolder
+from ..transport.base import BlobStore, SnapshotStore
 
 SHORTEST = timedelta(seconds=1)
 """Time between two snapshots at least."""
@@ -37,8 +35,8 @@ class SnapshotKeeper:
 
     Parameters
     ----------
-    folder : Path
-        Where the ranks write them.
+    store : SnapshotStore
+        Where the ranks write them; another one when they have moved.
     world_size : int
     keep : int
         How many wait for the disk at most: as many as stay there.
@@ -61,14 +59,14 @@ class SnapshotKeeper:
 
     def __init__(
         self,
-        folder: Path,
+        store: SnapshotStore,
         world_size: int,
         *,
         keep: int,
         newest: CompleteSnapshot | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.folder, self._world_size, self._clock = folder, world_size, clock
+        self.store, self._world_size, self._clock = store, world_size, clock
         self.newest = newest
         self.held: CompleteSnapshot | None = None
         self.best: CompleteSnapshot | None = None
@@ -86,9 +84,9 @@ class SnapshotKeeper:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
         self._world_size = world_size
         for number in list(self._parts):  # which are not whole
-            self._remove(number)
+            self.store.remove(number)
         if self._asked is not None:
-            self._remove(self._asked)
+            self.store.remove(self._asked)
         self._parts = {}
         self._asked, self._next = None, self._clock() if self._hastened else None
 
@@ -138,7 +136,7 @@ class SnapshotKeeper:
         self._next = self._clock() + self._pause(cost)
         first = parts[0]
         if not first.place or any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
-            self._remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
+            self.store.remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
             return
         self._hastened = False
         keys = frozenset(key for part in parts.values() for key in part.keys)
@@ -185,17 +183,12 @@ class SnapshotKeeper:
         """Remove those that are nothing any more."""
         for snapshot in snapshots:
             if snapshot is not None and snapshot not in (self.newest, self.held, self.best, *self.waiting):
-                self._remove(snapshot.number)
+                self.store.remove(snapshot.number)
 
-    def files(self, snapshot: CompleteSnapshot) -> list[Path]:
+    def parts(self, snapshot: CompleteSnapshot) -> list[bytes]:
         """Return each rank's part of a snapshot."""
-        return [snapshot_file(self.folder, snapshot.number, rank) for rank in range(snapshot.world_size)]
+        return [self.store.part(snapshot.number, rank) for rank in range(snapshot.world_size)]
 
-    def blobs(self, snapshot: CompleteSnapshot) -> BlobFolder:
+    def blobs(self, snapshot: CompleteSnapshot) -> BlobStore:
         """Return the buffers of a snapshot."""
-        return BlobFolder(snapshot_blobs(self.folder, snapshot.number))
-
-    def _remove(self, number: int) -> None:
-        shutil.rmtree(snapshot_blobs(self.folder, number), ignore_errors=True)
-        for file in self.folder.glob(f"{number}-*"):
-            file.unlink(missing_ok=True)
+        return self.store.blobs(snapshot.number)

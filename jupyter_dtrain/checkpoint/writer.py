@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..engine.task import Task
 from ..errors import CheckpointError, StoreError
+from ..transport.base import BlobStore
 from ..transport.blob_store import BlobFolder, bytes_of
 from .folder import CheckpointFolder
 from .metadata import Checkpoint, Measured
@@ -153,7 +154,7 @@ class CheckpointWriter:
             self._next = keeper.training_since + (self._every or FIRST).total_seconds()
         return self._next is not None and time.monotonic() >= self._next
 
-    def _write(self, keeper: SnapshotKeeper, snapshot: CompleteSnapshot, blobs: BlobFolder, wanted: bool) -> None:
+    def _write(self, keeper: SnapshotKeeper, snapshot: CompleteSnapshot, blobs: BlobStore, wanted: bool) -> None:
         began = time.monotonic()
         try:
             if not wanted:
@@ -190,10 +191,10 @@ class CheckpointWriter:
                     self._folder.pin(snapshot.step, True)
                 return self._folder.at(snapshot.step)
         measured = Measured(self._best, snapshot.metric) if self._best is not None and snapshot.metric is not None else None
-        files, blobs, step = keeper.files(snapshot), keeper.blobs(snapshot), snapshot.step
+        step = snapshot.step
         written = self._folder.write(
-            files,
-            blobs,
+            keeper.parts(snapshot),
+            keeper.blobs(snapshot),
             snapshot.keys,
             step=step,
             place=snapshot.place,

@@ -20,6 +20,7 @@ from ..runs.detached_index import address_of, going, waiting
 from ..runs.record import RunRecord
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
+from ..transport.base import BlobStore
 from ..transport.blob_store import HASHED, BlobFolder
 from .connection import Ended, Hello, Interrupt, PeerConnection, start_host
 from .follower import Follower, Views
@@ -63,7 +64,7 @@ class DetachedRuns:
             raise UsageError("No cell is running.")
         return follower.command(command)
 
-    def run(self, options: RunOptions, work: Callable[[BlobFolder], CellJob], *, output: Output) -> RunResult:
+    def run(self, options: RunOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
         """Run a cell in a host; `work` stores its values in a folder and returns it."""
         output.progress("starting a process for the run")
         line = start_host(options.cluster, self._store.folder)

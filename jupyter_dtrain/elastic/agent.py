@@ -7,7 +7,6 @@ every rank has written: with the same batches in the same order, so with the sam
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..checkpoint.load import RollBack
+from ..checkpoint.snapshot_folder import SnapshotFolder
 from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..cluster.base import Cluster
@@ -198,7 +198,7 @@ class Agent:
                 if self._writer is not None:
                     self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and not any(end.reason for end in ends))
                     self._tell_all(self._writer.news())
-                shutil.rmtree(self._keeper.folder, ignore_errors=True)
+                self._keeper.store.clear()
             self.pressed |= late.count > 0
 
     def _begun(self, task: Task) -> Generation:
@@ -350,5 +350,5 @@ class Agent:
         """Return `task` for ranks that meet on the engines that there are."""
         met = self._group.rendezvous(task)
         folder = self.cluster.blob_dir
-        self._keeper.folder = folder / task.snapshot_folder.name
-        return replace(met, world_size=self._group.num_ranks, blob_folder=folder, snapshot_folder=self._keeper.folder)
+        self._keeper.store = snapshots = SnapshotFolder(folder / task.snapshot_folder.name)
+        return replace(met, world_size=self._group.num_ranks, blob_folder=folder, snapshot_folder=snapshots.address)

@@ -19,7 +19,7 @@ from ..integrations.wandb import begin_service
 from ..options import OverRanks, RunOptions
 from ..runs.record import CellOrigin
 from ..strategies import DEFAULT, StrategyInfo, find
-from ..transport.blob_store import BlobFolder, OnProgress
+from ..transport.base import BlobStore, OnProgress
 from ..transport.parcel import Parcel, to_parcel
 from .worker_group import WorkerGroup
 
@@ -90,7 +90,7 @@ class CellJob:
         cls,
         source: str,
         bundle: Bundle,
-        blobs: BlobFolder,
+        blobs: BlobStore,
         *,
         moment: ProcessState,
         options: RunOptions,
@@ -116,7 +116,7 @@ class CellJob:
             has_models=any(isinstance(obj, torch.nn.Module) or obj is torch.nn for obj in bundle.seen),
         )
 
-    def task(self, group: WorkerGroup, blobs: BlobFolder, *, run_id: str) -> Task:
+    def task(self, group: WorkerGroup, blobs: BlobStore, *, run_id: str) -> Task:
         """Return what the ranks of `group` are given, whose values are in `blobs`."""
         options, device = self.options, group.cluster.device_plans[0].device
         return Task(
@@ -132,7 +132,7 @@ class CellJob:
             random_state=self.random_state,
             surroundings=self.surroundings,
             loggers=self.loggers,
-            blob_folder=blobs.path,
+            blob_folder=blobs.address,
             device=device,
             semantics=Semantics(
                 global_numbers=options.semantics == "global",
@@ -149,7 +149,7 @@ class CellJob:
             output=options.output,
             balance=options.balance == "auto",
             timeout=GROUP_TIMEOUT,
-            snapshot_folder=blobs.path / f".{run_id}",
+            snapshot_folder=blobs.address / f".{run_id}",
             checkpoints=(options.checkpoint_every, options.keep_checkpoints),
             best=options.best,
             elastic=options.elastic,

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 import torch
 
 from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..cluster.base import Cluster
-from ..engine.snapshot.snapshotter import read_snapshot
+from ..engine.snapshot.snapshotter import assembled
 from ..engine.task import Outcome, Task
 from ..engine.verify.report import GoBack
 from ..errors import ClusterError, UsageError
@@ -255,9 +256,9 @@ def salvaged(keeper: SnapshotKeeper, task: Task) -> Outcome | None:
     newest = keeper.newest
     if newest is None or not task.blob_folder.exists():
         return None
-    snapshot = read_snapshot(keeper.folder, newest.number, 0)
+    snapshot = assembled(partial(keeper.store.part, newest.number), 0)
     held = keeper.blobs(newest)
-    blobs = BlobFolder(task.blob_folder, [held.path])
+    blobs = BlobFolder(task.blob_folder, [held.address])
     for key in snapshot.parcel.keys:
         blobs.store(key, held.open(key))
     return Outcome(

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import part_with_secrets, with_secrets
+from ..checkpoint.snapshot_folder import SnapshotFolder
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..engine.side_effects.file_journal import go_on_from
@@ -25,6 +26,7 @@ from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..strategies import Feature
 from ..system.interpreter import interrupted_before_the_cell
+from ..transport.base import BlobStore
 from ..transport.blob_store import HASHED, BlobFolder, bytes_of
 from ..transport.parcel import from_parcel
 from .agent import Agent
@@ -107,7 +109,7 @@ class Runner:
         supervisor = self.supervisor
         return None if supervisor is None else supervisor.stop()
 
-    def run(self, options: ClusterOptions, work: Callable[[BlobFolder], CellJob], *, output: Output) -> RunResult:
+    def run(self, options: ClusterOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
         """Run a cell on the engines and return how it ended.
 
         Parameters
@@ -132,7 +134,7 @@ class Runner:
             self._blobs = BlobFolder(folder, hashed=HASHED, watched=True)
         return self._blobs
 
-    def _run(self, group: WorkerGroup, work: CellJob, blobs: BlobFolder, output: Output) -> RunResult:
+    def _run(self, group: WorkerGroup, work: CellJob, blobs: BlobStore, output: Output) -> RunResult:
         options = work.options
         is_narrowed = work.on_one_engine and group.num_ranks > 1
         if is_narrowed:
@@ -159,7 +161,7 @@ class Runner:
                 recording.recorder.apply(Notice(rank=0, text=text))
             task = work.task(group, blobs, run_id=recording.run_id)
             task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
-            keeper = SnapshotKeeper(task.snapshot_folder, task.world_size, keep=options.keep_checkpoints)
+            keeper = SnapshotKeeper(SnapshotFolder(task.snapshot_folder), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
             writer = self._writer(recording, task, output, expects_best=not options.vary)
         try:
@@ -218,8 +220,8 @@ class Runner:
         blobs = BlobFolder(group.cluster.blob_dir)
         kept = with_secrets(folder.read_task(blobs, trusted=trusted))
         missing = set(kept.surroundings.withheld)
-        snapshot_folder = blobs.path / f".{record.run_id}"
-        newest = folder.read(intact, snapshot_folder, number=1, change=partial(part_with_secrets, missing=missing))
+        snapshots = SnapshotFolder(blobs.address / f".{record.run_id}")
+        newest = folder.read(intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
             output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell continues without.")
         recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
@@ -231,13 +233,13 @@ class Runner:
                 kept,
                 world_size=group.num_ranks,
                 device=group.cluster.device_plans[0].device,
-                blob_folder=blobs.path,
-                snapshot_folder=snapshot_folder,
+                blob_folder=blobs.address,
+                snapshot_folder=snapshots.address,
                 file_log=record.folder / FILE_LOG,
                 elastic=(min(kept.elastic[0], group.num_ranks), group.num_ranks) if kept.elastic is not None else None,
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
-            keeper = SnapshotKeeper(snapshot_folder, task.world_size, keep=kept.checkpoints[1], newest=newest)
+            keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.checkpoints[1], newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
         go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..options import RunOptions
     from ..runs.record import CellOrigin
     from ..session import Session
-    from ..transport.blob_store import BlobFolder
+    from ..transport.base import BlobStore
     from ..trials.scheduler import OfTrial, TrialScheduler, Tried
 
 
@@ -101,7 +101,7 @@ class TrialsCell:
     def _work(self, trial: Trial, bundle: Bundle, options: RunOptions, moment: ProcessState) -> OfTrial:
         own = replace(options, vary=trial.texts, name=" ".join(filter(None, (options.name, trial.label))))
 
-        def work(blobs: BlobFolder) -> CellJob:
+        def work(blobs: BlobStore) -> CellJob:
             return CellJob.of(
                 self.source,
                 bundle,

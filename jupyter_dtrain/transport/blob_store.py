@@ -37,6 +37,7 @@ from ..errors import ClusterError
 from ..system.atomic_files import write_whole
 from ..system.dirty_pages import Range, Watch
 from ..system.resources import OVERFLOW, gibibytes
+from .base import BlobStore, OnProgress
 
 # How far the way of large values to the engines is, in words.
 
@@ -78,8 +79,6 @@ def gigabytes(number: float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
 
 
-OnProgress = Callable[[int, int], None]
-
 PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
@@ -107,7 +106,7 @@ class _Own:
     num_changes: int = 0  # in a row
 
 
-class BlobFolder:
+class BlobFolder(BlobStore):
     """A folder of buffers by content.
 
     Parameters
@@ -132,6 +131,11 @@ class BlobFolder:
         self._own: dict[Range, _Own] = {}
         self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def address(self) -> Path:
+        """The folder."""
+        return self.path
 
     def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
         """Store `buffers` and return their keys in order.

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..serialization.pickler import Leaf, Packed
-from .blob_store import SMALLEST, BlobFolder, OnProgress
+from .base import BlobStore, OnProgress
+from .blob_store import SMALLEST
 
 
 class BlobSource(Protocol):
@@ -43,8 +44,8 @@ class Parcel:
         return len(self.stream) + sum(len(part) for part in self.parts if isinstance(part, bytes))
 
 
-def to_parcel(packed: Packed, blobs: BlobFolder, on_progress: OnProgress | None = None) -> Parcel:
-    """Store the large buffers of `packed` in `blobs`, and tell how far that is as :meth:`BlobFolder.put_all` does."""
+def to_parcel(packed: Packed, blobs: BlobStore, on_progress: OnProgress | None = None) -> Parcel:
+    """Store the large buffers of `packed` in `blobs`, and tell how far that is as :meth:`.base.BlobStore.put_all` does."""
     large = [index for index, buffer in enumerate(packed.buffers) if buffer.nbytes >= SMALLEST]
     keys = dict(zip(large, blobs.put_all([packed.buffers[index] for index in large], on_progress), strict=True))
     parts: list[bytes | str] = [keys.get(index) or bytes(buffer) for index, buffer in enumerate(packed.buffers)]

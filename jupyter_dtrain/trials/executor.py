@@ -12,7 +12,7 @@ from ..elastic.runner import Runner, RunResult
 from ..options import ClusterOptions
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
-from ..transport.blob_store import BlobFolder
+from ..transport.base import BlobStore
 
 
 class Lane:
@@ -52,7 +52,7 @@ class Lane:
         cluster = self.engines.cluster
         return cluster.blob_dir if cluster is not None else None
 
-    def run(self, work: Callable[[BlobFolder], CellJob], output: Output) -> RunResult:
+    def run(self, work: Callable[[BlobStore], CellJob], output: Output) -> RunResult:
         """Run a cell on its engines: see :meth:`Runner.run`."""
         return self._runner.run(self.options, work, output=output)
 

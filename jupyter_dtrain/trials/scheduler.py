@@ -24,13 +24,13 @@ from ..runs.record import ViewedRun
 from ..runs.recorder import MEASURED
 from ..serialization.open_files import WRITTEN
 from ..system.interpreter import Interrupts
-from ..transport.blob_store import BlobFolder
+from ..transport.base import BlobStore
 from .executor import Lane
 from .grid import Trial
 
 TICK = timedelta(milliseconds=100)
 
-OfTrial = Callable[[BlobFolder], CellJob]
+OfTrial = Callable[[BlobStore], CellJob]
 """Stores the values of a trial, and returns what its engines are to do."""
 Prepare = Callable[[Trial], tuple[OfTrial, Sequence[object]]]
 """Returns that of a trial, and the notebook's objects that go along."""
@@ -174,7 +174,7 @@ class TrialScheduler:
             tried.error = error
             return
 
-        def stored(blobs: BlobFolder) -> CellJob:
+        def stored(blobs: BlobStore) -> CellJob:
             with self._storing:
                 if self._stopping:
                     raise GivenUp

@@ -60,8 +60,7 @@ class Victim:
         data = self.memory.put(memoryview(b"data" * 100))
         checkpoints.write_task(pickle.dumps(f"task of {run.name}"), self.memory, [data])
         for step in (10, 20):
-            part = self.memory.path.parent / "part"
-            part.write_bytes(pickle.dumps(f"{run.name} at {step}"))
+            part = pickle.dumps(f"{run.name} at {step}")
             checkpoints.write([part], self.memory, [data, self.memory.put(memoryview(b"%d" % step * 50))], step=step, place="line 7")
         return checkpoints
 

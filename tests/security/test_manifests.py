@@ -14,6 +14,7 @@ from jupyter_dtrain.checkpoint import disk_blobs, manifest
 from jupyter_dtrain.checkpoint import folder as checkpoint_files
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import FORMAT, checksum_of, other_versions
+from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.detached import results as endings
 from jupyter_dtrain.detached.results import DetachedResult, read_ending, results_of, write_ending
 from jupyter_dtrain.errors import CheckpointError, ClusterError
@@ -169,7 +170,7 @@ def test_what_is_unpickled_is_what_was_looked_at(victim, monkeypatch, tmp_path):
     intact = folder.intact(20)
     assert part.read_bytes() == hostile
     (tmp_path / "state").mkdir()
-    folder.read(intact, tmp_path / "state", number=1)
+    folder.read(intact, SnapshotFolder(tmp_path / "state"), number=1)
     assert pickle.loads((tmp_path / "state" / "1-0").read_bytes()) == f"{victim.run_id} at 20"
 
 
@@ -180,7 +181,7 @@ def test_numbers_that_change_after_a_look_are_noticed(victim, monkeypatch, tmp_p
     intact = folder.intact(20)
     (tmp_path / "state").mkdir()
     with pytest.raises(CheckpointError, match="some of its numbers are not what was written"):
-        folder.read(intact, tmp_path / "state", number=1)
+        folder.read(intact, SnapshotFolder(tmp_path / "state"), number=1)
 
 
 def snapshot() -> Snapshot:

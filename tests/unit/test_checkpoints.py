@@ -15,6 +15,7 @@ from jupyter_dtrain.checkpoint import folder as module
 from jupyter_dtrain.checkpoint import manifest as manifests
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import checksum_of
+from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs
 from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.system.atomic_files import alone_in, write_whole
@@ -30,17 +31,12 @@ class Run:
         self.folder = folder / "run"
         self.folder.mkdir()
         self.memory = BlobFolder(folder / "memory")
-        self.parts = folder / "parts"
-        self.parts.mkdir()
         self.checkpoints = CheckpointFolder(self.folder)
 
     def write(self, step: int, *, weights: bytes = b"w" * 1000, ranks: int = 2):
         keys = [self.memory.put(memoryview(weights)), self.memory.put(memoryview(b"moments of %d" % step))]
-        files = []
-        for rank in range(ranks):
-            files.append(self.parts / f"{step}-{rank}")
-            files[-1].write_bytes(b"rank %d at step %d" % (rank, step))
-        return self.checkpoints.write(files, self.memory, keys, step=step, place="line 7")
+        parts = [b"rank %d at step %d" % (rank, step) for rank in range(ranks)]
+        return self.checkpoints.write(parts, self.memory, keys, step=step, place="line 7")
 
     def everything(self) -> set[Path]:
         return {path for path in self.folder.rglob("*") if path.is_file()}
@@ -59,7 +55,7 @@ def test_what_was_written_is_read(run, tmp_path):
     assert (found.checkpoint, complaints) == (written, [])
     target = tmp_path / "engines"
     target.mkdir()
-    whole = run.checkpoints.read(found, target, number=1)
+    whole = run.checkpoints.read(found, SnapshotFolder(target), number=1)
     assert (whole.number, whole.step, whole.world_size) == (1, 120, 2)
     assert [(target / f"1-{rank}").read_bytes() for rank in range(2)] == [b"rank 0 at step 120", b"rank 1 at step 120"]
     assert sorted(bytes(BlobFolder(snapshot_blobs(target, 1)).open(key)) for key in whole.keys) == [b"moments of 120", b"w" * 1000]

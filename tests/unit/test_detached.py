@@ -266,9 +266,7 @@ def test_a_kernel_gets_results_whose_run_has_lost_its_folder(host, tmp_path):
 def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_written(host, tmp_path, monkeypatch):
     run_folder = tmp_path / "r"
     checkpoints, blobs = CheckpointFolder(run_folder), BlobFolder(tmp_path / "memory")
-    part = tmp_path / "part"
-    part.write_bytes(b"rank 0")
-    checkpoints.write([part], blobs, [], step=120, place="line 7")
+    checkpoints.write([b"rank 0"], blobs, [], step=120, place="line 7")
 
     def when_half_written(*args, **options):
         if checkpoints.newest_first():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.checkpoint.snapshot_index import SnapshotKeeper
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file, unasked_number
 from jupyter_dtrain.protocol import SnapshotTaken, StateSize, Steps
@@ -40,17 +41,17 @@ class Ranks:
         best: float | None = None,
         at_multiple: bool = False,
     ) -> str:
-        key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(data or f"{rank} {number}".encode()))
-        snapshot_file(self.keeper.folder, number, rank).write_bytes(b"state")
+        key = BlobFolder(snapshot_blobs(self.keeper.store.address, number)).put(memoryview(data or f"{rank} {number}".encode()))
+        snapshot_file(self.keeper.store.address, number, rank).write_bytes(b"state")
         told = {"rank": rank, "number": number, "step": step, "place": place, "keys": [key]}
         self.keeper.note(SnapshotTaken(**told, seconds=seconds, best=best, at_multiple=at_multiple))  # type: ignore[arg-type]
         return key
 
     def files(self) -> set[str]:
-        return {path.name for path in self.keeper.folder.iterdir() if path.is_file()}
+        return {path.name for path in self.keeper.store.address.iterdir() if path.is_file()}
 
     def blobs(self) -> set[str]:
-        return {path.name for path in self.keeper.folder.glob("*.blobs/*")}
+        return {path.name for path in self.keeper.store.address.glob("*.blobs/*")}
 
 
 @pytest.fixture
@@ -60,12 +61,12 @@ def clock():
 
 @pytest.fixture
 def keeper(tmp_path, clock):
-    return SnapshotKeeper(tmp_path / "snapshots", 2, keep=2, clock=clock)
+    return SnapshotKeeper(SnapshotFolder(tmp_path / "snapshots"), 2, keep=2, clock=clock)
 
 
 @pytest.fixture
 def ranks(keeper):
-    keeper.folder.mkdir()
+    keeper.store.address.mkdir()
     return Ranks(keeper)
 
 
@@ -194,8 +195,8 @@ def test_one_that_is_held_stays(keeper, clock, ranks):
 
 
 def test_those_at_multiples_of_steps_wait_for_the_disk_also_behind_newer_ones(tmp_path, clock):
-    keeper = SnapshotKeeper(tmp_path / "snapshots", 1, keep=2, clock=clock)
-    keeper.folder.mkdir()
+    keeper = SnapshotKeeper(SnapshotFolder(tmp_path / "snapshots"), 1, keep=2, clock=clock)
+    keeper.store.address.mkdir()
     ranks = Ranks(keeper, 1)
     ranks.train(3)
     asked = asked_after(keeper, clock, 2)

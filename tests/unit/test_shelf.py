@@ -18,11 +18,9 @@ def test_a_checkpoint_that_the_run_has_gone_back_behind_tells_no_loss_of_another
     loss = Curve(step=steps, time=[float(step) for step in steps], value=[1 / step for step in steps])
     store.add_points(run_id, [("loss", loss)])
     memory = BlobFolder(tmp_path / "memory")
-    part = tmp_path / "part"
-    part.write_bytes(b"rank 0")
     for step in (10, 20, 30):
         key = memory.put(memoryview(b"w" * step))
-        CheckpointFolder(store.folder / run_id).write([part], memory, [key], step=step, place="line 7")
+        CheckpointFolder(store.folder / run_id).write([b"rank 0"], memory, [key], step=step, place="line 7")
     shelf = CheckpointShelf(store.folder)
 
     def losses():

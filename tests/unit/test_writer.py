@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.metadata import Measured
+from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from jupyter_dtrain.checkpoint.writer import FIRST, CheckpointWriter
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
@@ -31,8 +32,8 @@ class Run:
         self.memory = BlobFolder(folder / "memory")
         self.folder = folder / "run"
         self.folder.mkdir()
-        self.keeper = SnapshotKeeper(folder / "snapshots", 1, keep=keep)
-        self.keeper.folder.mkdir()
+        self.keeper = SnapshotKeeper(SnapshotFolder(folder / "snapshots"), 1, keep=keep)
+        self.keeper.store.address.mkdir()
         self.said: list[str] = []
         data = self.memory.put(memoryview(b"data" * 1000))
         task = Given((every, keep), best, Parcel([data]))
@@ -46,8 +47,8 @@ class Run:
         )
 
     def snapshot(self, number: int, step: int, metric: float | None = None, at_multiple: bool = False) -> None:
-        key = BlobFolder(snapshot_blobs(self.keeper.folder, number)).put(memoryview(b"weights %d" % step))
-        snapshot_file(self.keeper.folder, number, 0).write_bytes(b"state")
+        key = BlobFolder(snapshot_blobs(self.keeper.store.address, number)).put(memoryview(b"weights %d" % step))
+        snapshot_file(self.keeper.store.address, number, 0).write_bytes(b"state")
         self.keeper.newest = CompleteSnapshot(number, 1, step, "line 3", frozenset([key]), metric)
         if metric is not None:
             self.keeper.best = self.keeper.newest

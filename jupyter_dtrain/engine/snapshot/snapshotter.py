@@ -317,7 +317,12 @@ class Snapshots:
 
 def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:
     """Return a rank's part of a snapshot, with what others have copied for it."""
-    read = cache(lambda rank: pickle.loads(snapshot_file(folder, number, rank).read_bytes()))
+    return assembled(lambda rank: snapshot_file(folder, number, rank).read_bytes(), rank)
+
+
+def assembled(part: Callable[[int], bytes], rank: int) -> Snapshot:
+    """Return what `rank` has in a snapshot, with what others have copied for it. `part` returns what a rank has written."""
+    read = cache(lambda rank: pickle.loads(part(rank)))
     snapshot: Snapshot = read(rank)
     parts = list(snapshot.parcel.parts)
     for index, owner, common in snapshot.elsewhere:

@@ -1,0 +1,94 @@
+"""How values and snapshots get from one process to another, whatever carries them.
+
+A `BlobStore` has large buffers by name, a `SnapshotStore` what the ranks have written of themselves. Between the processes of one host both
+are folders in shared memory (`blob_store.py`, `checkpoint/snapshot_folder.py`), which all map; a way between hosts is another
+implementation. `address` is what the engines are told to find the same store by, and nothing but an implementation looks into it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+OnProgress = Callable[[int, int], None]
+"""Given how many of how many bytes are there."""
+
+
+class BlobStore(ABC):
+    """Buffers by name. A name ends in the buffer's length, and who has it can be sure of the bytes."""
+
+    @property
+    @abstractmethod
+    def address(self) -> Path:
+        """What an engine finds it by."""
+
+    @abstractmethod
+    def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
+        """Store `buffers` and return their keys in order.
+
+        Parameters
+        ----------
+        buffers : sequence of memoryview
+        on_progress : callable, optional
+            Given, a few times a second and in this thread, how many of how many bytes are stored of those that were not there.
+
+        Raises
+        ------
+        ClusterError
+            There is no room for them, even without all others.
+        """
+
+    @abstractmethod
+    def store(self, key: str, buffer: memoryview) -> None:
+        """Store `buffer` under `key`, unless it is there."""
+
+    @abstractmethod
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """Return those of `keys` that are not stored."""
+
+    @abstractmethod
+    def open(self, key: str) -> memoryview:
+        """Map a stored buffer. Writes to it are private to the process."""
+
+    @abstractmethod
+    def discard(self, keys: Iterable[str]) -> None:
+        """Remove stored buffers. Processes that have opened one keep it."""
+
+    @abstractmethod
+    def trim(self, *, keep: Iterable[str], limit: int) -> None:
+        """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored."""
+
+    @property
+    @abstractmethod
+    def limit(self) -> int:
+        """Bytes of unused buffers that may stay for reruns."""
+
+
+class SnapshotStore(ABC):
+    """Snapshots of a run: of each number a part for each rank, and the buffers that these refer to."""
+
+    @property
+    @abstractmethod
+    def address(self) -> Path:
+        """What an engine finds it by."""
+
+    @abstractmethod
+    def part(self, number: int, rank: int) -> bytes:
+        """Return what `rank` has written of snapshot `number`; an `OSError` where that is not there."""
+
+    @abstractmethod
+    def put_part(self, number: int, rank: int, part: bytes) -> None:
+        """Store what is to be the part of `rank`."""
+
+    @abstractmethod
+    def blobs(self, number: int) -> BlobStore:
+        """Return the buffers of snapshot `number`, those of all ranks."""
+
+    @abstractmethod
+    def remove(self, number: int) -> None:
+        """Remove a snapshot; one that is not there is none."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove all of them."""
