@@ -28,6 +28,7 @@ from ..analysis.dynamic_names import with_names_by_text
 from ..analysis.imports import asked_for
 from ..analysis.names import CellNames
 from ..errors import CaptureError
+from ..integrations.registry import look
 from ..serialization.archives import go_back_to_archives
 from ..serialization.copy_restore import attributes_of
 from ..serialization.library_state import library_states, stays
@@ -136,6 +137,7 @@ def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -
     CaptureError
         A value that the cell needs cannot be sent. The message names it and what in it is the cause.
     """
+    look()
     bundle = _pack(names, namespace)
     if not by_text or (all_names := with_names_by_text(names, bundle.seen, namespace)) is names:
         return bundle

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..integrations import wandb
+from ..integrations.registry import KNOWN, be_told, environment_of_host
 from .secrets import is_secret
-from .settings import ENVIRONMENT, SOME_OF_IT, changes, make_settings, settings_now
+from .settings import ENVIRONMENT, SOME_OF_IT, changes, make_settings, of_other_ranks, settings_now
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,11 @@ class ProcessSettings:
 
     def of_rank(self, rank: int) -> ProcessSettings:
         """Return them for a rank: another than 0 logs nothing."""
-        return self if rank == 0 else replace(self, settings=wandb.without_run(self.settings))
+        return self if rank == 0 else replace(self, settings=of_other_ranks(self.settings))
 
     def of_host(self, source: str) -> ProcessSettings:
         """Return them for a cell whose engines belong to this process, and not to the notebook's."""
-        if self.settings.get(wandb.NAME) is not None:  # it is open in the notebook's
-            return self
-        environment = wandb.with_own_service(self.settings.get(ENVIRONMENT, {}), source)
+        environment = environment_of_host(self.settings.get(ENVIRONMENT, {}), self.settings, source)
         return replace(self, settings={**self.settings, ENVIRONMENT: environment})
 
     def without_secrets(self) -> ProcessSettings:
@@ -93,12 +91,14 @@ class ProcessSettings:
         return replace(self, settings=settings, withheld=tuple(name for name in self.withheld if name not in found))
 
     def set_folders(self) -> None:
-        """Be in the notebook's folder, and find modules where it does."""
+        """Be in the notebook's folder, and find modules and integrations where it does."""
         try:
             os.chdir(self.folder)
         except OSError:  # an engine elsewhere: a cell that reads files by relative paths will say which is missing
             pass
         sys.path[:] = [*self.module_folders, *(path for path in sys.path if path not in self.module_folders)]
+        if KNOWN in self.settings:
+            be_told(self.settings[KNOWN])
 
     def set(self) -> None:
         """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""

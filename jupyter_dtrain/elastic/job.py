@@ -15,7 +15,7 @@ from ..capture.bundle import Bundle, RandomState
 from ..capture.loggers import Loggers
 from ..capture.process_state import ProcessSettings
 from ..engine.task import Semantics, Task
-from ..integrations.wandb import begin_service
+from ..integrations.registry import active
 from ..options import OverRanks, RunOptions
 from ..runs.record import CellOrigin
 from ..strategies import DEFAULT, StrategyInfo, find
@@ -38,7 +38,8 @@ class ProcessState:
     def now(cls, source: str | None) -> ProcessState:
         """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
         if source is not None:
-            begin_service(source)  # which the environment names
+            for integration in active(source).values():
+                integration.before_cell(source)
         return cls(RandomState.now(), ProcessSettings.now(), Loggers.now())
 
 

@@ -10,11 +10,11 @@ import os
 import pickle
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from ..protocol import CLUSTER_VARIABLE
+from .base import Integration, Setting
 
-NAME = "distributed.Client"  # among the settings that go along
 TIMEOUT = 10.0
 """Seconds in which a scheduler answers."""
 _MODULE = "distributed.client"
@@ -95,3 +95,16 @@ def _leave() -> None:
         with suppress(Exception):  # its scheduler may be gone
             _own.close(timeout=TIMEOUT)
         _own = None
+
+
+class Dask(Integration):
+    """Clients and futures reduce to those of the same cluster; the notebook's cluster is that of its cells."""
+
+    settings: ClassVar = {"Client": Setting(get=present_cluster, set=join_cluster)}
+
+    def reduce(self, obj: Any) -> Any:
+        """Return how a client or a future reduces."""
+        return reduced_client(obj)
+
+
+INTEGRATION = Dask()

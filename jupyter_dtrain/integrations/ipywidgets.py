@@ -11,7 +11,9 @@ import base64
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Any, ClassVar
+
+from .base import Integration
 
 UPDATE = "application/vnd.jupyter-dtrain.widget-update"
 """The type of a display that is a change of a widget on its way to the notebook."""
@@ -120,3 +122,20 @@ def _running_message() -> str:
 
     kernel = getattr(get_ipython(), "kernel", None)
     return "" if kernel is None else str(kernel.get_parent("shell").get("header", {}).get("msg_id", ""))
+
+
+class IpyWidgets(Integration):
+    """Widgets reduce to what stands for them; their updates travel as displays."""
+
+    displays: ClassVar = {UPDATE: handle}
+
+    def reduce(self, obj: Any) -> Any:
+        """Return how a widget reduces."""
+        return reduced_widget(obj)
+
+    def is_found_by_id(self, obj: object) -> bool:
+        """Return whether it is a widget."""
+        return is_widget(obj)
+
+
+INTEGRATION = IpyWidgets()

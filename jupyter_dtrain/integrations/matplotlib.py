@@ -1,16 +1,22 @@
-"""How a notebook shows figures: what ``%config InlineBackend.figure_format = "retina"`` or ``set_matplotlib_formats("svg")`` has chosen.
+"""How a notebook draws and shows figures: ``rcParams``, the backend, the formats.
 
+The formats are what ``%config InlineBackend.figure_format = "retina"`` or ``set_matplotlib_formats("svg")`` has chosen.
 IPython keeps it as functions that draw, one for each format. Before the first figure there are none, only what the backend will make of its
 configuration, so that matplotlib need not be imported where nothing is drawn.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from IPython.core.getipython import get_ipython
+
+from .base import Integration, Setting
 
 _OF_THE_FORMAT = frozenset({"fmt", "base64"})
 
@@ -45,3 +51,68 @@ def set_figure_formats(chosen: tuple[list[str], dict[str, Any]] | None) -> None:
         from IPython.core.pylabtools import select_figure_formats
 
         select_figure_formats(shell, formats, **options)
+
+
+_OF_A_WINDOW = frozenset({"backend", "backend_fallback", "interactive", "toolbar", "savefig.directory"})
+
+
+def _parameters() -> dict[str, Any]:
+    matplotlib = sys.modules.get("matplotlib")
+    if matplotlib is None:
+        return {}
+    default = matplotlib.rcParamsDefault
+    return {key: value for key, value in dict.items(matplotlib.rcParams) if key not in _OF_A_WINDOW and value != dict.get(default, key)}
+
+
+def _set_parameters(parameters: Mapping[str, Any]) -> None:
+    matplotlib = importlib.import_module("matplotlib")
+    for key in _parameters().keys() - parameters.keys():
+        matplotlib.rcParams[key] = matplotlib.rcParamsDefault[key]
+    matplotlib.rcParams.update(parameters)
+
+
+def _figures_drawn_by() -> str | None:
+    """Return what draws figures, where the notebook has chosen it and it needs no window; ``None``: what the environment says."""
+    matplotlib = sys.modules.get("matplotlib")
+    if matplotlib is None:
+        return None
+    chosen = _short(dict.get(matplotlib.rcParams, "backend"))
+    return chosen if chosen in _WITHOUT_A_WINDOW and chosen != _short(_usual_backend()) else None
+
+
+def _draw_figures_by(backend: str | None) -> None:
+    importlib.import_module("matplotlib").use(backend or _usual_backend())
+
+
+def _usual_backend() -> str:
+    return os.environ.get("MPLBACKEND", "agg")
+
+
+def _short(backend: Any) -> str:
+    return str(backend).lower().removeprefix("module://matplotlib_inline.backend_")
+
+
+_WITHOUT_A_WINDOW = frozenset({"inline", "agg", "svg", "pdf", "ps", "cairo"})
+
+
+def _own_parameters() -> Any:
+    return importlib.import_module("matplotlib").rcParams
+
+
+class Matplotlib(Integration):
+    """``rcParams`` is that of who reads it: a figure would not know what a cell sets in a copy."""
+
+    settings: ClassVar = {
+        "rcParams": Setting(get=_parameters, set=_set_parameters, default={}),
+        "use": Setting(get=_figures_drawn_by, set=_draw_figures_by),
+        "figure_formats": Setting(get=figure_formats, set=set_figure_formats),
+    }
+
+    def reduce(self, obj: Any) -> Any:
+        """Return how the parameters reduce."""
+        if type(obj).__name__ == "RcParams" and obj is sys.modules["matplotlib"].rcParams:
+            return _own_parameters, ()
+        return NotImplemented
+
+
+INTEGRATION = Matplotlib()

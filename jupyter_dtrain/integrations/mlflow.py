@@ -1,17 +1,33 @@
 """The runs of MLflow that are active: begun in a cell of the notebook or on an engine, they are the same ones for the next cell.
 
-Which they are, each process knows by itself; what is logged goes to a store that all processes reach.
+Which they are, each process knows by itself; what is logged goes to a store that all processes reach. While a cell runs, rank 0 alone asks
+the store, and all ranks have its answer: so a run that the cell begins is one run, with the same id on every rank, and what is logged is
+there once. The other ranks have the store only to look like it.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import pickle
 import sys
-from typing import Any
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial, wraps
+from typing import Any, ClassVar
+from unittest import mock
 
-NAME = "mlflow.active_run"  # among the settings that go along
+from ..analysis.imports import imported_for
+from .base import Integration, RunScope, Setting
+
 FLUENT = "mlflow.tracking.fluent"
+_OF_CLIENT = ("log_artifact", "log_artifacts", "_log_artifact_async", "set_terminated")
+_UNANSWERED = frozenset({"log_batch", "log_metric", "log_param", "set_tag", "_log_artifact_async", "set_terminated"})
+"""What is asked often, or by a rank that leaves alone, and whose answer is nothing."""
+_LINE = "_dtrain_line"  # of the user's code, where a run was begun
+_LATER = "_async"  # their answer is what to wait for
 
 
 def active_runs() -> dict[str, Any] | None:
@@ -37,3 +53,125 @@ def stack_of(fluent: Any) -> list[Any]:
     stack = fluent._active_run_stack
     runs: list[Any] = stack if isinstance(stack, list) else stack.get()  # a list in old versions, then one for each thread
     return runs
+
+
+class TrackingStore:
+    """Follows what the cell's thread asks."""
+
+    def __init__(self, run: RunScope) -> None:
+        self._run = run
+        self._thread = threading.get_ident()
+        self._asked: Counter[str] = Counter()
+        self._is_asking = False
+        self._patches = ExitStack()
+        self._stores: list[Any] = []
+        self._opened: list[Any] = []
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow it until the end of the ``with`` block."""
+        if imported_for(self._run.source, "mlflow") is None or FLUENT not in sys.modules:
+            yield
+            return
+        with self._patches:
+            with suppress(ImportError, AttributeError):  # a version that has it elsewhere: each rank asks
+                self._follow(sys.modules["mlflow"], sys.modules[FLUENT])
+            yield
+
+    def _follow(self, mlflow: Any, fluent: Any) -> None:
+        service: Any = importlib.import_module("mlflow.tracking._tracking_service.utils")
+        client: Any = importlib.import_module("mlflow.tracking._tracking_service.client").TrackingServiceClient
+        stores: Any = importlib.import_module("mlflow.store.tracking.abstract_store")
+        names = [name for name, value in vars(stores.AbstractStore).items() if callable(value) and not name.startswith("_")]
+        registry = service._tracking_store_registry
+        self._patches.enter_context(mock.patch.object(registry, "get_store", self._getting(registry.get_store, names)))
+        self._patch(client, _OF_CLIENT)
+        for module in (mlflow, fluent):
+            self._patches.enter_context(mock.patch.object(module, "start_run", self._starting(mlflow, fluent, module.start_run)))
+        atexit.unregister(fluent._safe_end_run)  # the notebook has the run too: an engine that ends does not end it
+
+    def _getting(self, get_store: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
+        @wraps(get_store)
+        def get(*args: Any, **options: Any) -> Any:
+            if (args, options) not in self._opened:
+                self._opened.append((args, options))
+                self._asking("get_store", lambda: get_store(*args, **options) and None)()  # which may make its tables first
+            store = get_store(*args, **options)
+            if not any(store is known for known in self._stores):
+                self._stores.append(store)
+                self._patch(store, names)
+            return store
+
+        return get
+
+    def _starting(self, mlflow: Any, fluent: Any, start_run: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(start_run)
+        def start(*args: Any, **options: Any) -> Any:
+            line = self._run.users_line()
+            if self._run.is_jumping():  # through a ``with`` whose run is active
+                for run in reversed(stack_of(fluent)):
+                    if getattr(run, _LINE, None) == line:
+                        mlflow.MlflowClient().update_run(run.info.run_id, status="RUNNING")  # who has left the cell has ended it
+                        return run
+            run = start_run(*args, **options)
+            setattr(run, _LINE, line)
+            return run
+
+        return start
+
+    def _patch(self, owner: Any, names: Iterable[str]) -> None:
+        for name in filter(partial(hasattr, owner), names):
+            self._patches.enter_context(mock.patch.object(owner, name, self._asking(name, getattr(owner, name))))
+
+    def _asking(self, name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(ask)
+        def by_first(*args: Any, **options: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return ask(*args, **options) if self._run.rank == 0 else None
+            if self._is_asking:  # the store asks itself
+                return ask(*args, **options)
+            return self._answer(name, partial(ask, *args, **options))
+
+        return by_first
+
+    def _answer(self, name: str, ask: Callable[[], Any]) -> Any:
+        if self._run.rank and name in _UNANSWERED:
+            return None
+        if self._run.rank and name.endswith(_LATER):
+            return importlib.import_module("mlflow.utils.async_logging.run_operations").RunOperations([])
+        if name in _UNANSWERED or name.endswith(_LATER):
+            return self._ask(ask)
+        self._asked[name] += 1
+        topic = f"mlflow/{name}/{self._asked[name]}"
+        if self._run.rank:
+            answer, error = self._run.talk.hear_object(topic)
+        else:
+            answer = error = None
+            try:
+                answer = self._ask(ask)
+            except Exception as found:
+                error = found
+            self._run.talk.tell_object(topic, (answer, error))
+        if error is not None:
+            raise error
+        return answer
+
+    def _ask(self, ask: Callable[[], Any]) -> Any:
+        self._is_asking = True
+        try:
+            return ask()
+        finally:
+            self._is_asking = False
+
+
+class MLflow(Integration):
+    """The active runs are a setting, and while a cell runs rank 0 alone asks the store."""
+
+    settings: ClassVar = {"active_run": Setting(get=active_runs, set=set_active_runs)}
+
+    def run_scope(self, run: RunScope) -> AbstractContextManager[None]:
+        """Follow what the cell asks the store."""
+        return TrackingStore(run).followed()
+
+
+INTEGRATION = MLflow()

@@ -10,6 +10,8 @@ import importlib
 import sys
 from typing import Any
 
+from .base import Integration
+
 _PLACES = {"pyro.poutine.runtime": "_PYRO_PARAM_STORE"}  # module to the name in it
 
 
@@ -23,7 +25,7 @@ def reduced_state(obj: object) -> Any:
     """Return how one of them reduces, ``NotImplemented`` for any other object."""
     for place, name in _PLACES.items():
         if place in sys.modules and vars(sys.modules[place]).get(name) is obj:
-            return _readers_own, (place, name), vars(obj), None, None, become
+            return _readers_own, (place, name), vars(obj), None, None, _become
     return NotImplemented
 
 
@@ -31,7 +33,22 @@ def _readers_own(module: str, name: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
-def become(obj: Any, attributes: dict[str, Any]) -> None:
+def _become(obj: Any, attributes: dict[str, Any]) -> None:
     """Give `obj` these attributes and no others."""
     vars(obj).clear()
     vars(obj).update(attributes)
+
+
+class Pyro(Integration):
+    """Its store of parameters goes along with every cell."""
+
+    def reduce(self, obj: Any) -> Any:
+        """Return how the store reduces."""
+        return reduced_state(obj)
+
+    def states(self) -> list[object]:
+        """Return the store."""
+        return library_states()
+
+
+INTEGRATION = Pyro()

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from .base import Integration
+
 
 def is_pretrained(module: nn.Module) -> bool:
     """Return whether `module` is a model of transformers'."""
@@ -32,3 +34,14 @@ def _read(model: Any, state: dict[str, Any]) -> None:
     table = getattr(recording, "_CAN_RECORD_REGISTRY", None)
     if table is not None and hasattr(model, "_can_record_outputs"):
         table[model] = model._can_record_outputs
+
+
+class Transformers(Integration):
+    """A model that is read from a pickle enters itself in the table."""
+
+    def reduce(self, obj: Any) -> Any:
+        """Return how a model reduces."""
+        return reduced_pretrained(obj) if isinstance(obj, nn.Module) and is_pretrained(obj) else NotImplemented
+
+
+INTEGRATION = Transformers()

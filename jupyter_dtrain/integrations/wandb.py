@@ -11,15 +11,16 @@ import atexit
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import wraps
-from typing import Any
+from types import MethodType
+from typing import Any, ClassVar
 from unittest import mock
 
 from ..analysis.imports import imported_for
+from .base import Integration, RunScope, Setting
 
-NAME = "wandb.run"  # among the settings that go along
 _PARTS = ("run", "config", "summary")
 _KINDS = frozenset({"Run", "NoopRun", "Config", "Summary"})
 _DISABLED = "disabled"
@@ -72,28 +73,15 @@ def join_run(joined: dict[str, Any] | None) -> None:
     wandb.run.config.update(joined["config"], allow_val_change=True)
 
 
-def without_run(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return `settings` for a rank that logs nothing."""
-    joined = settings.get(NAME)
-    return settings if joined is None else {**settings, NAME: {**joined, "id": None}}
+def _keeping_nothing(joined: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a rank joins that logs nothing."""
+    return None if joined is None else {**joined, "id": None}
 
 
 @contextmanager
-def followed(source: str, *, keeps_nothing: bool, is_jumping: Callable[[], bool], goes_on: Callable[[], bool]) -> Iterator[None]:
-    """Follow the runs that the cell begins and ends, until the end of the ``with`` block.
-
-    Parameters
-    ----------
-    source : str
-        The cell, which may be the first to import the library.
-    keeps_nothing : bool
-        Runs that begin here are to keep nothing.
-    is_jumping : callable
-        Whether the cell is on its way to where it goes on: then the run of a ``with`` has begun.
-    goes_on : callable
-        Whether the cell has been left here to go on from a snapshot: then its run does not end.
-    """
-    wandb = imported_for(source, "wandb")
+def followed(run: RunScope) -> Iterator[None]:
+    """Follow the runs that the cell begins and ends, until the end of the ``with`` block; one that begins on a rank but 0 keeps nothing."""
+    wandb = imported_for(run.source, "wandb")
     if wandb is None:
         yield
         return
@@ -102,19 +90,21 @@ def followed(source: str, *, keeps_nothing: bool, is_jumping: Callable[[], bool]
 
     @wraps(begin)
     def init(*args: Any, **options: Any) -> Any:
-        if is_jumping() and wandb.run is not None:
+        if run.is_jumping() and wandb.run is not None:
             return wandb.run
-        return begin(*args, **{**options, "mode": _DISABLED} if keeps_nothing else options)
+        return begin(*args, **{**options, "mode": _DISABLED} if run.rank else options)
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(wandb, "init", init))
-        patches.enter_context(mock.patch.object(kind, "__exit__", lambda run, *error: None if goes_on() else leave(run, *error)))
-        patches.enter_context(mock.patch.object(kind, "_finish", lambda run, *code, **by: None if goes_on() else end(run, *code, **by)))
+        patches.enter_context(mock.patch.object(kind, "__exit__", lambda own, *error: None if run.goes_on() else leave(own, *error)))
+        patches.enter_context(mock.patch.object(kind, "_finish", lambda own, *code, **by: None if run.goes_on() else end(own, *code, **by)))
         yield
 
 
 def reduced_run(obj: Any) -> Any:
     """Return how `obj` reduces if it is the open run, or the configuration or the summary of it: as that of who reads it."""
+    if type(obj) is MethodType:  # `run.log`: what it belongs to may be of another class there
+        return NotImplemented if reduced_run(obj.__self__) is NotImplemented else (getattr, (obj.__self__, obj.__name__))
     if type(obj).__name__ not in _KINDS:
         return NotImplemented
     run = getattr(sys.modules.get("wandb"), "run", None)
@@ -136,3 +126,28 @@ def _leave(wandb: Any) -> None:
         run._wl.remove_active_run(run)
         run._is_finished = True
     importlib.import_module("wandb.sdk.lib.module").unset_globals()
+
+
+class Wandb(Integration):
+    """The open run is a setting; the environment says how the service is reached that it belongs to."""
+
+    settings: ClassVar = {"run": Setting(get=open_run, set=join_run, of_other_ranks=_keeping_nothing)}
+
+    def reduce(self, obj: Any) -> Any:
+        """Return how the open run reduces, its parts and its methods."""
+        return reduced_run(obj)
+
+    def before_cell(self, source: str) -> None:
+        """Have the service run before an engine would start one that ends with it."""
+        begin_service(source)
+
+    def environment_of_host(self, environment: dict[str, str], settings: Mapping[str, Any], source: str) -> dict[str, str]:
+        """Return it with the way to a service of the host's own, where no run of the notebook is open."""
+        return environment if settings.get("run") is not None else with_own_service(environment, source)
+
+    def run_scope(self, run: RunScope) -> AbstractContextManager[None]:
+        """Follow the runs that the cell begins and ends."""
+        return followed(run)
+
+
+INTEGRATION = Wandb()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
 from ..capture import loggers
-from ..integrations import ipywidgets
+from ..integrations.registry import displays
 from ..serialization import open_files
 from .display import show_notice
 from .front_end import is_notebook
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..runs.record import ViewedRun
     from .run_view import RunView
 
-_FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle, ipywidgets.UPDATE: ipywidgets.handle}
+_FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle}
 
 
 class CellOutput:
@@ -44,7 +44,7 @@ class CellOutput:
 
         Some are no displays: what the cell has logged goes to handlers of the notebook, what it has written to its open files.
         """
-        for kind, handle in _FOR_THE_NOTEBOOK.items():
+        for kind, handle in {**_FOR_THE_NOTEBOOK, **displays()}.items():
             if kind in content["data"]:
                 handle(content["data"][kind])
                 return

@@ -22,7 +22,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..analysis.code_objects import installed_folders
-from ..integrations import pyro
+from ..integrations.registry import states_of_libraries
 
 Place = tuple[str, str, str]  # a module, a class in it or "", and the name
 
@@ -72,7 +72,7 @@ def library_states(objects: Iterable[object] = (), *, also: Iterable[Place] = ()
     if _apart:
         return []
     modules = sys.modules.copy()
-    found: list[Any] = [*pyro.library_states()]
+    found: list[Any] = states_of_libraries()
     places: dict[Place, None] = dict.fromkeys(also)
     for package in packages_of(objects):
         for module in _modules_of(package, modules):
@@ -109,9 +109,7 @@ def _like(state: LibraryState) -> Any:
 
 
 def reduced_state(obj: object) -> Any:
-    """Return how an object reduces whose attributes are those of its class (a Borg), or which is itself a library's state."""
-    if (found := pyro.reduced_state(obj)) is not NotImplemented:
-        return found
+    """Return how an object reduces whose attributes are those of its class (a Borg)."""
     if _apart:  # what this process's ranks are is nothing to the notebook's class
         return NotImplemented
     kind = type(obj)

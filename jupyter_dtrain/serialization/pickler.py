@@ -29,7 +29,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parameter import is_lazy
 
 from ..analysis.code_objects import original_code
-from ..integrations.ipywidgets import is_widget
+from ..integrations.registry import is_found_by_id
 from .python_reducers import with_annotations
 from .reducers import ModuleName, is_dynamic, reduced
 from .shared_memory import in_shared_memory, is_shared, shared_tensor
@@ -353,7 +353,7 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
-        elif is_widget(obj):  # the notebook's own is found by its id
+        elif is_found_by_id(obj):
             continue
         elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray, SimpleNamespace):
             kept.append(obj)

@@ -230,11 +230,10 @@ def _fill(obj: Any, contents: tuple[list[Any], Any, Any]) -> None:
         set_attributes(obj, state)
 
 
-# What each process has one of, under whatever name: the generators that modules draw from, the environment, matplotlib's parameters.
+# What each process has one of, under whatever name: the generators that modules draw from, the environment.
 #
 # ``from random import choice`` and ``from numpy.random import randn`` are methods of such generators. A copy would go on by itself, and
-# what
-# seeds the module would not seed it; nor would a figure know what the cell sets in a copy of ``rcParams``.
+# what seeds the module would not seed it.
 
 
 def reduced_own(obj: Any) -> Any:
@@ -245,21 +244,16 @@ def reduced_own(obj: Any) -> Any:
 
 
 def _own(name: str) -> Any:
-    if name == _PARAMETERS:
-        importlib.import_module("matplotlib")
     return _all()[name]
 
 
 def _all() -> dict[str, Any]:
     python: Any = random.random  # which is the same method in a run, as `random.seed` is not
     numpy: Any = np.random.random
-    found = {"random": python.__self__, "numpy.random": numpy.__self__, "torch": torch.default_generator, "os.environ": os.environ}
-    matplotlib = sys.modules.get("matplotlib")
-    return found if matplotlib is None else {**found, _PARAMETERS: matplotlib.rcParams}
+    return {"random": python.__self__, "numpy.random": numpy.__self__, "torch": torch.default_generator, "os.environ": os.environ}
 
 
-_PARAMETERS = "matplotlib.rcParams"
-_KINDS = frozenset({"Random", "RandomState", "Generator", "_Environ", "RcParams"})
+_KINDS = frozenset({"Random", "RandomState", "Generator", "_Environ"})
 
 
 # Annotations that name what is not there: since Python 3.14 nobody minds until they are asked for, as cloudpickle does.

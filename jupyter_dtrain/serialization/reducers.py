@@ -1,7 +1,7 @@
 """How objects are written whose own way of pickling fails, or forgets what a cell would miss.
 
-An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker processes and
-a SummaryWriter its file, a module under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
+An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker processes, a module
+under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from ..analysis.imports import brought
-from ..integrations.dask import reduced_client
-from ..integrations.ipywidgets import reduced_widget
-from ..integrations.pyro import become
-from ..integrations.transformers import is_pretrained, reduced_pretrained
-from ..integrations.wandb import reduced_run
+from ..integrations.registry import process_attributes, reduced_by_library
 from .archives import gives_up_what_it_shares, reduced_archive
 from .cached_functions import is_notebooks, reduced_cached
 from .library_state import reduced_state
@@ -81,8 +77,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return itself, (obj.module,)  # it is nothing without its process group, which stays where it is
         case Optimizer() | DataLoader():
             return _without(obj, foreign_attributes(obj))
-        case _ if is_event_writer(obj):
-            return _without(obj, foreign_attributes(obj))
+        case _ if of_the_process := process_attributes(obj):
+            return _without(obj, of_the_process)
         case torch.jit.ScriptModule():
             return reduced_module(obj)
         case torch.jit.ScriptFunction():
@@ -96,7 +92,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case ModuleType():
             return _module(obj, words)
         case dict() | list() | set() | deque():
-            return reduced_container(obj) if (own := reduced_own(obj)) is NotImplemented else own
+            return next((found for way in _CONTAINERS if (found := way(obj)) is not NotImplemented), NotImplemented)
         case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # forgets its inverse, which is nothing without it
             return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
         case torch.finfo() | torch.iinfo():
@@ -118,7 +114,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
 
 
 def _of_other_class(obj: Any) -> Any:
-    if type(obj) is not MethodType or all(way(obj.__self__) is NotImplemented for way in (reduced_file, reduced_run)):
+    if type(obj) is not MethodType or reduced_file(obj.__self__) is NotImplemented:
         return NotImplemented
     return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
 
@@ -157,14 +153,21 @@ def _as_it_was(obj: Any) -> Any:
     return function, args, state, *rest, *((set_attributes,) if asks else ())
 
 
+_CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_lock, reduced_widget, reduced_file, _of_other_class, reduced_own, reduced_run, reduced_client, reduced_state),
+    *(reduced_lock, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_state),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,
     reduced_archive,
     _as_it_was,
 )
+
+
+def become(obj: Any, attributes: dict[str, Any]) -> None:
+    """Give `obj` these attributes and no others."""
+    vars(obj).clear()
+    vars(obj).update(attributes)
 
 
 def _ended_generator() -> Iterator[Any]:
@@ -211,9 +214,7 @@ def foreign_attributes(obj: object) -> frozenset[str]:
         return methods_of(obj)
     if is_weak_container(obj):
         return OWN  # which its items say
-    if is_event_writer(obj):
-        return _FILES  # each process writes one of its own, which is opened when there is something to write
-    return _NONE
+    return process_attributes(obj)
 
 
 def is_progress_bar(obj: object) -> bool:
@@ -237,14 +238,7 @@ def _bar(kind: Any, iterable: Any, total: Any, count: Any, leave: Any) -> Any:
     return bar
 
 
-def is_event_writer(obj: object) -> bool:
-    """Return whether `obj` is a ``torch.utils.tensorboard.SummaryWriter``."""
-    module = sys.modules.get("torch.utils.tensorboard.writer")
-    return module is not None and issubclass(type(obj), module.SummaryWriter)
-
-
-_ITERATOR, _STEP, _NONE = frozenset({"_iterator"}), frozenset({"step"}), frozenset[str]()
-_REFERENCES, _FILES = frozenset({"_flat_weight_refs"}), frozenset({"file_writer", "all_writers"})
+_ITERATOR, _STEP, _REFERENCES = frozenset({"_iterator"}), frozenset({"step"}), frozenset({"_flat_weight_refs"})
 
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
@@ -275,8 +269,8 @@ def _is_to_go_by_attributes(obj: Any) -> bool:
 def _module_of_layers(module: nn.Module) -> Any:
     if parametrize.is_parametrized(module):
         return _parametrized(module)
-    if is_pretrained(module):
-        return reduced_pretrained(module)
+    if (found := reduced_by_library(module)) is not NotImplemented:
+        return found
     return _as_it_was(module) if (found := reduced_archive(module)) is NotImplemented else found
 
 

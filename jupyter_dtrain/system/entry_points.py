@@ -1,11 +1,14 @@
 """What other installed packages bring, by name: strategies, launchers, integrations. All are found, loaded and checked here.
 
-Installed packages are read anew at each question, as a notebook may install one: that takes some 25 ms, so who asks does so late.
+A notebook may install a package at any time. Reading all of them takes some 25 ms, so they are read again where a folder has changed.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
@@ -16,7 +19,19 @@ T = TypeVar("T")
 
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of `group` by name, in lower case."""
+    return dict(_read(group, tuple((folder, _stamp(folder)) for folder in sys.path)))
+
+
+@lru_cache(maxsize=16)
+def _read(group: str, _folders: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
     return {point.name.lower(): point for point in entry_points(group=group)}
+
+
+def _stamp(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  # a text, and it may be none of a folder
+    except OSError:
+        return 0
 
 
 def load(point: EntryPoint, kind: type[T], *, what: str, check: Callable[[T], str | None] | None = None) -> T:

@@ -12,7 +12,7 @@ import torch
 
 from jupyter_dtrain.analysis.names import CellNames
 from jupyter_dtrain.capture.bundle import Bundle, pack, unpack
-from jupyter_dtrain.integrations import pyro
+from jupyter_dtrain.integrations import pyro, registry
 from jupyter_dtrain.serialization.pickler import Packed, Unpacker
 
 
@@ -33,6 +33,8 @@ def store(monkeypatch):
     module.Store, module.STORE = Store, Store()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(pyro, "_PLACES", {module.__name__: "STORE"})
+    monkeypatch.setitem(registry._known, module.__name__, registry._known["pyro"])
+    registry._loaded.pop(module.__name__, None)
     return module.STORE
 
 

@@ -282,7 +282,7 @@ def test_models_of_transformers_say_anew_what_they_can_record(monkeypatch):
     models, recording = ModuleType("transformers.modeling_utils"), ModuleType("transformers.utils.output_capturing")
     registry: dict[object, object] = {}
     vars(models)["PreTrainedModel"], vars(recording)["_CAN_RECORD_REGISTRY"] = Pretrained, registry
-    for module in (models, recording):
+    for module in (ModuleType("transformers"), models, recording):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     received = sent(torch.nn.Sequential(Pretrained()))
     assert list(registry.items()) == [(received[0], {"hidden_states": int})]

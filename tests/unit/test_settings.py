@@ -27,7 +27,8 @@ def made_again(monkeypatch):
 def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
-    assert len(before) == 20
+    assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
+    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 18
     assert pickle.loads(pickle.dumps(before)) == before
 
 

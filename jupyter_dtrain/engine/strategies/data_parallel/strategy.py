@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ....integrations.wandb import followed
-from ...side_effects.event_writers import event_writers
-from ...side_effects.tracking_store import TrackingStore
+from ....integrations.base import RunScope
+from ....integrations.registry import run_scopes
+from ...user_frames import users_line
 from ..base import Strategy
 from .training import DataParallelTraining
 
@@ -47,14 +47,15 @@ class DataParallel(Strategy):
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block; what it logs is written once."""
         task, loops, shown = self.context.task, self.context.loops, self.context.shown
-        with ExitStack() as stack:
-            stack.enter_context(self._training.installed())
-            stack.enter_context(event_writers(rank=task.rank, source=task.source))
-            stack.enter_context(
-                followed(task.source, keeps_nothing=task.rank > 0, is_jumping=lambda: loops.is_jumping, goes_on=lambda: shown.holds)
-            )
-            store = TrackingStore(self.context.talk, rank=task.rank, is_jumping=lambda: loops.is_jumping)
-            stack.enter_context(store.followed(task.source))
+        run = RunScope(
+            rank=task.rank,
+            source=task.source,
+            is_jumping=lambda: loops.is_jumping,
+            goes_on=lambda: shown.holds,
+            talk=self.context.talk,
+            users_line=users_line,
+        )
+        with self._training.installed(), run_scopes(run):
             yield
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

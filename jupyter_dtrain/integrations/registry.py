@@ -1,0 +1,159 @@
+"""Integrations by library: this project's own, and those of other packages through entry points.
+
+An entry point of the group `ENTRY_POINTS` has the name of the library's module, and names an `Integration`. Each is imported when its
+library is there, and not before: a notebook without it pays a look into ``sys.modules``. Installed packages are read where the notebook is;
+engines are told.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from ..system.entry_points import installed, load
+from .base import Integration, RunScope, Setting
+
+ENTRY_POINTS = "jupyter_dtrain.integrations"
+KNOWN = "jupyter_dtrain.integrations"
+"""Among the settings that go along: which integrations other packages bring. It goes with all of them, and not with changes alone."""
+
+_OWN = {
+    library: f"{__package__}.{file}:INTEGRATION"
+    for library, file in {
+        "ipywidgets": "ipywidgets",
+        "pandas": "pandas",
+        "matplotlib": "matplotlib",
+        "distributed": "dask",
+        "torch.utils.tensorboard": "tensorboard",
+        "wandb": "wandb",
+        "mlflow": "mlflow",
+        "pyro": "pyro",
+        "transformers": "transformers",
+    }.items()
+}
+_known = dict(_OWN)
+_loaded: dict[str, Integration] = {}
+_is_told = False
+
+
+def look() -> None:
+    """See what is installed now, in a process that has not been told; a `UsageError` says what of it cannot be used."""
+    if not _is_told:
+        _know({point.name: point.value for point in installed(ENTRY_POINTS).values()})
+    active()
+
+
+def of_others() -> dict[str, str]:
+    """Return the integrations that other packages bring, by library."""
+    return {library: value for library, value in _known.items() if _OWN.get(library) != value}
+
+
+def be_told(others: Mapping[str, str]) -> None:
+    """Know these of other packages, and no others."""
+    global _is_told
+    _is_told = True
+    _know(others)
+
+
+def _know(others: Mapping[str, str]) -> None:
+    wanted = {**_OWN, **others}
+    if wanted == _known:
+        return
+    for library in [library for library in _loaded if wanted.get(library) != _known[library]]:
+        del _loaded[library]
+    _known.clear()
+    _known.update(wanted)
+
+
+def integration(library: str) -> Integration:
+    """Return that of a library; a `UsageError` says why it cannot be used."""
+    found = _loaded.get(library)
+    if found is None:
+        point = EntryPoint(name=library, value=_known[library], group=ENTRY_POINTS)
+        found = _loaded[library] = load(point, Integration, what=f"The integration of {library}")
+    return found
+
+
+def active(source: str = "") -> dict[str, Integration]:
+    """Return those whose libraries are imported, and those that a cell's `source` may import."""
+    return {
+        library: integration(library)
+        for library in list(_known)
+        if library in sys.modules or (source and library.rpartition(".")[2] in source)
+    }
+
+
+# -- what pickling asks, of each object ------------------------------------------------------------------------------
+
+
+def reduced_by_library(obj: Any) -> Any:
+    """Return how `obj` reduces that a library has a word on; ``NotImplemented`` for all else."""
+    for library in _known:
+        if library in sys.modules and (found := integration(library).reduce(obj)) is not NotImplemented:
+            return found
+    return NotImplemented
+
+
+def process_attributes(obj: object) -> frozenset[str]:
+    """Return the attributes of an object of a library that mean nothing in another process."""
+    for library in _known:
+        if library in sys.modules and (found := integration(library).process_attributes(obj)):
+            return found
+    return frozenset()
+
+
+def is_found_by_id(obj: object) -> bool:
+    """Return whether nothing of `obj` is returned with the results, as the notebook's own is told of each change."""
+    return any(library in sys.modules and integration(library).is_found_by_id(obj) for library in _known)
+
+
+def states_of_libraries() -> list[object]:
+    """Return the objects of imported libraries that go along with every cell."""
+    return [state for one in active().values() for state in one.states()]
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def settings_of_libraries() -> dict[str, Setting]:
+    """Return the settings of imported libraries, each under the library's name and its own."""
+    return {f"{library}.{name}": setting for library, one in active().items() for name, setting in one.settings.items()}
+
+
+def setting_named(name: str) -> Setting | None:
+    """Return a library's setting, imported or not; ``None`` where none has that name."""
+    library = _library_of(name)
+    return None if library is None else integration(library).settings.get(name.removeprefix(f"{library}."))
+
+
+def environment_of_host(environment: dict[str, str], settings: Mapping[str, Any], source: str) -> dict[str, str]:
+    """Return the environment of a detached run's engines: see `Integration.environment_of_host`. `settings` are the notebook's."""
+    libraries = dict.fromkeys([*active(source), *(library for name in settings if (library := _library_of(name)) is not None)])
+    for library in libraries:
+        own = {name.removeprefix(f"{library}."): value for name, value in settings.items() if _library_of(name) == library}
+        environment = integration(library).environment_of_host(environment, own, source)
+    return environment
+
+
+def _library_of(name: str) -> str | None:
+    return next((library for library in _known if name.startswith(f"{library}.")), None)
+
+
+# -- while a cell runs -----------------------------------------------------------------------------------------------
+
+
+def displays() -> dict[str, Callable[[Any], object]]:
+    """Return what the notebook does with displays that are none, by type."""
+    return {kind: handle for one in active().values() for kind, handle in one.displays.items()}
+
+
+@contextmanager
+def run_scopes(run: RunScope) -> Iterator[None]:
+    """Follow what a cell does with libraries that it has or may import, until the end of the ``with`` block."""
+    with ExitStack() as stack:
+        for one in active(run.source).values():
+            stack.enter_context(one.run_scope(run))
+        yield
