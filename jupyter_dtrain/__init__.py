@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .api import gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
+from .api import config, gather, is_main, log, mean, sum  # noqa: A004  # dtrain.sum
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from . import data
     from .checkpoint.load import load_checkpoint
 
-__all__ = ["data", "gather", "is_main", "load_checkpoint", "log", "mean", "sum"]
+__all__ = ["config", "data", "gather", "is_main", "load_checkpoint", "log", "mean", "sum"]
 __version__ = "0.1.0"
 
 

@@ -22,6 +22,9 @@ class Run(Protocol):
     def log(self, values: Mapping[str, float]) -> None:
         """Record values at the current step."""
 
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Record hyperparameters of the run."""
+
 
 current: Run | None = None
 """The run on this engine; ``None`` in the notebook and between runs."""
@@ -71,3 +74,16 @@ def log(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
     """
     if current is not None:
         current.log({name: float(value) for name, value in {**(values or {}), **named}.items()})
+
+
+def config(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    """Record hyperparameters of the run, beside those that it records by itself; in a plain cell nothing.
+
+    Optimizers, schedulers, models, the batch size and the seed need no such call. A name that is given again has its last value.
+
+    Examples
+    --------
+    ``dtrain.config(dataset="v2", warmup=500)`` or ``dtrain.config({"data/version": 2})``
+    """
+    if current is not None:
+        current.config({**(values or {}), **named})

@@ -108,6 +108,13 @@ class RandomState:
             return self
         return replace(self, torch_cuda=cuda_random.seeded(xxhash.xxh3_64_intdigest(self.torch_cpu.numpy().tobytes())))
 
+    def digest(self) -> str:
+        """Return a short text that is the same where the next numbers are the same, those of a GPU aside."""
+        digest = xxhash.xxh3_64(self.torch_cpu.numpy().tobytes())
+        digest.update(self.numpy_legacy[1].tobytes())
+        digest.update(repr((self.numpy_legacy[2:], self.python)).encode())
+        return digest.hexdigest()
+
     def equals(self, other: RandomState) -> bool:
         """Return whether the next numbers are the same."""
         keys, other_keys = self.numpy_legacy[1], other.numpy_legacy[1]

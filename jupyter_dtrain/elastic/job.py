@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..analysis.code_objects import sources_of
+from ..analysis.definitions import definitions_of
 from ..analysis.shardable import code_of_cell, shards_nothing
 from ..capture.bundle import Bundle, RandomState
 from ..capture.loggers import Loggers
@@ -17,8 +21,10 @@ from ..capture.process_state import ProcessSettings
 from ..engine.task import Semantics, Task
 from ..integrations.registry import active
 from ..options import OverRanks, RunOptions
+from ..protocol import Value
 from ..runs.record import CellOrigin
 from ..strategies import DEFAULT, StrategyInfo, find
+from ..system.git_commit import commit_of
 from ..transport.base import BlobStore, OnProgress
 from ..transport.parcel import Parcel, to_parcel
 from .worker_group import WorkerGroup
@@ -55,6 +61,8 @@ class CellJob:
         What tracebacks call the cell.
     sources : mapping of str to str
         The texts of other cells by file name.
+    functions : mapping of str to str
+        Those of the notebook's functions and classes that the cell uses, by name.
     parcel : Parcel
         The notebook's values.
     strategy : StrategyInfo
@@ -78,6 +86,7 @@ class CellJob:
     strategy: StrategyInfo
     cell: str
     origin: CellOrigin
+    functions: Mapping[str, str] = field(default_factory=dict)
     num_threads: int | None = None
     has_models: bool = False
 
@@ -105,6 +114,7 @@ class CellJob:
             source=source,
             filename=filename,
             sources=sources_of(bundle.tracked),
+            functions=definitions_of(bundle.tracked),
             parcel=to_parcel(bundle.packed, blobs, on_progress),
             random_state=moment.random_state,
             surroundings=moment.surroundings,
@@ -158,6 +168,15 @@ class CellJob:
             num_threads=self.num_threads,
         )
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the cell begins with, for the record: where the notebook's random streams are, and its commit."""
+        facts = {"random state": self.random_state.digest(), "git commit": commit_of(Path.cwd())}
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def hyperparameters(self) -> dict[str, Value]:
+        """Return those that the options name: the values of a trial."""
+        return {name: _literal(text) for name, text in self.options.vary}
+
     def arguments(self) -> dict[str, Any]:
         """Return the options as the record of runs has them: all but what is shown, as runs are compared by them."""
         options = self.options
@@ -204,6 +223,14 @@ def _is_for_one_engine(source: str, bundle: Bundle, options: RunOptions) -> bool
         or bool(options.vary)
     )
     return not asks_for_ranks and shards_nothing(code_of_cell(source), bundle.seen, bundle.own_modules)
+
+
+def _literal(text: str) -> Value:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, bool | int | float | None) and value not in (math.inf, -math.inf) else text
 
 
 def _is_global(option: OverRanks, device: str) -> bool:

@@ -146,6 +146,9 @@ class Runner:
             world_size=group.num_ranks,
             arguments=work.arguments(),
             origin=work.origin,
+            facts=work.facts(),
+            functions=work.functions,
+            hyperparameters=work.hyperparameters(),
             detached=options.detach,
             say=output.say,
         )

@@ -11,12 +11,13 @@ numbers and not a few objects.
 
 from __future__ import annotations
 
-from .commands import Change, CheckpointInfo, Command, CommandName, Comparison, PastRun, Reply, RunCell
+from .commands import Change, CheckpointInfo, Command, CommandName, Comparison, CurveSummary, FunctionChange, PastRun, Reply, RunCell
 from .events import (
     ENGINE_EVENTS,
     DeviceUse,
     Extent,
     Homeward,
+    Hyperparameters,
     Notice,
     Paused,
     Progress,
@@ -39,6 +40,7 @@ from .message import (
     ClusterPhase,
     Message,
     RunPhase,
+    Value,
 )
 from .parsing import parse
 from .updates import UPDATES, ClusterUpdate, DetachedRun, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
@@ -60,11 +62,14 @@ __all__ = [
     "Command",
     "CommandName",
     "Comparison",
+    "CurveSummary",
     "DetachedRun",
     "DeviceUse",
     "EngineInfo",
     "Extent",
+    "FunctionChange",
     "Homeward",
+    "Hyperparameters",
     "Message",
     "Notice",
     "PastRun",
@@ -85,5 +90,6 @@ __all__ = [
     "TimeSplit",
     "TrialRun",
     "TrialRuns",
+    "Value",
     "parse",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .message import Message, RunPhase
+from .message import Message, RunPhase, Value
 from .updates import Points
 
 CommandName = Literal[
@@ -57,8 +57,22 @@ class Command(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CurveSummary(Message):
+    """One curve of a run in short: its last value, the smallest and the largest; ``None``: not a number, or not known."""
+
+    name: str
+    last: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PastRun(Message):
-    """One run of the folder's record. `loss` is the last one recorded; times in seconds since the epoch."""
+    """One run of the folder's record. `loss` is the last one recorded; times in seconds since the epoch.
+
+    `metrics` are its curves but those of devices. `best` names the one by which its checkpoints or trials are compared, and whether
+    less of it is better (``val_loss:min``).
+    """
 
     run_id: str
     number: int
@@ -71,6 +85,9 @@ class PastRun(Message):
     error: str | None
     steps: int
     loss: float | None
+    hyperparameters: dict[str, Value] = field(default_factory=dict)
+    metrics: list[CurveSummary] = field(default_factory=list)
+    best: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +116,7 @@ class CheckpointInfo(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Message):
-    """An argument or a version that differs between two runs; ``None`` where a run has none of that name."""
+    """A hyperparameter, an argument or a version that differs between two runs; ``None`` where a run has none of that name."""
 
     name: str
     before: str | None
@@ -107,13 +124,28 @@ class Change(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FunctionChange(Message):
+    """A function or class of the notebook that differs between two runs: a unified diff by lines."""
+
+    name: str
+    lines: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Message):
-    """What changed from the run `before` to the run `after`. `cell` is a unified diff of their cells by lines, empty if they are equal."""
+    """What changed from the run `before` to the run `after`. `cell` is a unified diff of their cells by lines, empty if they are equal.
+
+    `functions` are those that the cells use. What the `hyperparameters` say is not said again in `changes`. `unknown` names runs whose
+    hyperparameters are not recorded, as an older version has written them.
+    """
 
     before: str
     after: str
     changes: list[Change]
     cell: list[str]
+    hyperparameters: list[Change] = field(default_factory=list)
+    functions: list[FunctionChange] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

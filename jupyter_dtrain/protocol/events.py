@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .message import Message
+from .message import Message, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,19 @@ class Scalars(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hyperparameters(Message):
+    """Hyperparameters of the cell by name, told by rank 0 when they are first known.
+
+    What was found in the cell's objects counts when it is told first: later they may have changed, as a scheduler's learning rate. What
+    the cell has `given` by name (``dtrain.config``) replaces what was there.
+    """
+
+    rank: int
+    values: dict[str, Value]
+    given: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotTaken(Message):
     """A rank has written its part of snapshot `number`, after `step` steps, at `place` in the cell.
 
@@ -188,6 +201,7 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
     DeviceUse,
     TimeSplit,
     Scalars,
+    Hyperparameters,
     SnapshotTaken,
     StateSize,
     Paused,

@@ -15,6 +15,8 @@ CLUSTER_VARIABLE = "JUPYTER_DTRAIN_CLUSTER"  # of the environment: who has it is
 
 ClusterPhase = Literal["stopped", "starting", "running", "stopping"]
 RunPhase = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "failed"]
+Value = str | int | float | bool | None
+"""Of a hyperparameter. Sequences are texts, as Python writes them, and so are numbers that JSON or JavaScript cannot say."""
 RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
 

@@ -5,47 +5,15 @@ It has a connection of its own to the database: a question about a million point
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
-from typing import Any
 
 from ..errors import StoreError
-from ..protocol import Change, Command, Comparison, PastRun, Points, Reply, RunCell
+from ..protocol import Command, CurveSummary, PastRun, Points, Reply, RunCell
+from .comparison import compare
 from .curves import LEAST_LIMIT, MAX_VIEW_POINTS, OF_DEVICES
 from .record import DEFAULT_FOLDER, RunRecord
 from .recorder import LOSS
 from .store import RunStore
-
-# What changed from one run to another: arguments, versions, and the text of the cell.
-
-
-def compare(before: RunRecord, after: RunRecord) -> Comparison:
-    """Return what changed from the run `before` to the run `after`."""
-    old, new = _facts(before), _facts(after)
-    names = [*old, *(name for name in new if name not in old)]
-    diff = difflib.unified_diff(
-        before.cell().splitlines(), after.cell().splitlines(), fromfile=before.name, tofile=after.name, lineterm="", n=2
-    )
-    return Comparison(
-        before=before.run_id,
-        after=after.run_id,
-        changes=[Change(name=name, before=old.get(name), after=new.get(name)) for name in names if old.get(name) != new.get(name)],
-        cell=list(diff)[2:],  # the two names are known
-    )
-
-
-def _facts(record: RunRecord) -> dict[str, str]:
-    """Return everything that a run was started with, but its cell, by name."""
-    environment = record.environment()
-    packages = environment.pop("packages", {})
-    named: dict[str, Any] = {
-        "world size": record.world_size,
-        **record.arguments,
-        **environment,
-        **(packages if isinstance(packages, dict) else {}),
-    }
-    return {name: "not given" if value is None else str(value) for name, value in named.items()}
-
 
 MAX_RUNS = 1000
 """Runs that are listed at most, the newest."""
@@ -81,7 +49,8 @@ class RunArchive:
         match command.name:
             case "list_runs":
                 records, complaints = self._store.list_with_complaints()
-                runs = [self._past_run(record) for record in reversed(records[-MAX_RUNS:])]
+                metrics = self._store.summaries() if records else {}
+                runs = [self._past_run(record, metrics.get(record.number, [])) for record in reversed(records[-MAX_RUNS:])]
                 return Reply(id=command.id, ok=True, message="\n".join(complaints[-MAX_COMPLAINTS:]), runs=runs)
             case "get_curves":
                 return Reply(id=command.id, ok=True, message="", points=self._curves(command))
@@ -107,7 +76,7 @@ class RunArchive:
         """Let go of the database."""
         self._store.close()
 
-    def _past_run(self, record: RunRecord) -> PastRun:
+    def _past_run(self, record: RunRecord, metrics: list[CurveSummary]) -> PastRun:
         steps, loss = self._store.last_point(record.run_id, LOSS)
         return PastRun(
             run_id=record.run_id,
@@ -121,6 +90,9 @@ class RunArchive:
             error=record.error,
             steps=steps,
             loss=loss,
+            hyperparameters=record.hyperparameters or {},
+            metrics=metrics,
+            best=best if isinstance(best := record.arguments.get("best"), str) else None,
         )
 
     def _curves(self, command: Command) -> list[Points]:

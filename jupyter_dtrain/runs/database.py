@@ -20,64 +20,12 @@ from pathlib import Path
 
 from ..errors import StoreError
 from ..system.confined import mark_below, read_below, write_new
+from .schema import COLUMNS, SCHEMA_VERSION, create_schema
 
-# The tables of the record of runs, and how a database of an older version becomes one of this.
-
-SCHEMA_VERSION = 2
 BUSY_TIMEOUT = timedelta(seconds=10)
 """Time in which other processes let go of a database."""
 BUSY_INTERVAL = timedelta(milliseconds=20)
 
-# No "points" without their curve and no curve without its run: deleting a run deletes all three.
-_SCHEMA = """
-CREATE TABLE runs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    run_id TEXT NOT NULL UNIQUE,
-    name TEXT NOT NULL,
-    phase TEXT NOT NULL,
-    world_size INTEGER NOT NULL,
-    started REAL NOT NULL,
-    ended REAL,
-    error TEXT,
-    arguments TEXT NOT NULL,
-    owner_host TEXT NOT NULL,
-    owner_pid INTEGER NOT NULL,
-    owner_created REAL NOT NULL,
-    seen REAL NOT NULL,
-    tags TEXT NOT NULL DEFAULT '[]'
-);
-CREATE TABLE curves (
-    curve INTEGER PRIMARY KEY,
-    number INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    UNIQUE (number, name)
-);
-CREATE TABLE points (
-    curve INTEGER NOT NULL REFERENCES curves ON DELETE CASCADE,
-    step INTEGER NOT NULL,
-    time REAL NOT NULL,
-    value REAL
-);
-CREATE INDEX points_by_step ON points (curve, step);
-"""
-
-# Tags; and points are found by their step.
-_FROM_1_TO_2 = """
-ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT '[]';
-DROP INDEX points_of_curve;
-CREATE INDEX points_by_step ON points (curve, step);
-"""
-
-
-_COLUMNS = {
-    "runs": {
-        *("number", "run_id", "name", "phase", "world_size", "started", "ended", "error", "arguments"),
-        *("owner_host", "owner_pid", "owner_created", "seen"),
-    },
-    "curves": {"curve", "number", "name"},
-    "points": {"curve", "step", "time", "value"},
-}
-"""What a database of any version has at least."""
 LONGEST = 1 << 24
 """Bytes of one text in a row: the longest of ours are the arguments of a run."""
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -188,7 +136,7 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
         if state is not None:
             _check_same(path, state)
         if _version(connection, path) < SCHEMA_VERSION:
-            _create_schema(connection)
+            create_schema(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
         connection.close()
@@ -226,7 +174,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if any(kind == "trigger" for kind, *_ in found):
         raise StoreError(f"{path} has triggers, and was not written by jupyter_dtrain: move it away.")
     kinds = {name: (kind, sql) for kind, name, _, sql in found}
-    for table, columns in _COLUMNS.items():
+    for table, columns in COLUMNS.items():
         kind, sql = kinds.get(table, ("", ""))
         rows = connection.execute(f"PRAGMA table_xinfo({table})").fetchall() if kind == "table" else []
         is_plain = str(sql).upper().startswith("CREATE TABLE ") and all(row["hidden"] == 0 for row in rows)
@@ -240,17 +188,6 @@ def _check_same(path: Path, state: FileState) -> None:
     after = state_of(path)
     if after is None or not is_same_file(state, after):
         raise StoreError(f"{path} has been replaced while it was opened: try again.")
-
-
-def _create_schema(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")  # not possible inside a transaction
-    connection.execute("BEGIN IMMEDIATE")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < SCHEMA_VERSION:  # no other kernel was faster
-        for statement in filter(str.strip, (_SCHEMA if version == 0 else _FROM_1_TO_2).split(";")):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.execute("COMMIT")
 
 
 DATABASE = "runs.sqlite"

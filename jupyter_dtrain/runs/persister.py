@@ -10,13 +10,13 @@ import functools
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
-from ..protocol import RunPhase
+from ..protocol import RunPhase, Value
 from .record import CellOrigin, RunRecord, new_run_id
 from .recorder import RunRecorder
 from .store import RunStore
@@ -61,6 +61,9 @@ class Recording:
         world_size: int,
         arguments: dict[str, Any],
         origin: CellOrigin | None = None,
+        facts: Mapping[str, Any] | None = None,
+        functions: Mapping[str, str] | None = None,
+        hyperparameters: Mapping[str, Value] | None = None,
         detached: bool = False,
         say: Callable[[str], None],
     ) -> Recording:
@@ -78,6 +81,10 @@ class Recording:
             The options of the run, as JSON values.
         origin : CellOrigin, optional
             Where the cell is.
+        facts : mapping, optional
+            What else it began with, beside the versions of packages.
+        functions, hyperparameters : mapping, optional
+            See :meth:`.RunStore.create_run`.
         detached : bool
             Whether it goes on without the kernel.
         say : callable
@@ -88,19 +95,24 @@ class Recording:
         run_id = new_run_id(name or "run", time.time())
         shown = name or run_id
         try:
-            run_id = store.create_run(name, cell, world_size, arguments, environment(), origin)
+            about = {**environment(), **(facts or {})}
+            run_id = store.create_run(
+                name, cell, world_size, arguments, about, origin, functions=functions, hyperparameters=hyperparameters
+            )
             folder = store.folder / run_id
             shown = store.get_run(run_id).name  # one name wherever it is shown: the record numbers those that have none
         except StoreError as error:  # without a beginning, nothing of it can be recorded later
             used = None
             say(f"This run is not recorded: {error}")
         recorder = RunRecorder(run_id=run_id, name=shown, world_size=world_size, detached=detached)
+        recorder.hyperparameters.start(hyperparameters or {}, written=True)
         return cls(used, run_id, folder, recorder, say=say)
 
     @classmethod
     def resume(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
         """Go on with the record of a run that was broken off; a `UsageError`: another process does so already."""
         recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
+        recorder.hyperparameters.start(record.hyperparameters or {}, written=True)
         with suppress(StoreError):  # what follows says so
             recorder.restore({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
         recording = cls(store, record.run_id, record.folder, recorder, say=say)
@@ -149,6 +161,9 @@ class Recording:
         rows = self.recorder.take_rows()
         if rows:  # in one transaction: hundreds of ranks have hundreds of curves
             self._waiting.append(lambda store: store.add_points(self.run_id, rows))
+        hyperparameters = self.recorder.hyperparameters.take()
+        if hyperparameters is not None:
+            self._waiting.append(lambda store: store.set_hyperparameters(self.run_id, hyperparameters))
         self._waiting += more
         pause = INTERVAL
         try:

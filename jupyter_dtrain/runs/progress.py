@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from ..protocol import Notice, TimeSplit
+from ..protocol import Hyperparameters, Notice, TimeSplit, Value
 
 MAX_POINTS = 200
 SHORTEST = 2.0
@@ -177,3 +179,33 @@ class Notices:
         """Return those since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh
+
+
+class KnownHyperparameters:
+    """The hyperparameters of a run by name. Events come from one thread, the store is written by another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, Value] = {}
+        self._written: dict[str, Value] = {}  # as the store has them
+
+    def start(self, values: Mapping[str, Value], *, written: bool = False) -> None:
+        """Begin with `values`, which the store may have already."""
+        with self._lock:
+            self._values = dict(values)
+            self._written = dict(values) if written else {}
+
+    def note(self, event: Hyperparameters) -> None:
+        """Take what was found where nothing is known of that name, and what was given in its place."""
+        with self._lock:
+            for name, value in event.values.items():
+                if event.given or name not in self._values:
+                    self._values[name] = value
+
+    def take(self) -> dict[str, Value] | None:
+        """Return all of them if they are others than at the last call."""
+        with self._lock:
+            if self._values == self._written:
+                return None
+            self._written = dict(self._values)
+            return self._written

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import StoreError
-from ..protocol import Points, RunPhase, RunUpdate
+from ..protocol import Points, RunPhase, RunUpdate, Value
 from ..system.confined import read_below
 
 DEFAULT_FOLDER = Path("dtrain-runs")
@@ -43,6 +43,8 @@ class RunRecord:
         Holds ``cell.py`` and ``run.json``.
     tags : list of str
         What the user has marked it with.
+    hyperparameters : dict, optional
+        By name; ``None`` where an older version has recorded it, which did not know any.
     """
 
     run_id: str
@@ -56,6 +58,7 @@ class RunRecord:
     arguments: dict[str, Any]
     folder: Path
     tags: list[str] = field(default_factory=list)
+    hyperparameters: dict[str, Value] | None = None
 
     def cell(self) -> str:
         """Return the text of the cell.
@@ -74,6 +77,10 @@ class RunRecord:
         """Return the versions that it ran with; nothing where the file is gone or is none of ours."""
         return self._about("environment")
 
+    def functions(self) -> dict[str, str]:
+        """Return the texts of the notebook's functions and classes that the cell used, by name."""
+        return {name: text for name, text in self._read("functions.json").items() if isinstance(text, str)}
+
     def origin(self) -> CellOrigin:
         """Return where the cell was."""
         found = self._about("origin")
@@ -81,11 +88,14 @@ class RunRecord:
         return CellOrigin(cell_id=cell_id, notebook=notebook)
 
     def _about(self, part: str) -> dict[str, Any]:
+        found = self._read("run.json").get(part)
+        return found if isinstance(found, dict) else {}
+
+    def _read(self, file: str) -> dict[str, Any]:
         try:
-            about = json.loads(read_below(self.folder.parent, self.folder.name, "run.json"))
+            found = json.loads(read_below(self.folder.parent, self.folder.name, file))
         except (OSError, ValueError, RecursionError):
             return {}
-        found = about.get(part) if isinstance(about, dict) else None
         return found if isinstance(found, dict) else {}
 
 

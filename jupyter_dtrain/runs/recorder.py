@@ -17,6 +17,7 @@ from ..protocol import (
     RUN_PHASES_ENDED,
     DeviceUse,
     Extent,
+    Hyperparameters,
     Message,
     Notice,
     Points,
@@ -30,7 +31,7 @@ from ..protocol import (
 )
 from .aggregation import GlobalStep, GlobalSteps, LoggedScalars
 from .curves import OF_DEVICES, Curve, Rows, RunCurves
-from .progress import Notices, Pace, Throughput, TimeSplits
+from .progress import KnownHyperparameters, Notices, Pace, Throughput, TimeSplits
 
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""
@@ -59,6 +60,10 @@ class RunRecorder:
         Whether the run goes on without the kernel.
     clock : callable
         Returns seconds since the epoch; tests give their own.
+
+    Attributes
+    ----------
+    hyperparameters : KnownHyperparameters
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class RunRecorder:
         self._scalars = LoggedScalars(MEASURED)
         self._curves = RunCurves(run_id)
         self._fresh_devices: set[int] = set()
+        self.hyperparameters = KnownHyperparameters()
         self._changed = True
 
     # -- in ----------------------------------------------------------------------------------------------------------
@@ -135,6 +141,8 @@ class RunRecorder:
                     self._times.add(event)
                 case Scalars():
                     self._log(event)
+                case Hyperparameters():
+                    self.hyperparameters.note(event)
                 case Notice():
                     self._notices.add(event)
                 case _:

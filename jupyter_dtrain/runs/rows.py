@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ..errors import StoreError
-from ..protocol import RunPhase
+from ..protocol import CurveSummary, RunPhase, Value
 from ..system.confined import is_run_id
 from .owner import Owner
 from .record import RunRecord
@@ -37,8 +37,29 @@ def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
         error=_checked(row, "error", lambda value: isinstance(value, str | None)),
         arguments=_json(row, "arguments", lambda value: isinstance(value, dict)),
         tags=list(map(_printable, _json(row, "tags", _is_tags))) if "tags" in row.keys() else [],  # noqa: SIM118 - a row is no dict
+        hyperparameters=_hyperparameters(row),
         folder=folder / row["run_id"],
     )
+
+
+def summary_of(row: sqlite3.Row) -> CurveSummary | None:
+    """Return what a row of `curves` says of one in short, ``None`` where it is none of ours."""
+    name, *values = row["name"], row["last"], row["low"], row["high"]
+    if not (_is_name(name) and all(value is None or isinstance(value, float) for value in values)):
+        return None
+    last, low, high = (value if value is not None and math.isfinite(value) else None for value in values)
+    return CurveSummary(name=_printable(name), last=last, low=low, high=high)
+
+
+def _hyperparameters(row: sqlite3.Row) -> dict[str, Value] | None:
+    if "hyperparameters" not in row.keys() or row["hyperparameters"] is None:  # noqa: SIM118 - a row is no dict
+        return None
+    found = _json(row, "hyperparameters", lambda values: isinstance(values, dict) and all(map(_is_value, values.values())))
+    return {_printable(name): _printable(value) if isinstance(value, str) else value for name, value in found.items()}
+
+
+def _is_value(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isfinite(value)) or isinstance(value, int) or _is_name(value)
 
 
 def owner_of(row: sqlite3.Row) -> Owner:

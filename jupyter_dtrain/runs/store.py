@@ -13,18 +13,19 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, StoreError, UsageError
-from ..protocol import RUN_PHASES_ENDED, RunPhase
+from ..protocol import RUN_PHASES_ENDED, CurveSummary, RunPhase, Value
 from ..system.confined import is_run_id, remove_below, write_new
-from .curves import KEPT, OF_DEVICES, Curve
+from .curves import OF_DEVICES, Curve
 from .database import Database
 from .owner import Owner
+from .points import all_points, cut_points, points_between, summaries, write_points
 from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
 from .rows import ForeignRowError, owner_of, record_of
 
@@ -56,6 +57,9 @@ class RunStore:
         arguments: dict[str, Any],
         environment: dict[str, Any],
         origin: CellOrigin | None = None,
+        *,
+        functions: Mapping[str, str] | None = None,
+        hyperparameters: Mapping[str, Value] | None = None,
     ) -> str:
         """Record the start of a run that this process owns, of the text of a cell.
 
@@ -71,6 +75,10 @@ class RunStore:
             Package versions, seeds and whatever else it takes to run it again.
         origin : CellOrigin, optional
             Where the cell is.
+        functions : mapping of str to str, optional
+            The texts of functions and classes that it uses, by name.
+        hyperparameters : mapping, optional
+            Those that are known already.
 
         Returns
         -------
@@ -96,11 +104,13 @@ class RunStore:
                     "origin": asdict(origin or CellOrigin()),
                 }
                 write_new(folder / "run.json", json.dumps(about, indent=2, default=str) + "\n")
+                if functions:
+                    write_new(folder / "functions.json", json.dumps(dict(functions), indent=2) + "\n")
                 connection.execute(
-                    "INSERT INTO runs (run_id, name, phase, world_size, started, arguments, owner_host, owner_pid, owner_created, seen)"
-                    " VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO runs (run_id, name, phase, world_size, started, arguments, hyperparameters, owner_host, owner_pid,"
+                    " owner_created, seen) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
-                        *(folder.name, name, world_size, started, json.dumps(arguments, default=str)),
+                        *(folder.name, name, world_size, started, json.dumps(arguments, default=str), json.dumps(hyperparameters or {})),
                         *(owner.host, owner.pid, owner.created, started),
                     ),
                 )
@@ -117,10 +127,7 @@ class RunStore:
             for name, points in curves:
                 connection.execute("INSERT OR IGNORE INTO curves (number, name) VALUES (?, ?)", (number, name))
                 (curve,) = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
-                connection.executemany(
-                    "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
-                    ((curve, *point) for point in zip(points.step, points.time, points.value, strict=True)),  # SQLite makes NULL of nan
-                )
+                write_points(connection, curve, points)
                 if points.time:
                     connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (points.time[-1], number))
 
@@ -129,8 +136,7 @@ class RunStore:
         with self._database.transaction() as connection:
             wanted = f"number = ? AND name NOT LIKE '{OF_DEVICES}%'"
             curves = connection.execute(f"SELECT curve, name FROM curves WHERE {wanted}", (self._number(connection, run_id),)).fetchall()
-            delete = "DELETE FROM points WHERE curve = ? AND step > ?"
-            return {name: connection.execute(delete, (curve, step)).rowcount for curve, name in curves}
+            return {name: cut_points(connection, curve, step) for curve, name in curves}
 
     def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
         """Record that a run has ended as `phase`, one of finished, stopped and failed.
@@ -224,13 +230,7 @@ class RunStore:
         """Return all points of one curve in the order in which they came; an empty curve if there are none."""
         with self._database.reading() as connection:
             number = self._number(connection, run_id)
-            points = Curve()
-            for row in connection.execute(
-                "SELECT step, time, value FROM points JOIN curves USING (curve) WHERE number = ? AND name = ? ORDER BY step, points.rowid",
-                (number, name),
-            ):
-                _append(points, row)
-            return points
+            return all_points(connection, number, name)
 
     def view(self, run_id: str, name: str, *, limit: int, first: int | None = None, last: int | None = None) -> tuple[Curve, bool]:
         """Return the points of one curve from step `first` to step `last`, and whether some of them were left out.
@@ -242,31 +242,7 @@ class RunStore:
         with self._database.reading() as connection:
             number = self._number(connection, run_id)
             found = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
-            points = Curve()
-            if found is None:
-                return points, False
-            span = {"curve": found["curve"], "first": -(2**62) if first is None else first, "last": 2**62 if last is None else last}
-            where = "FROM points WHERE curve = :curve AND step BETWEEN :first AND :last"
-            total, low, high = connection.execute(f"SELECT count(*), min(step), max(step) {where}", span).fetchone()
-            if total <= limit:
-                query = f"SELECT step, time, value {where} ORDER BY step, rowid"
-            else:
-                span |= {"low": low, "stretches": (limit - KEPT) // 2, "width": high - low + 1}
-                # SQLite takes the other columns from the row that has the minimum; no value, a gap, counts as the largest.
-                chosen = "SELECT step, time, value, rowid AS place"
-                stretch = "GROUP BY (step - :low) * :stretches / :width"
-                queries = [
-                    f"{chosen}, min(value) {where} {stretch}",
-                    f"{chosen}, max(ifnull(value, 9e999)) {where} {stretch}",
-                    f"{chosen}, min(value) {where}",
-                    f"{chosen}, max(value) {where}",
-                    f"SELECT * FROM ({chosen}, 0 {where} ORDER BY step, rowid LIMIT 1)",
-                    f"SELECT * FROM ({chosen}, 0 {where} ORDER BY step DESC, rowid DESC LIMIT 1)",
-                ]
-                query = f"SELECT DISTINCT step, time, value, place FROM ({' UNION ALL '.join(queries)}) ORDER BY step, place"
-            for row in connection.execute(query, span):
-                _append(points, row)
-            return points, total > limit
+            return (Curve(), False) if found is None else points_between(connection, found["curve"], first, last, limit=limit)
 
     def last_point(self, run_id: str, name: str, *, up_to: int | None = None) -> tuple[int, float | None]:
         """Return the last step of the curve `name`, at most `up_to`, and its value, ``None`` where it was not a number; step 0 if none."""
@@ -277,6 +253,17 @@ class RunStore:
                 (run_id, name, 2**62 if up_to is None else up_to),
             ).fetchone()
             return (0, None) if row is None else (row["step"], row["value"])
+
+    def set_hyperparameters(self, run_id: str, values: Mapping[str, Value]) -> None:
+        """Give a run hyperparameters in the place of those that it has."""
+        with self._database.transaction() as connection:
+            update = "UPDATE runs SET hyperparameters = ? WHERE number = ?"
+            connection.execute(update, (json.dumps(dict(values), allow_nan=False), self._number(connection, run_id)))
+
+    def summaries(self) -> dict[int, list[CurveSummary]]:
+        """Return all runs' curves in short but those of devices, by the number of the run; nothing where an older version has written."""
+        with self._database.reading() as connection:
+            return summaries(connection) if self._database.exists else {}
 
     def rename_run(self, run_id: str, name: str) -> None:
         """Call a run `name`. Its id and its folder stay as they are."""
@@ -338,9 +325,3 @@ def _one(connection: sqlite3.Connection, run_id: str) -> sqlite3.Row:
     if row is None:
         raise StoreError(f"There is no run {run_id!r} here.")
     return row
-
-
-def _append(points: Curve, row: sqlite3.Row) -> None:
-    step, when, value = row["step"], row["time"], row["value"]
-    if isinstance(step, int) and isinstance(when, float) and isinstance(value, float | None):  # others are none of ours
-        points.append(step, when, float("nan") if value is None else value)

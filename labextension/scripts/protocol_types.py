@@ -47,8 +47,10 @@ def typescript_type(annotation: Any) -> str:
     if origin is list:
         item = typescript_type(arguments[0])
         return f"({item})[]" if " | " in item else f"{item}[]"
+    if origin is dict:
+        return f"Record<{', '.join(map(typescript_type, arguments))}>"
     if origin in (Union, types.UnionType):
-        return " | ".join(typescript_type(argument) for argument in arguments)
+        return " | ".join(dict.fromkeys(map(typescript_type, arguments)))
     if origin is Literal:
         return " | ".join(quoted(argument) for argument in arguments)
     if inspect.isclass(annotation) and issubclass(annotation, protocol.Message):

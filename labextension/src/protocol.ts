@@ -192,6 +192,21 @@ export interface IScalars {
 }
 
 /**
+ * Hyperparameters of the cell by name, told by rank 0 when they are first
+ * known.
+ *
+ * What was found in the cell's objects counts when it is told first: later they
+ * may have changed, as a scheduler's learning rate. What the cell has `given`
+ * by name (`dtrain.config`) replaces what was there.
+ */
+export interface IHyperparameters {
+  type: 'hyperparameters';
+  rank: number;
+  values: Record<string, string | number | boolean | null>;
+  given: boolean;
+}
+
+/**
  * A rank has written its part of snapshot `number`, after `step` steps, at
  * `place` in the cell.
  *
@@ -421,8 +436,24 @@ export interface ICommand {
 }
 
 /**
+ * One curve of a run in short: its last value, the smallest and the largest;
+ * `null`: not a number, or not known.
+ */
+export interface ICurveSummary {
+  type: 'curve_summary';
+  name: string;
+  last: number | null;
+  low: number | null;
+  high: number | null;
+}
+
+/**
  * One run of the folder's record. `loss` is the last one recorded; times in
  * seconds since the epoch.
+ *
+ * `metrics` are its curves but those of devices. `best` names the one by which
+ * its checkpoints or trials are compared, and whether less of it is better
+ * (`val_loss:min`).
  */
 export interface IPastRun {
   type: 'past_run';
@@ -437,6 +468,9 @@ export interface IPastRun {
   error: string | null;
   steps: number;
   loss: number | null;
+  hyperparameters: Record<string, string | number | boolean | null>;
+  metrics: Nested<ICurveSummary>[];
+  best: string | null;
 }
 
 /**
@@ -467,8 +501,8 @@ export interface ICheckpointInfo {
 }
 
 /**
- * An argument or a version that differs between two runs; `null` where a run
- * has none of that name.
+ * A hyperparameter, an argument or a version that differs between two runs;
+ * `null` where a run has none of that name.
  */
 export interface IChange {
   type: 'change';
@@ -478,8 +512,22 @@ export interface IChange {
 }
 
 /**
+ * A function or class of the notebook that differs between two runs: a unified
+ * diff by lines.
+ */
+export interface IFunctionChange {
+  type: 'function_change';
+  name: string;
+  lines: string[];
+}
+
+/**
  * What changed from the run `before` to the run `after`. `cell` is a unified
  * diff of their cells by lines, empty if they are equal.
+ *
+ * `functions` are those that the cells use. What the `hyperparameters` say is
+ * not said again in `changes`. `unknown` names runs whose hyperparameters are
+ * not recorded, as an older version has written them.
  */
 export interface IComparison {
   type: 'comparison';
@@ -487,6 +535,9 @@ export interface IComparison {
   after: string;
   changes: Nested<IChange>[];
   cell: string[];
+  hyperparameters: Nested<IChange>[];
+  functions: Nested<IFunctionChange>[];
+  unknown: string[];
 }
 
 /**
@@ -537,6 +588,7 @@ export type EngineEvent =
   | IDeviceUse
   | ITimeSplit
   | IScalars
+  | IHyperparameters
   | ISnapshotTaken
   | IStateSize
   | IPaused

@@ -17,7 +17,10 @@ const RUN: PastRun = {
   ended: 1010,
   error: null,
   steps: 100_000,
-  loss: 0.5
+  loss: 0.5,
+  hyperparameters: {},
+  metrics: [],
+  best: null
 };
 
 /** A kernel with one curve, whose value at each step is the step. */
@@ -43,7 +46,15 @@ class FakeRecord {
       points: name === 'get_curves' ? [this._points(options)] : [],
       comparison:
         name === 'compare_runs'
-          ? { before: 'r1', after: 'r2', changes: [], cell: [] }
+          ? {
+              before: 'r1',
+              after: 'r2',
+              changes: [],
+              cell: [],
+              hyperparameters: [],
+              functions: [],
+              unknown: []
+            }
           : null,
       cell:
         name === 'find_cell'

@@ -147,7 +147,8 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     select.select_option(value=select.locator("option", has_text="first").get_attribute("value"))
     comparison = lab.part("comparison")
     expect(comparison.get_by_role("heading")).to_have_text(re.compile("first → a very long name"))
-    expect(comparison).to_contain_text("Arguments and package versions are identical.")
+    expect(comparison).to_contain_text("Same hyperparameters.")
+    expect(comparison.get_by_role("rowheader")).to_have_text(["random state"])
     expect(comparison.locator("[data-change=removed]")).to_have_text("-for epoch in range(4):")
     expect(comparison.locator("[data-change=added]")).to_have_text("+for epoch in range(1):")
     assert lab.cut_off() == []

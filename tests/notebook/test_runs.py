@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET, TELEMETRY_TARGET
+from jupyter_dtrain.runs.comparison import compare
 from jupyter_dtrain.runs.store import RunStore
 
 SETUP = """
@@ -136,3 +137,107 @@ def test_a_cell_that_cannot_be_sent_is_no_run(notebook, store):
     notebook.run("import threading\nlock = threading.Lock(); lock.acquire()")
     notebook.fail("%%distribute --engines 2\nlock")
     assert len(store.list_runs()) == before
+
+
+MADE_IN_THE_CELL = """%%distribute --engines 2
+torch.manual_seed(4)
+net = Net()
+adam = torch.optim.Adam(net.parameters(), lr={lr})
+decay = torch.optim.lr_scheduler.ExponentialLR(adam, gamma=0.5)
+for x, y in DataLoader(loader.dataset, batch_size={batch}, shuffle=True):
+    adam.zero_grad()
+    step(net, x, y)
+    adam.step()
+decay.step()
+jupyter_dtrain.config(note="mine", warm=True)
+"""
+FUNCTIONS = """
+import jupyter_dtrain
+def step(net, x, y):
+    loss = F.mse_loss(net(x), y)
+    loss.backward()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def test_hyperparameters_are_recorded_without_a_word_and_compare_names_them(notebook, store):
+    notebook.run(SETUP)
+    notebook.run(FUNCTIONS)
+    notebook.run("%%distribute --engines 2 --name sgd" + TRAIN)
+    values = store.list_runs()[-1].hyperparameters
+    expected = {
+        "seed": 1,
+        "optimizer": "SGD",
+        "optimizer.lr": 0.1,
+        "optimizer.momentum": 0,
+        "optimizer.dampening": 0,
+        "optimizer.weight_decay": 0,
+        "model": "Sequential",
+        "model.parameters": 65,
+        "batch_size": 8,
+        "dataset": "TensorDataset",
+        "dataset.size": 45,
+        "shuffle": True,
+        "scheduler": "StepLR",
+        "scheduler.step_size": 1,
+        "scheduler.gamma": 0.5,
+    }
+    assert values == expected
+
+    def run(lr=0.01, batch=16):
+        notebook.run(SETUP)
+        notebook.run(MADE_IN_THE_CELL.format(lr=lr, batch=batch))
+        return store.list_runs()[-1]
+
+    def changed(before, after):
+        comparison = compare(before, after)
+        return (
+            {change.name for change in comparison.hyperparameters},
+            {change.name for change in comparison.changes},
+            [function.name for function in comparison.functions],
+        )
+
+    first = run()
+    assert {name: first.hyperparameters[name] for name in ("seed", "optimizer", "optimizer.lr", "scheduler", "note", "warm")} == {
+        "seed": 4,
+        "optimizer": "Adam",
+        "optimizer.lr": 0.01,
+        "scheduler": "ExponentialLR",
+        "note": "mine",
+        "warm": True,
+    }
+    assert (first.hyperparameters["model"], first.hyperparameters["model.parameters"]) == ("Net", 7)
+    assert set(first.functions()) == {"Net", "step"}
+    assert changed(first, run()) == (set(), set(), [])
+    assert changed(first, run(lr=0.02))[0] == {"optimizer.lr"}
+    assert changed(first, run(batch=32))[0] == {"batch_size"}
+    notebook.run(FUNCTIONS.replace("loss.backward()", "(2 * loss).backward()"))
+    assert changed(first, run()) == (set(), set(), ["step"])
+    notebook.run("torch.manual_seed(2)")
+    notebook.run("%%distribute --engines 2 --name sgd" + TRAIN)
+    hyperparameters, changes, _ = changed(next(one for one in store.list_runs() if one.name == "sgd"), store.list_runs()[-1])
+    assert hyperparameters == {"seed"}
+    assert changes == {"random state"}
+
+
+def test_a_program_that_distributes_itself_has_hyperparameters_too(notebook, store):
+    notebook.run(SETUP)
+    notebook.run("""%%distribute --engines 2 --strategy none
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+wrapped = DistributedDataParallel(model)
+for x, y in loader:
+    F.mse_loss(wrapped(x), y).backward()
+    optimizer.step()
+""")
+    values = store.list_runs()[-1].hyperparameters
+    names = ("optimizer", "optimizer.lr", "model", "model.parameters", "batch_size")
+    assert [values[name] for name in names] == ["SGD", 0.1, "Sequential", 65, 8]

@@ -71,6 +71,8 @@ def test_every_combination_is_a_run_of_its_own(trying):
         [lr, width, "finished", "18"] for lr in ("0.1", "0.01") for width in "23"
     ]
     assert sum("★" in line for line in lines) == 1
+    found = trying.value(f"[r.hyperparameters for r in {SESSION}.get()._store.list_runs()[-4:]]")
+    assert sorted((one["lr"], one["width"]) for one in found) == [(0.01, 2), (0.01, 3), (0.1, 2), (0.1, 3)]
     runs = trying.value(f"[(r.name, r.arguments['vary'], r.world_size) for r in {SESSION}.get()._store.list_runs()[-4:]]")
     assert sorted(runs) == sorted((f"grid lr={lr} width={width}", f"lr={lr} width={width}", 1) for lr in ("0.1", "0.01") for width in "23")
 

@@ -131,7 +131,7 @@ FOREIGN = {
         f"{OURS} {REST} CREATE TRIGGER t AFTER DELETE ON runs BEGIN DELETE FROM points; END; PRAGMA user_version = 2;",
         "has triggers",
     ),
-    "a newer version": (f"{OURS} {REST} PRAGMA user_version = 3;", "was written by a newer version"),
+    "a newer version": (f"{OURS} {REST} PRAGMA user_version = 4;", "was written by a newer version"),
     "a negative version": (f"{OURS} {REST} PRAGMA user_version = -1;", "is the database of another program"),
 }
 

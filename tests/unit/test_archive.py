@@ -126,11 +126,52 @@ def test_two_runs_are_compared_by_arguments_versions_and_cells(store, archive):
         ("device", None, "not given"),
     ]
     assert comparison.cell == ["@@ -1,2 +1,2 @@", "-lr = 0.1", "+lr = 0.2", " train(lr)"]
+    assert (comparison.hyperparameters, comparison.functions, comparison.unknown) == ([], [], [])
     same = ask(archive, "compare_runs", run_id=before, other_run_id=before).comparison
     assert (same.changes, same.cell) == ([], [])
     (store.folder / before / "cell.py").unlink()
     with pytest.raises(StoreError, match="cannot be read"):
         ask(archive, "compare_runs", run_id=before, other_run_id=after)
+
+
+def test_two_runs_are_compared_by_hyperparameters_and_functions(store, archive):
+    def begin(name, values, **functions):
+        run_id = store.create_run(name, "train()\n", 2, {"vary": name}, {"git commit": "a" * 40}, functions=functions)
+        store.set_hyperparameters(run_id, values)
+        return run_id
+
+    step = "def step(x):\n    return x\n"
+    before = begin("one", {"optimizer": "Adam", "optimizer.lr": 0.1, "seed": 0}, step=step, old="old = 1\n")
+    after = begin("two", {"optimizer": "SGD", "optimizer.lr": 0.1, "seed": 1, "warm": None}, step=step.replace("x\n", "2 * x\n"))
+    comparison = ask(archive, "compare_runs", run_id=before, other_run_id=after).comparison
+    assert [(change.name, change.before, change.after) for change in comparison.hyperparameters] == [
+        ("optimizer", "Adam", "SGD"),
+        ("seed", "0", "1"),
+        ("warm", None, "not given"),
+    ]
+    assert [(function.name, function.lines) for function in comparison.functions] == [
+        ("old", ["@@ -1 +0,0 @@", "-old = 1"]),
+        ("step", ["@@ -1,2 +1,2 @@", " def step(x):", "-    return x", "+    return 2 * x"]),
+    ]
+    assert (comparison.changes, comparison.cell) == ([], [])
+    runs = {run.name: run.hyperparameters for run in ask(archive, "list_runs").runs}
+    assert runs["one"] == {"optimizer": "Adam", "optimizer.lr": 0.1, "seed": 0}
+
+
+def test_every_curve_is_listed_by_its_last_value_and_its_extremes(store, archive):
+    run_id = record(store, "digits", losses=(3.0, 0.5, math.nan, 1.5, math.inf), best="accuracy:max")
+    add(store, run_id, "accuracy", [2], [1002.0], [0.9])
+    add(store, run_id, "device/0/utilization", [2], [1002.0], [87.0])
+    add(store, run_id, "odd", [2], [1002.0], [math.nan])
+
+    def metrics():
+        (run,) = ask(archive, "list_runs").runs
+        assert run.best == "accuracy:max"
+        return {metric.name: (metric.last, metric.low, metric.high) for metric in run.metrics}
+
+    assert metrics() == {"loss": (None, 0.5, 3.0), "accuracy": (0.9, 0.9, 0.9), "odd": (None, None, None)}
+    assert store.cut_curves(run_id, 1) == {"loss": 4, "accuracy": 1, "odd": 1}
+    assert metrics() == {"loss": (3.0, 3.0, 3.0), "accuracy": (None, None, None), "odd": (None, None, None)}
 
 
 def test_the_cell_of_a_run_is_found(store, archive):
@@ -154,8 +195,13 @@ def test_a_record_of_the_first_version_is_brought_up_to_date(store, archive):
     with closing(sqlite3.connect(store.folder / DATABASE)) as connection:
         connection.executescript(VERSION_1)
     (run,) = ask(archive, "list_runs").runs
-    assert (run.name, run.tags, run.steps, run.loss) == ("digits", [], 2, 0.25)
+    assert (run.name, run.tags, run.steps, run.loss, run.metrics) == ("digits", [], 2, 0.25, [])
+    (store.folder / "old").mkdir()
+    (store.folder / "old" / "cell.py").write_text("train()\n")
+    assert ask(archive, "compare_runs", run_id="old", other_run_id="old").comparison.unknown == ["digits", "digits"]
     ask(archive, "tag_run", run_id="old", text="kept")
+    (run,) = ask(archive, "list_runs").runs
+    assert [(metric.name, metric.last, metric.low, metric.high) for metric in run.metrics] == [("loss", 0.25, 0.25, 0.5)]
     assert store.get_run("old").tags == ["kept"]
     assert store.points("old", "loss").value == [0.5, 0.25]
 

@@ -19,8 +19,9 @@ import pytest
 from jupyter_dtrain.errors import StoreError
 from jupyter_dtrain.runs import database
 from jupyter_dtrain.runs.curves import Curve
-from jupyter_dtrain.runs.database import DATABASE, SCHEMA_VERSION
+from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import new_run_id
+from jupyter_dtrain.runs.schema import SCHEMA_VERSION
 from jupyter_dtrain.runs.store import RunStore
 
 

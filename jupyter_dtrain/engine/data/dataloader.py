@@ -89,6 +89,8 @@ class ShardedLoaders:
         What samples that are the rank's own draw from; ``None``: from the cell's.
     whole_draws : bool
         Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
+    on_training : callable, optional
+        Told of every loader that the cell trains on, and how many of its batches make one of the run's.
     cursors : IteratorLog, optional
         Told of every iteration that begins, so that a run can go on in the midst of it.
     checks : Checks, optional
@@ -111,6 +113,7 @@ class ShardedLoaders:
         streams: Streams | None,
         stream: LoadingStream | None,
         whole_draws: bool,
+        on_training: Callable[[DataLoader[Any], int], None] = lambda _loader, _together: None,
         cursors: IteratorLog | None = None,
         checks: Checks | None = None,
     ) -> None:
@@ -119,7 +122,7 @@ class ShardedLoaders:
         self._training = training
         self._split_evaluation = split_evaluation
         self.together = together
-        self._place = place
+        self._place, self._on_training = place, on_training
         self._agree = agree
         self._on_batch = on_batch
         self._on_other = on_other
@@ -142,6 +145,8 @@ class ShardedLoaders:
         if self._cursors is not None and (before := self._cursors.restored_state()) is not None:
             return LoaderIterator(replace(before, loader=loader), pretended=before.taken, log=self._cursors)
         training = self._training()
+        if training:
+            self._on_training(loader, self.together)
         split = training or self._split_evaluation()
         if split:
             self._on_order()

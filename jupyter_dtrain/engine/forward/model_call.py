@@ -317,6 +317,10 @@ class ModelCalls:
         """Return whether gradients are on and a module with trainable parameters is in training mode."""
         return torch.is_grad_enabled() and self.any_training()
 
+    def known(self) -> list[nn.Module]:
+        """Return the modules with parameters that came from the notebook, were called or were made, with parts of them."""
+        return [*(module for module, called in self._called.items() if called.is_model), *(module for module, _ in self._made.items())]
+
     def has_any(self) -> bool:
         """Return whether there is a module with parameters."""
         made = (next(iter(module.parameters()), None) is not None for module, _ in self._made.items())
@@ -324,10 +328,7 @@ class ModelCalls:
 
     def any_training(self) -> bool:
         """Return whether a module with trainable parameters is in training mode."""
-        return any(
-            module.training and any(p.requires_grad for p in module.parameters())
-            for module in (*(m for m, called in self._called.items() if called.is_model), *(m for m, _ in self._made.items()))
-        )
+        return any(module.training and any(p.requires_grad for p in module.parameters()) for module in self.known())
 
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the running statistics of each rank's own that normalization layers in use since the last time have."""

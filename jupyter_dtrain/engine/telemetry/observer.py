@@ -19,6 +19,7 @@ from ...protocol import Message, Progress, Scalars, Steps
 from ..tensor.batch_shard import BatchShard
 from ..tensor.placement_types import detached
 from .best_metric import Best
+from .hyperparameters import HyperparameterLog
 
 
 @dataclass
@@ -32,11 +33,18 @@ class _Step:
 
 
 class Observer:
-    """Counts the steps of one rank and keeps what belongs to each until it is sent; `best` is told what is logged."""
+    """Counts the steps of one rank and keeps what belongs to each until it is sent; `best` is told what is logged.
+
+    Attributes
+    ----------
+    hyperparameters : HyperparameterLog
+        What the steps are made with.
+    """
 
     def __init__(self, rank: int, best: Best | None = None) -> None:
         self._rank = rank
         self.best = best
+        self.hyperparameters = HyperparameterLog(rank)
         self._lock = threading.Lock()
         self._done: list[_Step] = []
         self._logged: list[tuple[str, int, float, float]] = []
@@ -78,6 +86,7 @@ class Observer:
     def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that an optimizer has stepped."""
         self.any_optimizer = True
+        self.hyperparameters.on_optimizer_step(optimizer)
         self._used, self._samples = self._used + self._samples, 0
         if any(optimizer is other for other in self._stepped):
             self._stepped.clear()
@@ -110,6 +119,7 @@ class Observer:
             "stepped": list(self._stepped),
             "num_sent": dict(self._num_sent),
             "best": None if self.best is None else self.best.state_dict(),
+            "hyperparameters": self.hyperparameters.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -117,6 +127,8 @@ class Observer:
         self.step, self._epoch, self.any_optimizer = state["step"], state["epoch"], state["any_optimizer"]
         self._stepped = list(state["stepped"])
         self._num_sent = Counter(state["num_sent"])
+        if "hyperparameters" in state:
+            self.hyperparameters.load_state_dict(state["hyperparameters"])
         if self.best is not None:
             self.best.load_state_dict(state["best"])
 
@@ -139,7 +151,7 @@ class Observer:
             done, self._done = self._done, []
             logged, self._logged = self._logged, []
         progress, self._progress = self._progress, None
-        messages: list[Message] = []
+        messages = self.hyperparameters.drain()
         if done:
             messages.append(
                 Steps(

@@ -14,7 +14,6 @@ export interface IComparisonProps {
 
 export function ComparisonView(props: IComparisonProps): React.ReactElement {
   const { comparison, before, after, onClose, trans } = props;
-  const { changes, cell } = comparison;
   return (
     <div
       className="jp-dtrain-comparison"
@@ -28,11 +27,43 @@ export function ComparisonView(props: IComparisonProps): React.ReactElement {
           {trans.__('Close')}
         </button>
       </header>
-      {changes.length === 0 ? (
-        <p className="jp-dtrain-hint">
-          {trans.__('Arguments and package versions are identical.')}
+      <Differences comparison={comparison} trans={trans} />
+    </div>
+  );
+}
+
+export interface IDifferencesProps {
+  comparison: Comparison;
+  trans: TranslationBundle;
+}
+
+/** Everything that differs: values in one table, then texts as diffs. */
+export function Differences(props: IDifferencesProps): React.ReactElement {
+  const { comparison, trans } = props;
+  const { changes, hyperparameters, functions, cell, unknown } = comparison;
+  const values = [...hyperparameters, ...changes];
+  const same = [
+    ...(hyperparameters.length === 0 && unknown.length === 0
+      ? [trans.__('Same hyperparameters.')]
+      : []),
+    ...(changes.length === 0
+      ? [trans.__('Same arguments and package versions.')]
+      : []),
+    ...(functions.length === 0 && cell.length === 0
+      ? [trans.__('Same code.')]
+      : [])
+  ];
+  return (
+    <>
+      {unknown.map(name => (
+        <p key={name} className="jp-dtrain-hint">
+          {trans.__(
+            'An older version recorded %1, without its hyperparameters.',
+            name
+          )}
         </p>
-      ) : (
+      ))}
+      {values.length > 0 && (
         <table>
           <thead>
             <tr>
@@ -42,7 +73,7 @@ export function ComparisonView(props: IComparisonProps): React.ReactElement {
             </tr>
           </thead>
           <tbody>
-            {changes.map(change => (
+            {values.map(change => (
               <tr key={change.name}>
                 <th scope="row">{change.name}</th>
                 <td>{change.before ?? '–'}</td>
@@ -52,18 +83,38 @@ export function ComparisonView(props: IComparisonProps): React.ReactElement {
           </tbody>
         </table>
       )}
-      {cell.length === 0 ? (
-        <p className="jp-dtrain-hint">{trans.__('Same cell.')}</p>
-      ) : (
-        <pre className="jp-dtrain-diff" tabIndex={0}>
-          {cell.map((line, index) => (
-            <span key={index} data-change={kindOf(line)}>
-              {`${line}\n`}
-            </span>
-          ))}
-        </pre>
-      )}
-    </div>
+      {functions.map(({ name, lines }) => (
+        <Diff key={name} title={name} lines={lines} />
+      ))}
+      {cell.length > 0 && <Diff title={trans.__('Cell')} lines={cell} />}
+      {same.length > 0 && <p className="jp-dtrain-hint">{same.join(' ')}</p>}
+    </>
+  );
+}
+
+interface IDiffProps {
+  title: string;
+  lines: readonly string[];
+}
+
+function Diff({ title, lines }: IDiffProps): React.ReactElement {
+  return (
+    <>
+      <h4>{title}</h4>
+      <pre
+        className="jp-dtrain-diff"
+        data-testid="jp-dtrain-diff"
+        aria-label={title}
+        role="region"
+        tabIndex={0}
+      >
+        {lines.map((line, index) => (
+          <span key={index} data-change={kindOf(line)}>
+            {`${line}\n`}
+          </span>
+        ))}
+      </pre>
+    </>
   );
 }
 

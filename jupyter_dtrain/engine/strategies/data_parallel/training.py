@@ -159,6 +159,8 @@ class DataParallelTraining:
             observer.on_optimizer()
         for module in outermost(objects):
             self._models.register(module)
+        self._objects = objects
+        observer.hyperparameters.modules = self._models.known
         self._loaders = ShardedLoaders(
             share=self.shares.local_shard,
             training=self._models.training,
@@ -174,6 +176,7 @@ class DataParallelTraining:
             streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
             stream=self._loading_stream,
             whole_draws=not shared or (semantics.global_draws and semantics.global_numbers),
+            on_training=observer.hyperparameters.on_loader,
             cursors=cursor_log,
             checks=fetch_checks,
         )
@@ -195,6 +198,7 @@ class DataParallelTraining:
                 self._alone.installed(),
                 self._catches.installed() if self._world_size > 1 else nullcontext(),
                 Turns().installed(),
+                self._observer.hyperparameters.installed(self._objects),
                 instrumented(
                     models=self._models,
                     loaders=self._loaders,
@@ -294,6 +298,10 @@ class DataParallelTraining:
     def log(self, values: Mapping[str, float]) -> None:
         """Record values at the current step."""
         self._observer.log(values)
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Record hyperparameters of the run."""
+        self._observer.hyperparameters.config(values)
 
     # -- what the cell does ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...comm.env_rendezvous import ADDRESS, env_rendezvous
@@ -50,6 +51,12 @@ class ExternalProgram(Strategy):
             "TORCHELASTIC_MAX_RESTARTS": "0",
         }
 
+        self._objects: Sequence[object] = ()
+
+    def begin(self, objects: Sequence[object]) -> None:
+        """Know the notebook's `objects`: what is recorded of the cell is found in them."""
+        self._objects = objects
+
     @classmethod
     def join(cls, task: Task, group: ProcessGroup, device: torch.device) -> StoreChannel:
         """Leave our group: the cell's own takes its place."""
@@ -79,13 +86,19 @@ class ExternalProgram(Strategy):
             joined = True
             join(*args, **kwargs)
 
-        def note_step(*_: object) -> None:
+        def note_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             nonlocal trained
             trained = True
+            hyperparameters.on_optimizer_step(optimizer)
+
+        hyperparameters = self.context.reports.observer.hyperparameters
+        hyperparameters.modules = lambda: [obj for obj in (*self._objects, *self.context.namespace.values()) if isinstance(obj, nn.Module)]
 
         hook = register_optimizer_step_post_hook(note_step)
         try:
             with (
+                hyperparameters.installed(self._objects),
+                hyperparameters.loaders_noticed(),
                 mock.patch.object(dist, "init_process_group", init_process_group),
                 env_rendezvous(self._rendezvous, {name: self._environment[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")}),
             ):

@@ -1,0 +1,99 @@
+"""The points of curves in SQLite: written, read as they are or thinned to what shows the same, and each curve in short."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+
+from ..protocol import CurveSummary
+from .curves import KEPT, OF_DEVICES, Curve
+from .rows import summary_of
+
+_FINITE = "abs(value) < 9e999"
+
+
+def write_points(connection: sqlite3.Connection, curve: int, points: Curve) -> None:
+    """Append `points` to a curve, and to what is known of it in short."""
+    if not points.time:
+        return
+    connection.executemany(
+        "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
+        ((curve, *point) for point in zip(points.step, points.time, points.value, strict=True)),  # SQLite makes NULL of nan
+    )
+    finite = [value for value in points.value if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (None, None)
+    # With `ifnull`, as `min` of a NULL and a number is NULL.
+    connection.execute(
+        "UPDATE curves SET last = ?, low = min(ifnull(low, ?), ifnull(?, low)), high = max(ifnull(high, ?), ifnull(?, high))"
+        " WHERE curve = ?",
+        (points.value[-1], low, low, high, high, curve),
+    )
+
+
+def cut_points(connection: sqlite3.Connection, curve: int, step: int) -> int:
+    """Delete the points of a curve after `step`; return how many."""
+    deleted = connection.execute("DELETE FROM points WHERE curve = ? AND step > ?", (curve, step)).rowcount
+    if deleted:
+        connection.execute(
+            "UPDATE curves SET last = (SELECT value FROM points WHERE curve = :curve ORDER BY step DESC, rowid DESC LIMIT 1),"
+            f" low = (SELECT min(value) FROM points WHERE curve = :curve AND {_FINITE}),"
+            f" high = (SELECT max(value) FROM points WHERE curve = :curve AND {_FINITE}) WHERE curve = :curve",
+            {"curve": curve},
+        )
+    return deleted
+
+
+def summaries(connection: sqlite3.Connection) -> dict[int, list[CurveSummary]]:
+    """Return the curves of all runs in short, but those of devices, by the number of the run."""
+    found: dict[int, list[CurveSummary]] = {}
+    if "last" not in {row["name"] for row in connection.execute("PRAGMA table_info(curves)")}:
+        return found
+    rows = connection.execute(f"SELECT number, name, last, low, high FROM curves WHERE name NOT LIKE '{OF_DEVICES}%' ORDER BY curve")
+    for row in rows:
+        if isinstance(row["number"], int) and (summary := summary_of(row)) is not None:
+            found.setdefault(row["number"], []).append(summary)
+    return found
+
+
+def all_points(connection: sqlite3.Connection, number: int, name: str) -> Curve:
+    """Return all points of the curve `name` of a run in the order in which they came; an empty curve if there are none."""
+    points = Curve()
+    for row in connection.execute(
+        "SELECT step, time, value FROM points JOIN curves USING (curve) WHERE number = ? AND name = ? ORDER BY step, points.rowid",
+        (number, name),
+    ):
+        _append(points, row)
+    return points
+
+
+def points_between(connection: sqlite3.Connection, curve: int, first: int | None, last: int | None, *, limit: int) -> tuple[Curve, bool]:
+    """Return at most `limit` points of a curve, and whether some were left out: see :meth:`~.store.RunStore.view`."""
+    points = Curve()
+    span = {"curve": curve, "first": -(2**62) if first is None else first, "last": 2**62 if last is None else last}
+    where = "FROM points WHERE curve = :curve AND step BETWEEN :first AND :last"
+    total, low, high = connection.execute(f"SELECT count(*), min(step), max(step) {where}", span).fetchone()
+    if total <= limit:
+        query = f"SELECT step, time, value {where} ORDER BY step, rowid"
+    else:
+        span |= {"low": low, "stretches": (limit - KEPT) // 2, "width": high - low + 1}
+        # SQLite takes the other columns from the row that has the minimum; no value, a gap, counts as the largest.
+        chosen = "SELECT step, time, value, rowid AS place"
+        stretch = "GROUP BY (step - :low) * :stretches / :width"
+        queries = [
+            f"{chosen}, min(value) {where} {stretch}",
+            f"{chosen}, max(ifnull(value, 9e999)) {where} {stretch}",
+            f"{chosen}, min(value) {where}",
+            f"{chosen}, max(value) {where}",
+            f"SELECT * FROM ({chosen}, 0 {where} ORDER BY step, rowid LIMIT 1)",
+            f"SELECT * FROM ({chosen}, 0 {where} ORDER BY step DESC, rowid DESC LIMIT 1)",
+        ]
+        query = f"SELECT DISTINCT step, time, value, place FROM ({' UNION ALL '.join(queries)}) ORDER BY step, place"
+    for row in connection.execute(query, span):
+        _append(points, row)
+    return points, total > limit
+
+
+def _append(points: Curve, row: sqlite3.Row) -> None:
+    step, when, value = row["step"], row["time"], row["value"]
+    if isinstance(step, int) and isinstance(when, float) and isinstance(value, float | None):  # others are none of ours
+        points.append(step, when, float("nan") if value is None else value)
