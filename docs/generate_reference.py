@@ -57,7 +57,7 @@ def _api() -> str:
     lines = ["# Python API", "", "Generated from the docstrings. `import jupyter_dtrain` needs neither torch nor engines.", ""]
     for name in jupyter_dtrain.__all__:
         member = getattr(jupyter_dtrain, name)
-        if inspect.ismodule(member):
+        if inspect.ismodule(member) and not callable(member):
             for inner in member.__all__:
                 lines += _entry(f"{name}.{inner}", getattr(member, inner))
         else:

@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
     from . import data
     from .checkpoint.load import load_checkpoint
+    from .runs.recorded import find_run
+    from .runs.recorded import table_of as runs
 
-__all__ = ["config", "data", "gather", "is_main", "load_checkpoint", "log", "mean", "sum"]
+__all__ = ["config", "data", "find_run", "gather", "is_main", "load_checkpoint", "log", "mean", "runs", "sum"]
 __version__ = "0.1.0"
+_ELSEWHERE = {"find_run": "runs.recorded", "load_checkpoint": "checkpoint.load"}
 
 
 def __getattr__(name: str) -> Any:
     """Import what is heavy when it is first used."""
-    if name == "data":
-        return importlib.import_module(f"{__name__}.data")
-    if name != "load_checkpoint":
+    if name in ("data", "runs"):
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .checkpoint.load import load_checkpoint
-
-    return load_checkpoint
+    return getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

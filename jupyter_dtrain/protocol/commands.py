@@ -36,9 +36,10 @@ class Command(Message):
     """A control that was used, or a question about past runs.
 
     `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices), `rank` to ``restart_engine``. `run_id` names the
-    run that a command is about, `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves, or the one called
-    `curve`, from step `first` to step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between
-    them. `step` names a checkpoint of the run, which ``pin_checkpoint`` keeps if `pinned` is true.
+    run that a command is about, `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves but those of devices,
+    these where `curve` is ``device/``, or the one called `curve`, from step `first` to step `last`, of at most `limit` points each. `text`
+    is the new name, or the tags with commas between them. `step` names a checkpoint of the run, which ``pin_checkpoint`` keeps if `pinned`
+    is true.
     """
 
     id: str

@@ -97,8 +97,10 @@ class RunArchive:
 
     def _curves(self, command: Command) -> list[Points]:
         run_id = _named(command.run_id)
-        names = [name for name in self._store.names(run_id) if not name.startswith(OF_DEVICES)]
-        if command.curve is not None:
+        names = self._store.names(run_id)
+        if command.curve is None or command.curve == OF_DEVICES:
+            names = [name for name in names if name.startswith(OF_DEVICES) == (command.curve is not None)]
+        else:
             names = [name for name in names if name == command.curve]
         limit = MAX_VIEW_POINTS if command.limit is None else max(LEAST_LIMIT, command.limit)
         found = []

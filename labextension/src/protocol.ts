@@ -413,10 +413,11 @@ export interface ISnapshot {
  * `num_engines` belongs to `start_cluster` (`null`: as many as there are
  * devices), `rank` to `restart_engine`. `run_id` names the run that a command
  * is about, `other_run_id` the later one of `compare_runs`. `get_curves`
- * returns all curves, or the one called `curve`, from step `first` to step
- * `last`, of at most `limit` points each. `text` is the new name, or the tags
- * with commas between them. `step` names a checkpoint of the run, which
- * `pin_checkpoint` keeps if `pinned` is true.
+ * returns all curves but those of devices, these where `curve` is `device/`, or
+ * the one called `curve`, from step `first` to step `last`, of at most `limit`
+ * points each. `text` is the new name, or the tags with commas between them.
+ * `step` names a checkpoint of the run, which `pin_checkpoint` keeps if
+ * `pinned` is true.
  */
 export interface ICommand {
   type: 'command';

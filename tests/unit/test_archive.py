@@ -93,6 +93,8 @@ def test_curves_come_whole_or_one_by_one_and_those_of_devices_do_not(store, arch
     add(store, run_id, "accuracy", [2], [1002.0], [0.9])
     add(store, run_id, "device/0/utilization", [2], [1002.0], [87.0])
     assert [points.name for points in ask(archive, "get_curves", run_id=run_id).points] == ["loss", "accuracy"]
+    (device,) = ask(archive, "get_curves", run_id=run_id, curve="device/").points
+    assert (device.name, device.value) == ("device/0/utilization", [87.0])
     (loss,) = ask(archive, "get_curves", run_id=run_id, curve="loss", first=2).points
     assert (loss.run_id, loss.step, loss.time, loss.value, loss.thinned) == (run_id, [2], [1002.0], [0.25], False)
 
