@@ -49,6 +49,7 @@ test: ## run every check and every test, and say how long each part took
 # Tests of Python take nearly all of the time and wait for processes meanwhile: what else there is runs beside them, one after the other.
 test-python: install
 	tests/browser/chromium.sh
+	tests/hosts/sshd.sh
 	$(call timed,pytest,MAKEFLAGS= $(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder)
 
 test-frontend: install

@@ -24,6 +24,7 @@ from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
 from jupyter_dtrain.engine.comm.collectives import reducer_group
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.comm.store import StoreChannel
@@ -45,7 +46,7 @@ TIMEOUT = timedelta(seconds=60)
 def main() -> None:
     """Print both tables."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_rank, args=(2, Rendezvous(Path(folder) / "bench", key=b"")), nprocs=2)
+        spawn(_rank, args=(2, Rendezvous(FileEndpoint(Path(folder) / "bench"), key=b"")), nprocs=2)
 
 
 def _rank(rank: int, world_size: int, meeting: Rendezvous) -> None:

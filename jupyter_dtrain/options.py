@@ -5,6 +5,7 @@ The magics parse a line into these; everything below `notebook/` receives them a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Literal, get_args
@@ -66,8 +67,23 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostSpec:
+    """A host of ``--hosts``: its `name` for ssh, and how many engines it is to have, by default as many as suit it."""
+
+    name: str
+    num_engines: int | None = None
+
+    def __post_init__(self) -> None:
+        # What begins with a hyphen would be an option of ssh.
+        if not re.fullmatch(r"(?!-)[\w.@-]+", self.name):
+            raise UsageError(f"--hosts: {self.name!r} is no name of a host; give names as ssh takes them, such as --hosts a:2,me@b:2.")
+        if self.num_engines is not None and self.num_engines < 1:
+            raise UsageError(f"--hosts {self.name}:{self.num_engines}: a host has at least one engine, or leave it out.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What a cluster of local engines is made of.
+    """What a cluster of engines is made of.
 
     Attributes
     ----------
@@ -83,7 +99,12 @@ class ClusterOptions:
     force : bool
         Whether so many engines are started although the machine has too few cores or too little memory for them.
     launcher : str, optional
-        Name of what starts them, in upper or lower case: ``local``, or what another package brings; by default what runs, or else local.
+        Name of what starts them, in upper or lower case: ``local``, ``ssh``, or what another package brings; by default what runs, or else
+        local, or with `hosts` ssh.
+    hosts : tuple of HostSpec
+        The hosts that they are on; by default this one.
+    remote_python : str, optional
+        Path of the Python there; by default that of this process.
     part : (int, int)
         Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
@@ -94,9 +115,13 @@ class ClusterOptions:
     start_timeout: timedelta = timedelta(seconds=120)
     force: bool = False
     launcher: str | None = None
+    hosts: tuple[HostSpec, ...] = ()
+    remote_python: str | None = None
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
+        if self.hosts and self.launcher is None:
+            object.__setattr__(self, "launcher", "ssh")
         if self.launcher is not None:
             object.__setattr__(self, "launcher", self.launcher.lower())
         if self.num_engines is not None and self.num_engines < 1:

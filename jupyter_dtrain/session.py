@@ -124,6 +124,7 @@ class Session:
         self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
     ) -> RunResult:
         """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
+        self._engines.check(options)
         moment = ProcessState.now(None if options.detach else source)
 
         def work(blobs: BlobStore) -> CellJob:
@@ -175,6 +176,7 @@ class Session:
         on_tick: Callable[[TrialScheduler], None],
     ) -> TrialScheduler:
         """Run a cell's trials side by side, and return what has become of them: see :meth:`TrialScheduler.run`."""
+        self._engines.check(options)
         with self._one_run():
             wanted = lanes_for(options, len(trials))
             self._engines.stop()  # what they compute on is the trials' now

@@ -19,6 +19,7 @@ import torch
 
 from ..integrations.base import Setting
 from ..integrations.registry import KNOWN, be_told, look, of_others, setting_named, settings_of_libraries
+from ..protocol import HOST_VARIABLE
 
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
@@ -26,6 +27,9 @@ _OF_THE_PROCESS = (
     *("TORCHELASTIC_", "TORCH_CPP_", "TP_", "WORLD_SIZE"),
 )
 """Beginnings of the environment variables that an engine has values of its own for."""
+_OF_A_HOST = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV", "_")
+_OF_ITS_JOBS = ("KUBERNETES_", "LSB_", "OMPI_", "PBS_", "PMI", "SGE_", "SLURM_", "SSH_", "XDG_")
+"""Variables, and beginnings of some, that an engine on another host than the notebook's has values of its own for as well."""
 
 
 def settings_now() -> dict[str, Any]:
@@ -98,11 +102,17 @@ ENVIRONMENT, SOME_OF_IT = "os.environ", "os.environ.update"
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_PROCESS)}
+    return {name: value for name, value in os.environ.items() if not _is_own(name)}
+
+
+def _is_own(name: str) -> bool:
+    is_elsewhere = HOST_VARIABLE in os.environ
+    return name.startswith(_OF_THE_PROCESS) or (is_elsewhere and (name in _OF_A_HOST or name.startswith(_OF_ITS_JOBS)))
 
 
 def _set_environment(variables: Mapping[str, str]) -> None:
-    _update_environment({**dict.fromkeys(_environment()), **variables})
+    sent = {name: value for name, value in variables.items() if not _is_own(name)}
+    _update_environment({**dict.fromkeys(_environment()), **sent})
 
 
 def _update_environment(variables: Mapping[str, str | None]) -> None:

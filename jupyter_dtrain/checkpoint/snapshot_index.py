@@ -94,6 +94,8 @@ class SnapshotKeeper:
         """Take what a rank reports."""
         if isinstance(event, SnapshotTaken):
             self._parts.setdefault(event.number, {})[event.rank] = event
+            if event.place:
+                self.store.note_part(event.number, event.rank)
         elif isinstance(event, Steps) and event.step:
             now = self._clock()
             if self._next is None:
@@ -161,6 +163,14 @@ class SnapshotKeeper:
         """Let `snapshot`, whose files are there, be the newest."""
         before, self.newest, self.waiting = [self.newest, *self.waiting], snapshot, []
         self._drop(*before)
+
+    def publish(self) -> bool:
+        """Let the ranks of the next generation find the newest snapshot; return false where it is lost, and there is none any more."""
+        newest = self.newest
+        if newest is None or self.store.publish(newest.number, world_size=newest.world_size, keys=newest.keys):
+            return True
+        self.begin_anew()
+        return False
 
     def begin_anew(self) -> None:
         """Let there be no snapshot: the run goes on from its beginning."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
-    from ..options import ClusterOptions
+    from ..options import ClusterOptions, RunOptions
     from ..protocol import EngineInfo
     from .devices import DevicePlan
 
@@ -24,8 +24,27 @@ StartMethod = Literal["exec", "template", "fork"]
 """How a process is started: ``guard.py`` explains each."""
 
 
+class Endpoint(ABC):
+    """Where the ranks of one generation meet: sent to them with their task.
+
+    Attributes
+    ----------
+    spans_hosts : bool
+        Whether they may be on several hosts: then they connect by the network alone, so that sums are the same wherever each of them is.
+    """
+
+    spans_hosts = False
+
+    @abstractmethod
+    def open(self, world_size: int, limit: timedelta) -> Any:
+        """Return the ``torch.distributed.Store`` by which they meet, in which keys are waited for as long as `limit`."""
+
+
 class Launcher(ABC):
     """Starts clusters of one kind. Made without arguments, from an entry point of the group ``jupyter_dtrain.launchers``."""
+
+    def check(self, options: RunOptions) -> None:  # noqa: B027  # most can do all
+        """Refuse, with a `UsageError`, what runs on clusters of this kind cannot do."""
 
     @abstractmethod
     def plan(self, options: ClusterOptions) -> list[DevicePlan]:
@@ -58,9 +77,18 @@ class Cluster(ABC):
     ----------
     client : ipyparallel.Client
         The connection to the engines.
+    spans_hosts : bool
+        Whether engines are on several hosts: what lies in `blob_dir` is then sent to each and fetched from each.
+    can_be_inherited : bool
+        Whether another cluster can go on with what its engines have left.
+    no_checkpoints : str
+        Why its runs write no checkpoints to disk, as a sentence; empty where they do.
     """
 
     client: Any
+    spans_hosts = False
+    can_be_inherited = True
+    no_checkpoints = ""
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
@@ -90,7 +118,7 @@ class Cluster(ABC):
         """Whether that is there: systems clean their places for temporary files and shared memory at times."""
 
     @abstractmethod
-    def rendezvous_endpoint(self) -> Path:
+    def rendezvous_endpoint(self) -> Endpoint:
         """Return a place where the ranks of one generation meet, which none before has used."""
 
     # -- how it is ---------------------------------------------------------------------------------------------------
@@ -130,6 +158,10 @@ class Cluster(ABC):
     @abstractmethod
     def exit_status(self, rank: int | None) -> int | None:
         """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
+
+    def why_lost(self, rank: int) -> str:  # noqa: ARG002  # of one host there is nothing to say
+        """Return why the engine of `rank` has ended where that is not its own end; empty where it is, or nobody knows."""
+        return ""
 
     @abstractmethod
     def last_words(self, rank: int) -> str:
@@ -187,6 +219,32 @@ class Cluster(ABC):
     @abstractmethod
     def take_back(self) -> bool:
         """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
+
+    # -- files of `blob_dir`, by their names below it: where all engines share it there is nothing to do --------------
+
+    def send_files(self, names: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> None:  # noqa: B027
+        """Let all engines find files that are here; `on_progress` is given how many of how many bytes are sent."""
+
+    def fetch_files(self, names: Sequence[str], rank: int) -> None:  # noqa: B027
+        """Let files be here that the engine of `rank` has made; a `ClusterError`: they cannot be had."""
+
+    def find_files(self, names: Sequence[str]) -> list[str]:
+        """Let files be here that any engine has made; return those that cannot be had."""
+        return [name for name in names if not (self.blob_dir / name).exists()]
+
+    def spread_files(self, names: Sequence[str]) -> bool:
+        """Let all engines find files that any of them has made; return whether that can be."""
+        return not self.find_files(names)
+
+    def journal(self, path: Path, run_id: str) -> Path:  # noqa: ARG002  # of one host it is where it is
+        """Return where rank 0 notes what a run does to files: `path`, if its host has that folder."""
+        return path
+
+    def remove_files(self, names: Sequence[str]) -> None:  # noqa: B027
+        """Remove files where engines find them; names may be patterns."""
+
+    def keep_files(self, names: Sequence[str]) -> None:  # noqa: B027
+        """Remove buffers other than these where engines find them and this process does not."""
 
     @abstractmethod
     def inherit(self, old: Self) -> None:

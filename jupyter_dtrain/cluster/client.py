@@ -124,6 +124,9 @@ def unregister(client: Any, engine_id: int) -> None:
 
     link: Any = zmq.Context.instance().socket(zmq.DEALER)  # the client's own sockets belong to its thread
     link.linger = 3000  # milliseconds
+    if client.curve_serverkey:
+        keys = (client.curve_serverkey, client.curve_publickey, client.curve_secretkey)
+        link.curve_serverkey, link.curve_publickey, link.curve_secretkey = keys
     with link:
         link.connect(client._config["registration"])
         client.session.clone().send(link, "unregistration_request", content={"id": engine_id})

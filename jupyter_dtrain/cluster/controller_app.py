@@ -1,6 +1,6 @@
-"""The controller's process: ipyparallel's own, on Unix sockets, whose helper processes die with it.
+"""The controller's process: ipyparallel's own, on Unix sockets or for several hosts behind CURVE, whose helper processes die with it.
 
-Over TCP any user of the machine could subscribe to what cells print, which ipyparallel signs and does not encrypt.
+Over plain TCP any user of the machine could subscribe to what cells print, which ipyparallel signs and does not encrypt.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ def _controller_class() -> Any:
     from ipyparallel.controller.app import IPController
 
     class Controller(IPController):  # type: ignore[misc]
-        """A controller whose "ports" are numbers of sockets."""
+        """A controller whose "ports" are numbers of sockets, unless it is for several hosts."""
 
         _num_sockets = 0
 
-        def next_port(self, _pool: str = "common") -> int:
+        def next_port(self, pool: str = "common") -> int:
+            if self.transport != "ipc":
+                return int(super().next_port(pool))
             self._num_sockets += 1
             return self._num_sockets
 
         def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
+            if self.transport != "ipc":
+                return str(super().construct_url(kind, channel, index))
             # ipyparallel 9.2 puts a hyphen between the two parts of such a path here, and a colon in engines and clients.
             info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
             number = info[channel] if index is None else info[channel][index]

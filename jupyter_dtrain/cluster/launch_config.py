@@ -113,7 +113,12 @@ def controller_command(sockets: Path) -> list[str]:
     """Return the command line of the controller, whose sockets' paths begin with `sockets`."""
     # What is an address and a port with TCP is the beginning and the end of a socket's path.
     where = ("--IPController.transport=ipc", f"--IPController.ip={sockets}")
-    return [sys.executable, "-m", f"{__package__}.controller_app", *where, *CONTROLLER_ARGUMENTS]
+    return [*controller_module(), *where, *CONTROLLER_ARGUMENTS]
+
+
+def controller_module() -> list[str]:
+    """Return the beginning of a controller's command line."""
+    return [sys.executable, "-m", f"{__package__}.controller_app"]
 
 
 def template_command(modules: Sequence[str]) -> list[str]:

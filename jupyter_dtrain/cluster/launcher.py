@@ -61,23 +61,35 @@ class ProcessLauncher:
     folders : Folders
     modules : sequence of str
         What engines will import.
+    environment : mapping of str to str, optional
+        Of the processes; by default this process's own, with what they need to find each other.
 
     Attributes
     ----------
+    marker : str
+        A name of the cluster that no other has.
     connection_files : tuple of Path
         What the controller writes for clients, and for engines.
     """
 
-    def __init__(self, processes: Processes, folders: Folders, modules: Sequence[str]) -> None:
+    def __init__(
+        self, processes: Processes, folders: Folders, modules: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._processes, self._folders, self._modules = processes, folders, modules
+        self.marker = uuid.uuid4().hex
         self._next_id = 0  # of the next engine: the first ones' are their ranks
         self._num_controllers = 0
         security = folders.profile / "security"
         self.connection_files = (security / "ipcontroller-client.json", security / "ipcontroller-engine.json")
-        self._environment = process_environment(folders, marker=uuid.uuid4().hex, connection_file=self.connection_files[1])
+        self._environment = environment or process_environment(folders, marker=self.marker, connection_file=self.connection_files[1])
 
     def start_cluster(self, plans: Sequence[DevicePlan]) -> list[Member]:
         """Start a controller and an engine for each plan."""
+        self.start_template(plans)
+        return self.start_controller(plans)
+
+    def start_template(self, plans: Sequence[DevicePlan]) -> None:
+        """Start what engines are forked from, where they can be."""
         # Elsewhere a fork of a process with torch in it is not safe, and for GPUs it takes more care than has been tried.
         if sys.platform == "linux" and all(plan.kind == "cpu" for plan in plans):
             self._processes.start(
@@ -88,7 +100,6 @@ class ProcessLauncher:
                 log=self._folders.log_of(TEMPLATE),
                 how="template",
             )
-        return self.start_controller(plans)
 
     def start_controller(self, plans: Sequence[DevicePlan]) -> list[Member]:
         """Start a controller, in the place of one that has ended, and an engine for each plan."""
@@ -96,16 +107,23 @@ class ProcessLauncher:
             file.unlink(missing_ok=True)  # which would lead the new engines to the old one
         # Sockets of its own: what has not heard of the old one's end is not to take the new one for it.
         self._num_controllers += 1
-        command = controller_command(self._folders.sockets / f"zmq{self._num_controllers}")
+        command = self._controller_command()
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         folder, log = self._folders.private, self._folders.log_of(CONTROLLER)
         self._processes.start(CONTROLLER, command, env=self._environment, cwd=folder, log=log)
         return [self.start_engine(plan) for plan in plans]
 
-    def start_engine(self, plan: DevicePlan) -> Member:
-        """Start one more engine."""
-        member = Member(plan=plan, engine_id=self._next_id)
-        self._next_id += 1
+    def _controller_command(self) -> list[str]:
+        return controller_command(self._folders.sockets / f"zmq{self._num_controllers}")
+
+    def _new_id(self, engine_id: int | None) -> int:
+        engine_id = self._next_id if engine_id is None else engine_id
+        self._next_id = engine_id + 1
+        return engine_id
+
+    def start_engine(self, plan: DevicePlan, engine_id: int | None = None) -> Member:
+        """Start one more engine, with the next id where none is given."""
+        member = Member(plan=plan, engine_id=self._new_id(engine_id))
         self._processes.start(
             member.name,
             engine_command(member.engine_id),

@@ -16,6 +16,8 @@ from .processes import GuardedProcesses
 
 GROUP = "jupyter_dtrain.launchers"
 """The group of entry points: each names a class that is a `Launcher`."""
+SSH = "ssh"
+"""That of several hosts."""
 LOCAL = "local"
 """Found without a look at what is installed, which takes longer than any cluster needs to be asked for."""
 
@@ -40,10 +42,14 @@ def find_launcher(name: str | None) -> Launcher:
     """Return a launcher by its name, ``None``: the local one; a `UsageError` says which there are, or why it cannot be used."""
     if name is None or name.lower() == LOCAL:
         return LocalLauncher()
+    if name.lower() == SSH:
+        from .hosts.ssh_launcher import SshLauncher
+
+        return SshLauncher()
     found = installed(GROUP)
     point = found.get(name.lower())
     if point is None:
-        known = sorted([LOCAL, *found])
+        known = sorted([LOCAL, SSH, *found])
         near = difflib.get_close_matches(name.lower(), known, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise UsageError(

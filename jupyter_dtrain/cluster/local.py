@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import ClusterError
 from ..protocol import EngineInfo
 from . import folders as folder_files
-from .base import Cluster, MakeProcesses, Progress
+from .base import Cluster, Endpoint, MakeProcesses, Progress
 from .client import unregister
 from .crash_log import last_words
 from .devices import DevicePlan, plan_devices
+from .file_endpoint import FileEndpoint
 from .launch_config import CONTROLLER, id_of
 from .launcher import Member, ProcessLauncher
 from .processes import GuardedProcesses
@@ -141,11 +142,11 @@ class LocalCluster(Cluster):
         """Folder for large buffers that the engines of this host share."""
         return self._folders.blobs
 
-    def rendezvous_endpoint(self) -> Path:
-        """Return the path of a file by which the ranks of one generation meet."""
+    def rendezvous_endpoint(self) -> Endpoint:
+        """Return a file by which the ranks of one generation meet."""
         for left in self._folders.rendezvous.glob("*"):  # by ranks that were killed; others have removed theirs
             left.unlink(missing_ok=True)
-        return self._folders.rendezvous / uuid.uuid4().hex
+        return FileEndpoint(self._folders.rendezvous / uuid.uuid4().hex)
 
     @property
     def device_plans(self) -> list[DevicePlan]:

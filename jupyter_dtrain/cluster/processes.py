@@ -32,6 +32,8 @@ class GuardedProcesses(Processes):
         Removed by the guard at the end; the first becomes its working directory.
     on_exit : callable
         Called with a name and an exit status (negative: the signal) from a thread of its own, once the process has ended.
+    on_start : callable
+        Called on that thread with a name and a pid, once the process is there.
 
     Attributes
     ----------
@@ -41,10 +43,12 @@ class GuardedProcesses(Processes):
         Exit status of every process that has ended.
     """
 
-    def __init__(self, folders: Sequence[Path], on_exit: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, folders: Sequence[Path], on_exit: Callable[[str, int], None], on_start: Callable[[str, int], None] = lambda _name, _pid: None
+    ) -> None:
         self.pids: dict[str, int] = {}
         self.statuses: dict[str, int] = {}
-        self._on_exit = on_exit
+        self._on_exit, self._on_start = on_exit, on_start
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._kernel = os.getpid()
@@ -143,6 +147,18 @@ class GuardedProcesses(Processes):
         if threading.current_thread() is not self._listener:
             self._listener.join(timeout=1.0)
 
+    def note_start(self, name: str, pid: int) -> None:
+        """Know that the process `name` is there, and let who waits for a change look."""
+        with self._changed:
+            self.pids[name] = pid
+            self._changed.notify_all()
+
+    def note_exit(self, name: str, status: int) -> None:
+        """Know that the process `name` has ended, and let who waits for a change look."""
+        with self._changed:
+            self.statuses[name] = status
+            self._changed.notify_all()
+
     def _tell(self, request: dict[str, Any]) -> None:
         assert self._guard.stdin is not None
         with self._writing, contextlib.suppress(OSError, ValueError):  # the guard is gone, or was told to go
@@ -155,13 +171,11 @@ class GuardedProcesses(Processes):
             for line in lines:
                 event = json.loads(line)
                 name = event["name"]
-                with self._changed:
-                    if event["event"] == "started":
-                        self.pids[name] = event["pid"]
-                    else:
-                        self.statuses[name] = event["status"]
-                    self._changed.notify_all()
-                if event["event"] == "exited":
+                if event["event"] == "started":
+                    self.note_start(name, event["pid"])
+                    self._on_start(name, event["pid"])
+                else:
+                    self.note_exit(name, event["status"])
                     self._on_exit(name, event["status"])
         with self._changed:
             self._changed.notify_all()

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
-from ..checkpoint.snapshot_folder import SnapshotFolder
 from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..cluster.base import Cluster
@@ -132,14 +132,15 @@ class Agent:
         """Write a checkpoint to disk as soon as there can be one, and keep it; a `UsageError` says why there cannot."""
         self._check_orders(Feature.SNAPSHOT, "Keeping a checkpoint")
         if self._writer is None:
-            raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
+            lacking = "This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written."
+            raise UsageError(self.cluster.no_checkpoints or lacking)
         self._writer.want(self._keeper)
 
     def roll_back(self, step: int) -> None:
         """Let the run go on from its checkpoint of `step`; a `UsageError` or `CheckpointError` says why it cannot."""
         self._check_orders(Feature.ROLLBACK, "Going back to a checkpoint")
         if self._writer is None:
-            raise UsageError("This run has no folder of its own, and so no checkpoints.")
+            raise UsageError(self.cluster.no_checkpoints or "This run has no folder of its own, and so no checkpoints.")
         self._roll_back.start(step, self._writer, self._keeper, on_read=self._call_back)
 
     def _call_back(self) -> None:
@@ -229,6 +230,8 @@ class Agent:
     def _following(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
         self._keeper.commit()
+        if cause.lost and not self._keeper.publish():
+            self._tell("A part of the last snapshot is lost with its host.")
         if cause.back is not None:
             self._keeper.go_back(cause.back)
             self._group.leave()
@@ -350,5 +353,12 @@ class Agent:
         """Return `task` for ranks that meet on the engines that there are."""
         met = self._group.rendezvous(task)
         folder = self.cluster.blob_dir
-        self._keeper.store = snapshots = SnapshotFolder(folder / task.snapshot_folder.name)
-        return replace(met, world_size=self._group.num_ranks, blob_folder=folder, snapshot_folder=snapshots.address)
+        if self._keeper.store.address.parent != folder:
+            self._keeper.store = snapshots_on(self.cluster, task.snapshot_folder.name)
+        return replace(
+            met,
+            world_size=self._group.num_ranks,
+            blob_folder=folder,
+            snapshot_folder=self._keeper.store.address,
+            spans_hosts=self.cluster.spans_hosts,
+        )

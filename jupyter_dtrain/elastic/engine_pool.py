@@ -14,7 +14,7 @@ from ..cluster.base import Cluster, Progress
 from ..cluster.devices import shares_devices
 from ..cluster.launchers import LOCAL, find_launcher
 from ..errors import ClusterError
-from ..options import ClusterOptions
+from ..options import ClusterOptions, RunOptions
 from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
 
@@ -45,6 +45,7 @@ class EnginePool:
         self._group: WorkerGroup | None = None
         self._beginning: _Beginning | None = None
         self._options = ClusterOptions()  # of the cluster
+        self._is_lost = False
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
@@ -74,13 +75,29 @@ class EnginePool:
             cluster = self.cluster
             if cluster is not None and _satisfies(cluster, options, self._options):
                 return cluster
+            options = self._as_before(options)
             if self._cluster is not None:
                 find_launcher(options.launcher).plan(options)  # what cannot be had must not cost the cluster that there is
                 self._stop()
             return self._start(options, on_progress)
 
-    def stop(self) -> bool:
-        """Stop the cluster, and one that is starting in the background; return whether there was one."""
+    def check(self, options: RunOptions) -> None:
+        """Refuse, with a `UsageError`, what the cluster that a run would be on cannot do."""
+        find_launcher(self._as_before(options.cluster).launcher).check(options)
+
+    def _as_before(self, options: ClusterOptions) -> ClusterOptions:
+        """Return `options` with the launcher and the hosts of the cluster that there is, or was lost, where they name none."""
+        before = self._options
+        if options.launcher is not None or not (self._is_lost or self._cluster is not None) or not before.hosts:
+            return options
+        return replace(options, launcher=before.launcher, hosts=before.hosts, remote_python=before.remote_python)
+
+    def stop(self, *, is_lost: bool = False) -> bool:
+        """Stop the cluster, and one that is starting in the background; return whether there was one.
+
+        The next is on the same hosts where this one is lost and nobody asks for others.
+        """
+        self._is_lost = is_lost
         beginning, self._beginning = self._beginning, None
         is_starting = beginning is not None and not beginning.over
         if beginning is not None:
@@ -148,6 +165,8 @@ class EnginePool:
                     old.wait_warm(options.start_timeout)
                     self.show()
                     return old
+            if not old.can_be_inherited:
+                raise ClusterError("What a run on several hosts has there cannot be taken over by another cluster yet.")
             try:
                 cluster = self._start(options, on_progress)
             except BaseException:
@@ -259,4 +278,5 @@ class _Beginning:
 def _satisfies(cluster: Cluster, options: ClusterOptions, started_with: ClusterOptions) -> bool:
     enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
     kind = cluster.device_plans[0].device.partition(":")[0]
-    return enough and options.device in ("auto", kind) and options.launcher in (None, started_with.launcher or LOCAL)
+    is_there = options.hosts in ((), started_with.hosts)
+    return enough and options.device in ("auto", kind) and options.launcher in (None, started_with.launcher or LOCAL) and is_there

@@ -151,6 +151,8 @@ class Generation:
             on_tick()
             if not patience.begun and self._someone_left():
                 patience.start(FAILED)
+                if any(map(self._group.cluster.why_lost, self._ranks)):  # whose silence frees nobody who waits for them
+                    self._tell_all({"name": "disconnect"})
             count = interrupts.count
             if count > handled == 0:
                 self.interrupted = True

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
+from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import part_with_secrets, with_secrets
 from ..checkpoint.snapshot_folder import SnapshotFolder
@@ -27,7 +28,7 @@ from ..serialization.pickler import Packed
 from ..strategies import Feature
 from ..system.interpreter import interrupted_before_the_cell
 from ..transport.base import BlobStore
-from ..transport.blob_store import HASHED, BlobFolder, bytes_of
+from ..transport.blob_store import HASHED, BlobFolder, Sending, bytes_of
 from ..transport.parcel import from_parcel
 from .agent import Agent
 from .engine_pool import STARTING, EnginePool
@@ -125,6 +126,9 @@ class Runner:
             given = work(blobs)
         keys = given.parcel.keys
         blobs.trim(keep=keys, limit=sum(map(bytes_of, keys)) + blobs.limit)
+        group.cluster.keep_files(keys)
+        with interrupted_before_the_cell("while the cell's values were sent"):
+            group.cluster.send_files(keys, Sending(output.progress))
         return self._run(group, given, blobs, output)
 
     def _blobs_in(self, folder: Path) -> BlobFolder:
@@ -163,10 +167,11 @@ class Runner:
                 output.say(text)
                 recording.recorder.apply(Notice(rank=0, text=text))
             task = work.task(group, blobs, run_id=recording.run_id)
-            task = replace(task, file_log=recording.folder / FILE_LOG if recording.folder is not None else None)
-            keeper = SnapshotKeeper(SnapshotFolder(task.snapshot_folder), task.world_size, keep=options.keep_checkpoints)
+            folder, cluster = recording.folder, group.cluster
+            task = replace(task, file_log=cluster.journal(folder / FILE_LOG, recording.run_id) if folder is not None else None)
+            keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
-            writer = self._writer(recording, task, output, expects_best=not options.vary)
+            writer = None if cluster.no_checkpoints else self._writer(recording, task, output, expects_best=not options.vary)
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
         finally:
@@ -219,6 +224,8 @@ class Runner:
         if differs := folder.other_versions():
             output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
         group = self._group(options, options.num_engines or record.world_size, output)
+        if group.cluster.no_checkpoints:
+            raise UsageError(f"{group.cluster.no_checkpoints} Resume the run with `--launcher local`.")
         group.leave()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(group.cluster.blob_dir)
         kept = with_secrets(folder.read_task(blobs, trusted=trusted))
@@ -314,6 +321,8 @@ class Runner:
             self._on_news()
             output.show_run(recorder)
         first, cluster = ends[0].outcome, supervisor.cluster
+        if first is not None and first.parcel is not None:
+            cluster.fetch_files(first.parcel.keys, 0)
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
         lost = lost_engines(ends, cluster, recorder.devices()) if not supervisor.interrupted else None
@@ -321,7 +330,7 @@ class Runner:
         killed = [end.rank for end in ends if end.killed] if not supervisor.interrupted else cluster.missing_ranks()
         failed = [end.rank for end in ends if end.outcome is not None and end.outcome.device_failed]
         if lost is not None or not cluster.controller_alive:
-            self._engines.stop()
+            self._engines.stop(is_lost=True)
         elif left or killed or failed:
             if left:
                 output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")

@@ -157,7 +157,9 @@ class RankEnds:
         if not call.done:
             outcome = self._left(rank)
             comes_home = outcome is not None and self._task.strategy.is_program
-            return WorkerResult(rank, outcome, "" if comes_home else self._cluster.unreachable or _GONE, killed=rank in self.killed)
+            return WorkerResult(
+                rank, outcome, "" if comes_home else self._cluster.unreachable or self._gone(rank), killed=rank in self.killed
+            )
         try:
             answered: Outcome = pickle.loads(call.result())
             # A cell that distributes itself goes on from nowhere.
@@ -165,7 +167,7 @@ class RankEnds:
             return WorkerResult(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
         except Exception as error:
             if self._cluster.has_ended(rank):
-                reason = _GONE
+                reason = self._gone(rank)
             elif self._cluster.unreachable:
                 reason = self._cluster.unreachable
             elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
@@ -173,6 +175,9 @@ class RankEnds:
             else:
                 reason = f"{type(error).__name__}: {error}"
             return WorkerResult(rank, self._left(rank), reason, killed=rank in self.killed)
+
+    def _gone(self, rank: int) -> str:
+        return self._cluster.why_lost(rank) or _GONE
 
     def _left(self, rank: int) -> Outcome | None:
         file = self.file(rank)

@@ -31,7 +31,7 @@ from .forward.watch import KeepsState
 from .memory import can_be_used
 from .results import CellResults
 from .resume.loops import Loops
-from .side_effects.file_journal import FileLog
+from .side_effects.file_journal import FileLog, cut_back
 from .side_effects.output import Count, Shown, logged_at_home
 from .side_effects.temp_dirs import TemporaryFolders
 from .snapshot.rank_state import RankState
@@ -145,6 +145,8 @@ class CellRun:
         if task.rank != 0 or task.file_log is None or task.strategy.is_program:  # which goes on from nowhere
             return None
         since = task.resume.number if task.resume is not None else None
+        if task.spans_hosts and task.resume is not None:
+            cut_back(task.file_log, since)  # the notebook's process may not see it
         return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)
 
     @property
@@ -178,7 +180,8 @@ class CellRun:
             emitter=reports.emitter,
             notes=reports.notes,
             every=every if isinstance(every := task.checkpoints[0], int) else None,
-            shares=self._strategy.is_replicated,
+            # Each host is to have all that its ranks need: another may be lost.
+            shares=self._strategy.is_replicated and not task.spans_hosts,
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size

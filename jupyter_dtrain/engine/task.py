@@ -87,7 +87,7 @@ class Task:
     their first calls do not show.
     `keep_secrets`: environment variables that look like secrets go to disk with checkpoints too.
     `num_threads` are PyTorch's where the cell is computed by one rank alone: as many as in the notebook.
-    `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files.
+    `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files. `spans_hosts`: the ranks may be on several hosts.
     """
 
     run_id: str
@@ -123,6 +123,7 @@ class Task:
     full_batch: frozenset[str] = frozenset()
     loggers: Loggers = field(default_factory=Loggers)
     file_log: Path | None = None
+    spans_hosts: bool = False
     emit_interval: timedelta = timedelta(milliseconds=200)
 
 

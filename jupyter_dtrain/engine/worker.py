@@ -96,6 +96,8 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
     def command(name: str, **options: Any) -> None:
         if name == "stand":
             reports.tell_standing()
+        elif name == "disconnect":
+            _group.disconnect()
         elif name == "rescue":
             rescue.start()
         else:

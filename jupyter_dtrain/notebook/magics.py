@@ -65,6 +65,10 @@ class DistributeMagics(Magics):
         elif command.action == "stop":
             stopped = self.session.exists and self.session.get().stop_cluster()
             _show("The engines have stopped." if stopped else "No engines are running.")
+        elif command.action == "doctor":
+            from ..cluster.hosts.doctor import examine
+
+            _show(examine(command.cluster, on_progress=CellOutput().progress))
         elif command.action == "preview":
             self._preview(command.cell)
         else:

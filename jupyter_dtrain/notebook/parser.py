@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal, NoReturn
 
 from ..errors import UsageError
-from ..options import ClusterOptions, Metric, RunOptions, View
+from ..options import ClusterOptions, HostSpec, Metric, RunOptions, View
 from ..strategies import DEFAULT, available
 
 _OF_OTHERS = dict.fromkeys(
@@ -138,8 +138,31 @@ def _add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
         "(default: exclusive)",
     )
     parser.add_argument(
-        "--launcher", metavar="NAME", help="what starts the engines: local, or one that an installed package brings (default: local)"
+        "--launcher",
+        metavar="NAME",
+        help="what starts the engines: local, ssh, or one that an installed package brings (default: local, or ssh with --hosts)",
     )
+    parser.add_argument(
+        "--hosts",
+        type=_hosts,
+        default=(),
+        metavar="A:N,B:N",
+        help="hosts to start engines on, by their names for ssh, and how many on each, which may be left out (default: this host)",
+    )
+    parser.add_argument("--remote-python", metavar="PATH", help="the Python to use on the hosts (default: the path of the notebook's)")
+
+
+def _hosts(text: str) -> tuple[HostSpec, ...]:
+    """Return ``a:2,b``."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, number = part.partition(":")
+        if colon and not number.isdecimal():
+            raise argparse.ArgumentTypeError(f"expected HOST[:N],…, such as a:2,b:2, not {text!r}")
+        found.append(HostSpec(name=name, num_engines=int(number) if colon else None))
+    if len({host.name for host in found}) < len(found):
+        raise argparse.ArgumentTypeError(f"a host stands twice in {text!r}: give each once, with the number of its engines")
+    return tuple(found)
 
 
 def _strategies() -> str:
@@ -275,7 +298,9 @@ def cell_parser() -> argparse.ArgumentParser:
 def line_parser() -> argparse.ArgumentParser:
     """Return what understands a ``%distribute`` line."""
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", metavar="start | status | preview | resume | attach | stop", parser_class=_ActionParser)
+    actions = parser.add_subparsers(
+        dest="action", metavar="start | status | preview | resume | attach | doctor | stop", parser_class=_ActionParser
+    )
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
     start.add_argument("count", nargs="?", type=_number, metavar="N", help="the same as --engines N")
     _add_cluster(start, "--engines", "-n")
@@ -296,6 +321,8 @@ def line_parser() -> argparse.ArgumentParser:
     attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
     attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
     attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
+    doctor = actions.add_parser("doctor", help="check hosts before engines start there, and tell what to do", allow_abbrev=False)
+    _add_cluster(doctor, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
     return parser
 
@@ -395,6 +422,8 @@ def _cluster(found: argparse.Namespace) -> ClusterOptions:
         devices=getattr(found, "devices", "exclusive"),
         force=getattr(found, "force", False),
         launcher=getattr(found, "launcher", None),
+        hosts=getattr(found, "hosts", ()),
+        remote_python=getattr(found, "remote_python", None),
     )
 
 

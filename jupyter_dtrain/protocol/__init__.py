@@ -32,6 +32,7 @@ from .events import (
 from .message import (
     CLUSTER_VARIABLE,
     COMMAND_TARGET,
+    HOST_VARIABLE,
     PROTOCOL_VERSION,
     RECORD_TARGET,
     RUN_PHASES_ENDED,
@@ -49,6 +50,7 @@ __all__ = [
     "CLUSTER_VARIABLE",
     "COMMAND_TARGET",
     "ENGINE_EVENTS",
+    "HOST_VARIABLE",
     "PROTOCOL_VERSION",
     "RECORD_TARGET",
     "RUN_PHASES_ENDED",

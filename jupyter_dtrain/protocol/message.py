@@ -11,6 +11,7 @@ TELEMETRY_TARGET = "jupyter_dtrain:telemetry"
 COMMAND_TARGET = "jupyter_dtrain:commands"
 RECORD_TARGET = "jupyter_dtrain:record"  # for commands about past runs: a long answer keeps no other command waiting
 WIDGET_MODULE = "jupyter-dtrain"  # where widgets of ours come from: what the JupyterLab extension registers
+HOST_VARIABLE = "JUPYTER_DTRAIN_HOST"  # of the environment of engines on another host than the notebook's: what that is called
 CLUSTER_VARIABLE = "JUPYTER_DTRAIN_CLUSTER"  # of the environment: who has it is a process of the cluster that it names
 
 ClusterPhase = Literal["stopped", "starting", "running", "stopping"]

@@ -85,6 +85,13 @@ class SnapshotStore(ABC):
     def blobs(self, number: int) -> BlobStore:
         """Return the buffers of snapshot `number`, those of all ranks."""
 
+    def note_part(self, number: int, rank: int) -> None:  # noqa: B027  # on one host it is where it is needed
+        """Know that `rank` has written its part of snapshot `number`. Any thread may call this; it does not wait."""
+
+    def publish(self, number: int, *, world_size: int, keys: Iterable[str]) -> bool:  # noqa: ARG002
+        """Let every engine that there is now find a snapshot, of so many ranks and with these buffers; return whether that can be."""
+        return True
+
     @abstractmethod
     def remove(self, number: int) -> None:
         """Remove a snapshot; one that is not there is none."""

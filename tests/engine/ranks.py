@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.comm.store import StoreChannel
@@ -102,7 +103,7 @@ class Ranks:
         """
         if self._meeting is None or self._meeting[0] != world_size:
             self._generation += 1
-            self._meeting = (world_size, Rendezvous(Path(self._folder.name) / str(self._generation), key=b"of these ranks"))
+            self._meeting = (world_size, Rendezvous(FileEndpoint(Path(self._folder.name) / str(self._generation)), key=b"of these ranks"))
         for rank in range(world_size):
             self._pipes[rank].send((_run, (rank, world_size, self._meeting[1], pickle.dumps((function, args)))))
         return self._answers(range(world_size))

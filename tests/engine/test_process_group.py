@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
 from jupyter_dtrain.engine.backward.gradient_sync import GradientSync
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 
@@ -41,7 +42,7 @@ class Meeting:
     def place(self, generation: str) -> Rendezvous:
         """Return where the ranks meet; rank 0 chooses it."""
         if self.rank == 0:
-            self.line.send(("place", Rendezvous(Path(tempfile.mkdtemp()) / generation, key=b"of these ranks")))
+            self.line.send(("place", Rendezvous(FileEndpoint(Path(tempfile.mkdtemp()) / generation), key=b"of these ranks")))
         rendezvous: Rendezvous = self.line.recv()
         return rendezvous
 

@@ -111,11 +111,11 @@ class Notebook:
 
     template = KernelTemplate()
 
-    def __init__(self, folder: Path, *, launched: bool = not FORKED) -> None:
+    def __init__(self, folder: Path, *, launched: bool = not FORKED, manager: KernelManager | None = None) -> None:
         self.folder = folder
-        self.manager = KernelManager(kernel_name="python3")
+        self.manager = manager or KernelManager(kernel_name="python3")
         forking = mock.patch.object(local_provisioner, "launch_kernel", self.template.launch)
-        with contextlib.nullcontext() if launched else forking:
+        with contextlib.nullcontext() if launched or manager is not None else forking:
             self.manager.start_kernel(cwd=str(folder))
         self.client = self.manager.blocking_client()
         self.client.start_channels()

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import zmq
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
 from jupyter_dtrain.cluster.folders import Folders, sweep
 from jupyter_dtrain.detached.connection import KEY, SIZE, Hello, PeerConnection
 from jupyter_dtrain.detached.server import Server
@@ -195,7 +196,7 @@ def take_every_port(seconds: float) -> int:
 def meets_late(pipe: Any, path: Path, rank: int) -> None:
     """Be a rank, the second of which comes a moment after the port of the first is there, and exchange objects."""
     try:
-        rendezvous = Rendezvous(path, key=b"k")
+        rendezvous = Rendezvous(FileEndpoint(path), key=b"k")
         if rank:
             # As where a rank takes its time in gloo: the other's port is up, and waits.
             make = dist.distributed_c10d._new_process_group_helper

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlparse
 
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ...cluster.file_endpoint import FileEndpoint
 from .process_group import Rendezvous, all_come
 
 Meeting = tuple[Store, int, int]
@@ -50,7 +51,8 @@ def env_rendezvous(rendezvous: Rendezvous, environment: Mapping[str, str]) -> It
         rank = int(query.get("rank", [os.environ["RANK"]])[0])
         world_size = int(query.get("world_size", [os.environ["WORLD_SIZE"]])[0])
         # One for each group that the cell makes, one after the other: a file keeps what was said.
-        store = FileStore(f"{rendezvous.path}.{next(numbers)}", world_size)
+        assert isinstance(rendezvous.endpoint, FileEndpoint)  # programs run on one host
+        store = FileStore(f"{rendezvous.endpoint.path}.{next(numbers)}", world_size)
         store.set_timeout(timeout)
         all_come(store, rank=rank, world_size=world_size, limit=timeout)
         yield store, rank, world_size

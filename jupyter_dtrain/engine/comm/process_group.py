@@ -2,9 +2,9 @@
 
 Ranks of one host that compute on CPUs are connected a second time, over shared memory (``shared_memory.py``).
 
-They meet by a file in a folder that only their user can enter, and not by a ``TCPStore``: that asks nobody who they are, so every user
-of the machine could read and write what the ranks tell each other, the addresses of gloo's connections among it. The file is there as
-soon as a rank opens it, so none has to be asked to open a meeting first.
+They meet by an `Endpoint` of their cluster, a file in a folder that only their user can enter for example, and not by a ``TCPStore``: that
+asks nobody who they are, so every user of the machine could read and write what the ranks tell each other, the addresses of gloo's
+connections among it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ...cluster.base import Endpoint
+from . import links
 from .peers import Peers
 from .shared_memory import SharedMemory
 from .store import wait_for
@@ -36,13 +37,13 @@ class Rendezvous:
 
     Attributes
     ----------
-    path : Path
-        A file, in a folder of mode 0700, that no other generation has met by. It need not be there.
+    endpoint : Endpoint
+        One that no other generation has met by.
     key : bytes
         What the ranks of this generation alone know: objects that one has from another are signed with it.
     """
 
-    path: Path
+    endpoint: Endpoint
     key: bytes = field(repr=False)
 
 
@@ -64,18 +65,18 @@ class ProcessGroup:
         if self._joined != wanted or not dist.is_initialized():
             self.leave()
             limit = min(timeout, LIMIT)
-            store = FileStore(str(rendezvous.path), world_size)
-            store.set_timeout(limit)
+            store: Store = rendezvous.endpoint.open(world_size, limit)
             # Waited for here, and not in gloo, which no interrupt reaches.
             gpus = all_come(store, rank=rank, world_size=world_size, limit=limit, says=gpu_of(device))
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
             backend = backend_for(device, gpus)
+            links.authenticate(rendezvous.key if rendezvous.endpoint.spans_hosts else None)
             with guarded_groups():
                 dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size, timeout=timeout)
             self._joined = wanted
             self._store = store
-            if device.type == "cpu" and world_size > 1:
+            if device.type == "cpu" and world_size > 1 and not rendezvous.endpoint.spans_hosts:
                 self._share_memory(rank, world_size, limit)
         return self._store
 
@@ -84,6 +85,10 @@ class ProcessGroup:
         store = PrefixStore("memory", self._store)
         peers = Peers.rendezvous(store, rank=rank, world_size=world_size, size=SharedMemory.SIZE, timeout=timeout)
         _near = None if peers is None else SharedMemory(peers)
+
+    def disconnect(self) -> None:
+        """End the connections to ranks of other hosts, so that who waits for a silent one gets an error. Any thread may call this."""
+        links.shut_down()
 
     def leave(self) -> None:
         """Leave the group, which frees ranks that wait in one of its collectives.

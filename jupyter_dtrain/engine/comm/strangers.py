@@ -16,11 +16,15 @@ import socket
 import struct
 from collections.abc import Iterator
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch.distributed import distributed_c10d
+from torch.distributed import GroupMember, PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's own list
+
+from . import links
+from .sockets import own_sockets
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, number, port
@@ -39,9 +43,17 @@ def guarded_groups() -> Iterator[None]:
 
     @wraps(make)
     def make_guarded(*args: Any, **options: Any) -> Any:
-        before = _listening()
+        before, connected = _listening(), set(map(links.pair_of, own_sockets()))
         found = make(*args, **options)
-        shut_out(_listening() - before)
+        ports = _listening() - before
+        if not links.is_asked_for():
+            shut_out(ports)
+        elif found[0] is not GroupMember.NON_GROUP_MEMBER:
+            call = signature(make).bind(*args, **options).arguments
+            size, rank, store = call["group_size"], call["group_rank"], call["store"]
+            if size > 1:
+                named = PrefixStore(f"links/{call['group_name']}", store)
+                links.check(named, rank=rank, size=size, ports=ports, before=connected)
         return found
 
     with mock.patch.object(distributed_c10d, "_new_process_group_helper", make_guarded):
@@ -57,7 +69,7 @@ def shut_out(ports: set[int]) -> None:
         There was one, which may have been taken for a rank.
     """
     users: set[int | None] = set()
-    for own in _own_sockets() if ports else ():
+    for own in own_sockets() if ports else ():
         with contextlib.suppress(OSError):  # it is not connected (any more)
             if _is_listening(own) or own.getsockname()[1] not in ports:
                 continue
@@ -110,27 +122,8 @@ def _user_in_table(ends: list[str]) -> int | None:
 
 
 def _listening() -> set[int]:
-    return {own.getsockname()[1] for own in _own_sockets() if _is_listening(own)}
+    return {own.getsockname()[1] for own in own_sockets() if _is_listening(own)}
 
 
 def _is_listening(own: socket.socket) -> bool:
     return bool(own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-
-
-def _own_sockets() -> Iterator[socket.socket]:
-    """Yield this process's TCP sockets, each open until the next one."""
-    if not hasattr(socket, "AF_NETLINK"):  # not Linux
-        return
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - each of them is only opened once
-        try:
-            file = os.dup(int(name))
-        except OSError:  # closed meanwhile
-            continue
-        try:
-            own = socket.socket(fileno=file)
-        except OSError:  # no socket
-            os.close(file)
-            continue
-        with own:
-            if own.family in (socket.AF_INET, socket.AF_INET6) and own.type == socket.SOCK_STREAM:
-                yield own

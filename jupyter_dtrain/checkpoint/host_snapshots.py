@@ -1,0 +1,94 @@
+"""Snapshots of ranks on several hosts: in the memory of each rank's host, and what a rank has for itself here as well.
+
+What all ranks hold alike is on every host, as each of these ranks writes all of it. The rest of a rank's part, its places in loaders and
+its random streams, is small and is fetched as soon as it is written. So a snapshot outlives the loss of any host but the notebook's, unless
+a rank keeps large buffers that no other has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from ..cluster.base import Cluster
+from ..errors import ClusterError
+from ..transport.base import SnapshotStore
+from ..transport.blob_store import BlobFolder
+from .snapshot_folder import SnapshotFolder
+
+FETCHED = timedelta(seconds=10)
+"""Time for parts that are on their way when they are needed."""
+
+
+def snapshots_on(cluster: Cluster, name: str) -> SnapshotStore:
+    """Return the snapshots that ranks of `cluster` write into the folder `name` of its buffers."""
+    path = cluster.blob_dir / name
+    return HostSnapshots(path, cluster) if cluster.spans_hosts else SnapshotFolder(path)
+
+
+class HostSnapshots(SnapshotFolder):
+    """Snapshots in a folder `path` that each host has for itself."""
+
+    def __init__(self, path: Path, cluster: Cluster) -> None:
+        super().__init__(path)
+        self._cluster = cluster
+        self._fetches: dict[int, list[Future[None]]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="dtrain-parts")
+
+    def note_part(self, number: int, rank: int) -> None:
+        """Begin to fetch what `rank` has written."""
+        fetch = self._pool.submit(self._cluster.fetch_files, [self._name(f"{number}-{rank}")], rank)
+        self._fetches.setdefault(number, []).append(fetch)
+
+    def part(self, number: int, rank: int) -> bytes:
+        """Return what `rank` has written of snapshot `number`."""
+        self._wait(number)
+        return super().part(number, rank)
+
+    def blobs(self, number: int) -> BlobFolder:
+        """Return the buffers of snapshot `number`, which are fetched when they are opened."""
+        return _HostBlobs(super().blobs(number).path, self._cluster)
+
+    def publish(self, number: int, *, world_size: int, keys: Iterable[str]) -> bool:
+        """Let every host have the parts of all ranks, and all buffers."""
+        self._wait(number)
+        names = [f"{number}-{rank}" for rank in range(world_size)] + [f"{number}.blobs/{key}" for key in keys]
+        return self._cluster.spread_files([self._name(name) for name in names])
+
+    def remove(self, number: int) -> None:
+        """Remove a snapshot, on all hosts."""
+        self._fetches.pop(number, None)
+        super().remove(number)
+        self._cluster.remove_files([self._name(f"{number}.blobs"), self._name(f"{number}-*")])
+
+    def clear(self) -> None:
+        """Remove the folder, on all hosts."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        super().clear()
+        self._cluster.remove_files([self.path.name])
+
+    def _name(self, name: str) -> str:
+        return f"{self.path.name}/{name}"
+
+    def _wait(self, number: int) -> None:
+        done, _ = wait(self._fetches.pop(number, ()), FETCHED.total_seconds())
+        for fetch in done:
+            with suppress(ClusterError, OSError):  # it is missed where it is needed
+                fetch.result()
+
+
+class _HostBlobs(BlobFolder):
+    """Buffers of a folder that each host has for itself."""
+
+    def __init__(self, path: Path, cluster: Cluster) -> None:
+        super().__init__(path)
+        self._cluster = cluster
+
+    def open(self, key: str) -> memoryview:
+        """Map a buffer, which any host has."""
+        if self.missing([key]):
+            self._cluster.find_files([str((self.path / key).relative_to(self._cluster.blob_dir))])
+        return super().open(key)

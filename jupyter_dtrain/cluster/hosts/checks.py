@@ -1,0 +1,115 @@
+"""What has to be right about hosts before engines start there: the same for a start, which it refuses, and for ``%distribute doctor``."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import ClusterError
+from .host_agent import versions
+from .remote_host import RemoteHost
+
+SHARED_MEMORY = 1 << 29
+"""Bytes that should be free there for buffers: containers often have 64 MiB."""
+CLOCK = 2.0
+"""Seconds that clocks may differ before files' times confuse anybody."""
+PORTS = "TCP at the ports of /proc/sys/net/ipv4/ip_local_port_range"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was found of a host.
+
+    Attributes
+    ----------
+    host, check : str
+    found : str
+        As a sentence without its end.
+    todo : str
+        What to do about it; empty where it is right.
+    is_fatal : bool
+        Whether no cluster starts there.
+    """
+
+    host: str
+    check: str
+    found: str
+    todo: str = ""
+    is_fatal: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one."""
+        return f"{self.host}: {self.found}: {self.todo}."
+
+
+def findings_of(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
+    """Return what is found of hosts whose agents have come up, given the address that they are to reach this one by."""
+    found = [finding for host in hosts for finding in _of_one(host)]
+    names: dict[str, str] = {}
+    for host in hosts:
+        address = host.facts["address"]
+        if address in names:
+            what = f"it is the same host as {names[address]}"
+            found.append(Finding(host=host.name, check="names", found=what, todo="name each host once", is_fatal=True))
+        names.setdefault(address, host.name)
+    return found if any(finding.is_fatal for finding in found) else found + _reached(hosts, notebook)
+
+
+def _of_one(host: RemoteHost) -> list[Finding]:
+    facts, name = host.facts, host.name
+    found = [Finding(host=name, check="login", found=f"an agent is up at {facts['address']}, {facts['cores']} cores")]
+    found += _versions(host)
+    resolves = facts["resolves"]
+    if resolves.startswith("127.") and not facts["address"].startswith("127."):
+        what = f"its own name {facts['host']} resolves to {resolves}"
+        todo = f"let /etc/hosts there say {facts['address']} {facts['host']}: libraries that look it up would wait for themselves"
+        found.append(Finding(host=name, check="own name", found=what, todo=todo))
+    free = facts["shared_memory"]
+    todo = "give /dev/shm more, as what cells use lies there" if free < SHARED_MEMORY else ""
+    found.append(Finding(host=name, check="shared memory", found=f"it has {free >> 20} MiB of shared memory free", todo=todo))
+    behind = facts["time"] - facts["heard"]
+    todo = "let both ask a time server" if abs(behind) > CLOCK else ""
+    found.append(Finding(host=name, check="clock", found=f"its clock differs by {behind:+.1f} s", todo=todo))
+    return found
+
+
+def _versions(host: RemoteHost) -> list[Finding]:
+    own, there, found = versions(), host.facts["versions"], []
+    for library, version in own.items():
+        other = there.get(library, "")
+        if other == version:
+            continue
+        what = (
+            f"it has {library} {other}, and the notebook {version}" if other else f"{library} is not installed for {host.facts['python']}"
+        )
+        todo = f"let `--remote-python PATH` name a Python {version}" if library == "Python" else f"install {library} {version} there"
+        found.append(Finding(host=host.name, check="versions", found=what, todo=todo, is_fatal=True))
+    told = ", ".join(f"{library} {version}" for library, version in own.items() if version)
+    return found or [Finding(host=host.name, check="versions", found=f"they are the notebook's: {told}")]
+
+
+def _reached(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
+    """Return which hosts can be connected to by which others: engines meet at ports that the system picks."""
+    found: list[Finding] = []
+    with socket.create_server((notebook, 0)) as server:
+        found += [_tried(host, "the notebook's host", notebook, server.getsockname()[1]) for host in hosts]
+    for target in hosts:
+        try:
+            port = target.ask("listen", address=target.facts["address"])["port"]
+        except ClusterError as error:
+            todo = "let the address that it is reached by be its own"
+            found.append(Finding(host=target.name, check="network", found=str(error), todo=todo, is_fatal=True))
+            continue
+        found += [_tried(host, target.name, target.facts["address"], port) for host in hosts if host is not target]
+    return found
+
+
+def _tried(host: RemoteHost, target: str, address: str, port: int) -> Finding:
+    answer = host.ask("reach", address=address, port=port)
+    if answer["reached"]:
+        return Finding(host=host.name, check="network", found=f"it reaches {target}")
+    what = f"it cannot connect to {target} ({address}:{port}, {answer['why']})"
+    todo = f"let the firewall of {target} pass {PORTS} from {host.name}"
+    return Finding(host=host.name, check="network", found=what, todo=todo, is_fatal=True)

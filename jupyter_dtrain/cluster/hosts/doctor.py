@@ -1,0 +1,64 @@
+"""``%distribute doctor``: what was found of hosts, as a table, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import ClusterError
+from ...options import ClusterOptions
+from ..base import Progress
+from .checks import Finding, findings_of
+from .folder_token import folder_token
+from .remote_host import RemoteHost
+from .ssh_launcher import address_of_notebook, check_options, end, try_agents_on
+
+HEADINGS = ("host", "check", "found", "what to do")
+
+
+def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
+    """Return what was found of the hosts of `options`; starts no engines, and nothing is left there."""
+    check_options(options)
+    hosts, errors = try_agents_on(options, on_progress)
+    try:
+        found = [_not_up(error) for error in errors]
+        if hosts:
+            found += _of_those_up(hosts)
+    finally:
+        end(hosts)
+    order = {host.name: number for number, host in enumerate(options.hosts)}
+    found.sort(key=lambda finding: order.get(finding.host, len(order)))
+    refused = any(finding.is_fatal for finding in found)
+    todo = sum(bool(finding.todo) for finding in found)
+    end_line = "`%distribute start` refuses these hosts as they are." if refused else "Engines can start on these hosts."
+    return "\n".join([*_table(found), "", f"{todo or 'Nothing'} to do. {end_line}"])
+
+
+def _not_up(error: str) -> Finding:
+    host, _, why = error.removesuffix(".").partition(": ")
+    what, _, todo = why.partition(": ")
+    return Finding(host=host, check="login", found=what, todo=todo or "see what is said there", is_fatal=True)
+
+
+def _of_those_up(hosts: Sequence[RemoteHost]) -> list[Finding]:
+    try:
+        found = findings_of(hosts, address_of_notebook(hosts))
+    except ClusterError as error:
+        return [Finding(host=hosts[0].name, check="network", found=str(error), todo="see what is said there", is_fatal=True)]
+    with folder_token() as token:
+        for host in hosts:
+            is_shared = token is not None and host.ask("shares", cwd=str(Path.cwd()), token=token.name)["shares_folder"]
+            what = (
+                "it has the notebook's folder"
+                if is_shared
+                else "it does not have the notebook's folder: what cells write stays on rank 0's host"
+            )
+            found.append(Finding(host=host.name, check="folder", found=what))
+    return found
+
+
+def _table(found: Sequence[Finding]) -> list[str]:
+    rows = [HEADINGS, *((one.host, one.check, one.found, one.todo) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

@@ -1,0 +1,324 @@
+"""What stands for the notebook on another host: it starts the host's engines below a guard of their own, and passes on files.
+
+It is run by ``ssh`` and talks by frames over its standard streams. So engines are forked in milliseconds, deaths are seen at once, and
+nothing is left behind on each host as on the notebook's own: where the notebook is gone, its streams end; where nothing comes any more, as
+after a cable was cut, the agent ends its engines by itself (`FENCE`), before the notebook places their ranks elsewhere (`LEASE`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ...errors import ClusterError, DtrainError
+from ...protocol import HOST_VARIABLE
+from ...system.resources import OVERFLOW
+from ..folders import Folders, sweep
+from .frames import BEAT, CHUNK, FENCE, MAGIC, VERSION, Header, checked_name, read_frame, write_frame
+
+LOOK = 2.0  # seconds between looks for a guard that is stopped
+LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
+"""Whose versions have to be the notebook's: what is sent is pickled by them, and numbers are to be the same."""
+
+
+def versions() -> dict[str, str]:
+    """Return what this process runs with, by name; of what is not installed an empty text."""
+    own = sys.modules[str(__package__).partition(".")[0]].__version__
+    found = {"jupyter_dtrain": own, "Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+class HostAgent:
+    """Answers frames until they end.
+
+    Parameters
+    ----------
+    requests, answers : BinaryIO
+    """
+
+    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        self._requests, self._answers = requests, answers
+        self._writing, self._ending = threading.Lock(), threading.Lock()
+        self._heard = time.monotonic()
+        self._ended = threading.Event()
+        self._processes: Any = None
+        self._launcher: Any = None
+        self._folders: Folders | None = None
+        self._blobs, self._kept = Path(), list[Path]()
+        self._plans: list[Any] = []
+        self._sending = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dtrain-send")
+
+    def serve(self) -> None:
+        """Do what is asked until the notebook is gone or silent; then leave nothing behind."""
+        self._answers.write(MAGIC)
+        self._say({"event": "hello", "version": VERSION, **self._facts()})
+        for loop in (self._beat, self._fence, self._look_after_guard):
+            threading.Thread(target=loop, daemon=True).start()
+        try:
+            while not self._ended.is_set() and (frame := read_frame(self._requests)) is not None:
+                self._heard = time.monotonic()
+                header, payload = frame
+                if header["do"] == "stop":
+                    break
+                self._do(header, payload)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        with self._ending:  # by whoever notices first; others wait for that
+            if self._processes is not None:
+                self._processes.stop()
+            for folder in reversed(self._kept):  # done by the guard, unless someone killed it
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # -- what it tells of itself -------------------------------------------------------------------------------------
+
+    def _say(self, header: Header, payload: bytes | memoryview = b"") -> None:
+        with self._writing, contextlib.suppress(OSError, ValueError):  # nobody listens any more: the end of the requests says so too
+            write_frame(self._answers, header, payload)
+
+    @staticmethod
+    def _facts() -> Header:
+        connection = os.environ.get("SSH_CONNECTION", "").split()
+        shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
+        return {
+            "host": socket.gethostname(),
+            "resolves": _resolved(socket.gethostname()),
+            "versions": versions(),
+            "python": sys.executable,
+            "notebook": connection[0] if len(connection) == 4 else "",
+            "address": connection[2] if len(connection) == 4 else "",
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            "shared_memory": shared.free if shared is not None else 0,
+            "time": time.time(),
+        }
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT):
+            processes, names = self._processes, []
+            if processes is not None:
+                names = [name for name in list(processes.pids) if name not in processes.statuses]
+            cpu = {name: processes.cpu_time(name) for name in names}
+            self._say({"event": "beat", "cpu": cpu, "stopped": [name for name in names if processes.is_stopped(name)]})
+            if processes is not None and not processes.guard_alive:
+                self._say({"event": "unguarded"})
+                self._end()  # what it watched over has ended with it
+                os._exit(1)
+
+    def _fence(self) -> None:
+        while not self._ended.wait(BEAT / 2):
+            if time.monotonic() - self._heard > FENCE:
+                self._end()
+                os._exit(1)
+
+    def _look_after_guard(self) -> None:
+        while not self._ended.wait(LOOK):
+            if self._processes is not None:
+                self._processes.end_stopped_guard()
+
+    # -- what it is asked --------------------------------------------------------------------------------------------
+
+    def _do(self, header: Header, payload: bytes) -> None:
+        action: Callable[..., Header | None] | None = getattr(self, f"do_{header.pop('do')}", None)
+        number = header.pop("number", None)
+        try:
+            if action is None:
+                raise ClusterError("The agent does not know what it is asked.")
+            answer = action(**header, **({"payload": payload} if payload else {})) or {}
+        except (DtrainError, OSError, TypeError, ValueError) as error:
+            answer = {"error": str(error) or type(error).__name__}
+        if number is not None:
+            self._say({"event": "answer", "number": number, **answer})
+
+    def do_plan(self, *, num_engines: int | None, device: str, devices: str, force: bool) -> Header:
+        """Return what each engine of this host would compute on."""
+        from ...options import ClusterOptions
+        from ..devices import plan_devices
+
+        options: Any = {"num_engines": num_engines, "device": device, "devices": devices, "force": force}
+        self._plans = plan_devices(ClusterOptions(**options))
+        return {"plans": [vars(plan) for plan in self._plans]}
+
+    def do_reach(self, *, address: str, port: int) -> Header:
+        """Return whether that port can be reached from here."""
+        try:
+            with socket.create_connection((address, port), timeout=3.0):
+                return {"reached": True}
+        except OSError as error:
+            return {"reached": False, "why": error.strerror or str(error)}
+
+    def do_listen(self, *, address: str) -> Header:
+        """Listen at a port of `address`, for others to try whether they reach it; until the agent is asked for the next one."""
+        self._listening = socket.create_server((address, 0))
+        return {"port": self._listening.getsockname()[1]}
+
+    def do_shares(self, *, cwd: str, token: str | None) -> Header:
+        """Return whether this host has the notebook's folder, in which a file `token` lies now."""
+        return {"shares_folder": token is not None and Path(cwd, token).is_file()}
+
+    def do_begin(self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str]) -> Header:
+        """Make the host's folders, and start what its engines are forked from."""
+        from ..launch_config import process_environment
+        from ..launcher import ProcessLauncher
+        from ..processes import GuardedProcesses
+
+        sweep()
+        with contextlib.suppress(OSError):  # as an engine does that is to be in a folder that is not there
+            os.chdir(cwd)
+        self._blobs = Path(blobs)
+        is_notebooks = self._blobs.is_dir()  # its name is known to the notebook's process alone, and to its host
+        self._folders = folders = Folders()
+        shutil.rmtree(folders.blobs, ignore_errors=True)
+        folders.blobs = self._blobs
+        kept = [folder for folder in folders.all if folder != self._blobs]
+        if not is_notebooks:
+            self._blobs.mkdir(mode=0o700, parents=True)
+            overflow = folders.private / "overflow"
+            overflow.mkdir(mode=0o700, exist_ok=True)
+            (self._blobs / OVERFLOW).symlink_to(overflow)
+            kept.append(self._blobs)
+        self._kept = kept
+        self._processes = processes = GuardedProcesses(kept, on_exit=self._tell_exit, on_start=self._tell_start)
+        environment = process_environment(folders, marker=marker, connection_file=folders.private / "engine.json")
+        interface = _interface_of(address)
+        environment |= {f"{library}_SOCKET_IFNAME": interface for library in ("GLOO", "NCCL", "TP")}
+        environment["MASTER_ADDR"] = address
+        environment[HOST_VARIABLE] = socket.gethostname()
+        self._launcher = ProcessLauncher(processes, folders, modules, environment=environment)
+        self._launcher.start_template(self._plans)
+        return {"is_notebooks": is_notebooks, "interface": interface, **self.do_shares(cwd=cwd, token=token)}
+
+    def do_connect(self, *, connection: Header) -> None:
+        """Let engines know of the controller, by a file that this user alone may read."""
+        assert self._folders is not None
+        file = self._folders.private / "engine.json"
+        descriptor = os.open(file.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as new:
+            json.dump(connection, new)
+        file.with_suffix(".new").rename(file)
+
+    def do_start_engine(self, *, engine_id: int, plan: Header) -> None:
+        """Start an engine."""
+        from ..devices import DevicePlan
+
+        self._launcher.start_engine(DevicePlan(**plan), engine_id=engine_id)
+
+    def do_signal(self, *, name: str, signal: int) -> None:
+        """Send a signal to a process."""
+        self._processes.signal(name, signal)
+
+    def do_forget(self, *, name: str) -> None:
+        """Drop what is known of a process that has ended."""
+        self._processes.forget(name)
+
+    def do_log_tail(self, *, name: str) -> Header:
+        """Return the last that a process wrote."""
+        from ..crash_log import last_words
+
+        assert self._folders is not None
+        return {"text": self._folders.log_tail(name, last_words)}
+
+    def _tell_start(self, name: str, pid: int) -> None:
+        self._say({"event": "started", "name": name, "pid": pid})
+
+    def _tell_exit(self, name: str, status: int) -> None:
+        self._say({"event": "exited", "name": name, "status": status})
+
+    # -- files, below the folder of buffers --------------------------------------------------------------------------
+
+    def do_missing(self, *, names: list[str]) -> Header:
+        """Return which of these files are not here."""
+        return {"missing": [name for name in names if not (self._blobs / checked_name(name)).exists()]}
+
+    def do_put(self, *, name: str, offset: int, last: bool, payload: bytes = b"") -> None:
+        """Write a part of a file, which is there as a whole with the `last` one."""
+        path = self._blobs / checked_name(name)
+        aside = path.with_name(f".in-{path.name}")
+        if not offset:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with aside.open("r+b" if offset else "wb") as file:
+            file.seek(offset)
+            file.write(payload)
+        if last:
+            aside.rename(path)
+
+    def do_get(self, *, name: str, transfer: int) -> None:
+        """Send a file. In a thread of its own: the notebook's signs of life are heard meanwhile."""
+        path = self._blobs / checked_name(name)
+        self._sending.submit(self._send, path, transfer)
+
+    def _send(self, path: Path, transfer: int) -> None:
+        try:
+            with path.open("rb") as file:
+                while part := file.read(CHUNK):
+                    self._say({"event": "part", "transfer": transfer}, part)
+            self._say({"event": "whole", "transfer": transfer})
+        except OSError as error:
+            self._say({"event": "whole", "transfer": transfer, "error": error.strerror or str(error)})
+
+    def do_remove(self, *, names: list[str]) -> None:
+        """Remove files, and folders with all that is in them."""
+        for name in names:
+            path = self._blobs / checked_name(name)
+            for found in path.parent.glob(path.name):
+                if found.is_dir() and not found.is_symlink():
+                    shutil.rmtree(found, ignore_errors=True)
+                else:
+                    found.unlink(missing_ok=True)
+
+    def do_keep(self, *, names: list[str]) -> None:
+        """Remove the buffers that are not among these: what is hidden, as snapshots are, stays."""
+        kept = set(names)
+        self.do_remove(names=[entry.name for entry in self._blobs.iterdir() if entry.name not in kept and not entry.name.startswith(".")])
+
+
+def _resolved(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return ""
+
+
+def _interface_of(address: str) -> str:
+    """Return the name of the interface that has `address`."""
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address == address for found in addresses):
+            return name
+    raise ClusterError(f"no interface of it has the address {address} that it is reached by: an address that is translated on the way")
+
+
+def main() -> None:
+    """Be the agent of the notebook at the other end of the standard streams."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what libraries print is no frame
+    for number in (signal.SIGINT, signal.SIGHUP):  # with a handler: what is ignored, engines would ignore too
+        signal.signal(number, lambda _number, _frame: None)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
+    HostAgent(requests, answers).serve()
+    os._exit(0)  # a thread that sends may wait for who does not read
+
+
+if __name__ == "__main__":
+    main()

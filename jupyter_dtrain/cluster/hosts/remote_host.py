@@ -1,0 +1,265 @@
+"""The notebook's side of one host: an agent there, whose end and whose silence are noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ...errors import ClusterError
+from .frames import BEAT, CHUNK, LEASE, MAGIC, Header, read_frame, write_frame
+
+ANSWER = timedelta(seconds=30)
+"""Time for an answer of an agent that lives."""
+LOGIN = timedelta(seconds=20)
+"""Time for a login, and for Python to start there."""
+LEAVE = timedelta(seconds=5)
+"""Time for an agent to end what runs there."""
+_NOT_INSTALLED = "jupyter_dtrain is not installed for {python} there, or is another version: install the notebook's"
+_SAID = {
+    "Permission denied": "SSH refuses the login: `ssh-copy-id {name}` in a terminal lets you in without a password",
+    "Could not resolve hostname": "there is no host of that name: give it in ~/.ssh/config, or write its address",
+    "Host key verification failed": "its key is not known here: `ssh {name}` in a terminal asks whether it is the right one",
+    "Connection refused": "nothing listens at its SSH port: start sshd there",
+    "No route to host": "there is no way to it: is it switched on, and in this network?",
+    "timed out": "it does not answer at its SSH port: is it switched on, and does a firewall let SSH through?",
+    "No module named 'jupyter_dtrain": _NOT_INSTALLED,
+    "No module named jupyter_dtrain": _NOT_INSTALLED,
+    "No module named": "something that jupyter_dtrain needs is not installed for {python} there: {line}",
+    "No such file or directory": "there is no {python}: `--remote-python PATH` names the Python to use there",
+    "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
+}
+"""What ssh, a shell or Python say, and what that means."""
+
+
+class RemoteHost:
+    """An agent, started by `command`.
+
+    Parameters
+    ----------
+    name : str
+        What the user calls the host.
+    command : sequence of str
+        Starts the agent, whose streams are this process's.
+    python : str
+        Python there, for messages.
+    environment : mapping, optional
+        Of `command`; by default this process's.
+
+    Attributes
+    ----------
+    on_event : callable
+        Gets what the agent tells by itself, on a thread of this host.
+    on_lost : callable
+        Told, on some thread and once, that the host is lost.
+    facts : dict
+        What the agent has said of the host.
+    lost : str
+        Why the host can be used no longer; empty while it can be.
+    bytes_sent, bytes_received : int
+        Of files.
+    """
+
+    on_event: Callable[[RemoteHost, Header], None] = staticmethod(lambda _host, _event: None)
+    on_lost: Callable[[RemoteHost], None] = staticmethod(lambda _host: None)
+
+    def __init__(self, name: str, command: Sequence[str], *, python: str, environment: Mapping[str, str] | None = None) -> None:
+        self.name, self.facts, self.lost = name, Header(), ""
+        self.bytes_sent = self.bytes_received = 0
+        self.cpu: dict[str, float | None] = {}
+        self.stopped: frozenset[str] = frozenset()
+        self._python = python
+        self._numbers = itertools.count()
+        self._answers: dict[int, Header] = {}
+        self._parts: dict[int, Any] = {}
+        self._changed, self._writing = threading.Condition(), threading.Lock()
+        self._losing = threading.Lock()
+        self._stopping = False
+        self._heard = time.monotonic()
+        self._words: deque[str] = deque(maxlen=20)
+        # A session of its own: Jupyter interrupts a kernel's whole process group.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+        )
+        self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._read, self._hear_words, self._beat, self._watch)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the agent has come up."""
+        return bool(self.facts)
+
+    def wait_up(self, limit: timedelta = LOGIN) -> None:
+        """Wait until the agent is there; a `ClusterError` says why it does not come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_up or self.lost, limit.total_seconds())
+        if not self.is_up:
+            self._lose(self._why() if self.lost else f"its agent has not come up within {limit.total_seconds():g} s")
+            raise ClusterError(f"{self.name}: {self.lost}.")
+
+    def ask(self, action: str, *, limit: timedelta = ANSWER, **content: Any) -> Header:
+        """Ask the agent, and return its answer; a `ClusterError`: it cannot, or the host is lost."""
+        number = next(self._numbers)
+        self.tell(action, number=number, **content)
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._answers or self.lost, limit.total_seconds())
+            answer = self._answers.pop(number, None)
+        self._check()
+        if answer is None:
+            raise ClusterError(f"{self.name} has not answered within {limit.total_seconds():g} s.")
+        if "error" in answer:
+            raise ClusterError(f"{self.name}: {answer['error']}")
+        return answer
+
+    def tell(self, action: str, payload: bytes | memoryview = b"", **content: Any) -> None:
+        """Ask for what is not answered. What cannot be said any more is not: the host is lost."""
+        assert self._process.stdin is not None
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            write_frame(self._process.stdin, {"do": action, **content}, payload)  # type: ignore[arg-type]  # buffered
+
+    def _check(self) -> None:
+        if self.lost:
+            raise ClusterError(f"{self.name}: {self.lost}.")
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return which of these files the host has not."""
+        found: list[str] = self.ask("missing", names=list(names))["missing"] if names else []
+        return found
+
+    def put(self, name: str, data: memoryview, on_sent: Callable[[int], None] = lambda _: None) -> None:
+        """Let the host have a file. Returns when all of it is on its way."""
+        data = data.cast("B") if data.nbytes else memoryview(b"")
+        for offset in range(0, max(1, data.nbytes), CHUNK):
+            part = data[offset : offset + CHUNK]
+            self.tell("put", part, name=name, offset=offset, last=offset + CHUNK >= data.nbytes)
+            self._check()
+            self.bytes_sent += part.nbytes
+            on_sent(part.nbytes)
+
+    def get(self, name: str, path: Path) -> None:
+        """Write a file of the host to `path`; a `ClusterError`: it is not there, or the host is lost."""
+        transfer = next(self._numbers)
+        aside = path.with_name(f".from-{transfer}-{path.name}")
+        with aside.open("wb") as file:
+            self._parts[transfer] = file
+            self.tell("get", name=name, transfer=transfer)
+            with self._changed:  # as long as it takes: an agent that is silent is lost
+                self._changed.wait_for(lambda: transfer in self._answers or self.lost)
+                answer = self._answers.pop(transfer, None)
+            del self._parts[transfer]
+        if answer is None or "error" in answer:
+            aside.unlink()
+            self._check()
+            raise ClusterError(f"{self.name} has no {name}: {(answer or {}).get('error', 'it was not sent')}.")
+        aside.rename(path)
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    def begin_end(self) -> None:
+        """Let the agent end all that runs there."""
+        self._stopping = True
+        self.tell("stop")
+        with contextlib.suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+    def end(self, limit: timedelta = LEAVE) -> None:
+        """Wait until it has; an agent that cannot be reached ends by itself."""
+        try:
+            self._process.wait(limit.total_seconds())
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=1.0)
+
+    def _lose(self, why: str) -> None:
+        with self._losing:
+            if self.lost or self._stopping:
+                return
+            with self._changed:
+                self.lost = why
+                self._changed.notify_all()
+        self._process.kill()  # who writes to it is free
+        if self.is_up:
+            self.on_lost(self)
+
+    def _beat(self) -> None:
+        while not self.lost and not self._stopping and self._process.poll() is None:
+            if self.is_up:
+                self.tell("beat")
+            time.sleep(BEAT)
+
+    def _watch(self) -> None:
+        while not self.lost and not self._stopping:
+            if self.is_up and time.monotonic() - self._heard > LEASE:
+                self._lose(f"it has been silent for {LEASE:g} s: it is down, or cannot be reached any more")
+            time.sleep(BEAT / 2)
+
+    def _hear_words(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._words.append(line.decode(errors="replace").rstrip())
+
+    def _read(self) -> None:
+        out: Any = self._process.stdout
+        try:
+            while (line := out.readline()) != MAGIC:
+                if not line:
+                    break
+                self._words.append(line.decode(errors="replace").rstrip())
+            else:
+                while (frame := read_frame(out)) is not None:
+                    self._heard = time.monotonic()
+                    self._take(*frame)
+        except (ClusterError, OSError, ValueError) as error:
+            self._words.append(str(error))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self._threads[1].join(timeout=1.0)
+        self._lose(self._why())
+
+    def _take(self, header: Header, payload: bytes) -> None:
+        event = header.pop("event")
+        if event == "part":
+            self.bytes_received += len(payload)
+            if (file := self._parts.get(header["transfer"])) is not None:
+                file.write(payload)
+        elif event in ("answer", "whole"):
+            with self._changed:
+                self._answers[header.pop("number") if event == "answer" else header.pop("transfer")] = header
+                self._changed.notify_all()
+        elif event == "hello":
+            with self._changed:
+                self.facts = {**header, "heard": time.time()}
+                self._changed.notify_all()
+        elif event == "beat":
+            self.cpu, self.stopped = header["cpu"], frozenset(header["stopped"])
+        else:
+            self.on_event(self, {"event": event, **header})
+
+    def _why(self) -> str:
+        """Return why the agent has ended, from what was said at last."""
+        words = [word for word in self._words if word]
+        for said, meaning in _SAID.items():
+            line = next((word for word in words if said in word), None)
+            if line is not None and not self.is_up:
+                return meaning.format(name=self.name, python=self._python, line=line)
+        last = f" ({words[-1]})" if words else ""
+        return f"its agent has ended{last}" if self.is_up else f"no agent came up there{last}"

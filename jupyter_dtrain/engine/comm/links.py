@@ -1,0 +1,99 @@
+"""Gloo's TCP connections between ranks of several hosts: a group is formed only of connections that its ranks have told each other of.
+
+Gloo takes for a rank whoever sends that rank's number first. On one host the system tells whose a socket is (``strangers.py``); of another
+host's it knows nothing. So every rank says, signed with the key that ranks alone have, which connections it has made, and looks whether
+each that has come to it is among those. What is sent over them afterwards is not hidden: the network is trusted not to change it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import socket
+from datetime import timedelta
+from typing import Any
+
+from .sockets import own_sockets
+from .store import wait_for
+
+LIMIT = timedelta(seconds=60)
+"""Time for the others to tell of theirs."""
+_DIGEST, _DIGEST_SIZE = "sha256", 32
+_Pair = tuple[str, int, str, int]
+
+_key: bytes | None = None
+_connected: set[_Pair] = set()
+
+
+def authenticate(key: bytes | None) -> None:
+    """Let groups that are made from here on be formed as above, with this key; ``None``: as on one host."""
+    global _key
+    _key = key
+    _connected.clear()
+
+
+def is_asked_for() -> bool:
+    """Return whether groups are formed like that."""
+    return _key is not None
+
+
+def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pair | None]) -> None:
+    """Raise a ``ConnectionError``, and end the connection, where one has come to `ports` that no rank has made. Collective.
+
+    Parameters
+    ----------
+    store : torch.distributed.Store
+        Of the group.
+    rank, size : int
+        In the group.
+    ports : set of int
+        At which this rank listens for it.
+    before : set
+        Connections that were there before the group.
+    """
+    assert _key is not None
+    new = [pair for own in own_sockets() if (pair := pair_of(own)) is not None and pair not in before]
+    made = [pair for pair in new if pair[1] not in ports]
+    told = json.dumps(made).encode()
+    store.set(f"links/{rank}", hmac.digest(_key, b"%d " % rank + told, _DIGEST) + told)
+    wait_for(store, [f"links/{other}" for other in range(size)], limit=LIMIT)
+    expected: set[_Pair] = set()
+    for other in range(size):
+        heard = store.get(f"links/{other}")
+        if not hmac.compare_digest(heard[:_DIGEST_SIZE], hmac.digest(_key, b"%d " % other + heard[_DIGEST_SIZE:], _DIGEST)):
+            raise ConnectionError(f"Rank {other} has not said what is found of it: somebody else can write to where the ranks meet.")
+        expected |= {(there, port, here, own) for here, own, there, port in json.loads(heard[_DIGEST_SIZE:])}
+    strangers = {pair for pair in new if pair[1] in ports and pair not in expected}
+    if strangers:
+        _end(strangers)
+        where = ", ".join(sorted({pair[2] for pair in strangers}))
+        raise ConnectionError(
+            f"A process at {where} has connected to a port at which the ranks of this run meet, and is none of them. Nothing was read of it"
+            ". Run the cell again; if that happens again, somebody in your network tries to get into your runs."
+        )
+    _connected.update(new)
+
+
+def shut_down() -> None:
+    """End all connections of groups."""
+    _end(set(_connected))
+
+
+def pair_of(own: socket.socket) -> _Pair | None:
+    """Return both ends' addresses, ``None``: it is not connected."""
+    try:
+        return (*_plain(own.getsockname()), *_plain(own.getpeername()))
+    except OSError:
+        return None
+
+
+def _plain(address: Any) -> tuple[str, int]:
+    return str(address[0]).removeprefix("::ffff:"), int(address[1])
+
+
+def _end(pairs: set[_Pair]) -> None:
+    for own in own_sockets():
+        if pair_of(own) in pairs:
+            with contextlib.suppress(OSError):
+                own.shutdown(socket.SHUT_RDWR)

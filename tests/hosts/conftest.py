@@ -1,0 +1,60 @@
+"""A notebook on one of several hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+import pytest
+from jupyter_client.launcher import launch_kernel
+from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning import local_provisioner
+
+from tests.hosts.virtual_hosts import VirtualHost, VirtualHosts, why_not
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import Notebook
+
+ROOT = Path(__file__).parents[2]
+
+
+class HostNotebook(Notebook):
+    """A notebook whose kernel runs on `host`, in its folder `folder`."""
+
+    def __init__(self, host: VirtualHost, lab: VirtualHosts, folder: str) -> None:
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHON_COLORS": "0", "IPYTHONDIR": f"{folder}/.ipython"}
+
+        def launch(cmd: list[str], *, env: dict[str, str], cwd: str, **options: Any) -> Any:
+            return launch_kernel(host.argv(cmd, env=variables, cwd=folder), cwd="/", **options)
+
+        # Through files, as this process is not in the host's network.
+        manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=str(lab.folder / "kernel.json"))
+        manager.ip = str(lab.folder / "kernel")
+        with mock.patch.object(local_provisioner, "launch_kernel", launch):
+            super().__init__(Path(folder), manager=manager)
+
+    @property
+    def process_in_host(self) -> psutil.Process:
+        """The kernel, which `nsenter` has started."""
+        started: Any = self.manager.provisioner
+        (kernel,) = psutil.Process(started.process.pid).children()
+        return kernel
+
+
+@pytest.fixture(scope="package")
+def lab():
+    """Four hosts, the last of which no test needs for long."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with VirtualHosts(4, shared=[ROOT]) as hosts:
+        yield hosts
+
+
+@pytest.fixture(scope="package")
+def notebook(lab):
+    """A notebook on the first, in a folder that no other host has."""
+    notebook = HostNotebook(lab[0], lab, "/root")
+    notebook.run(IMPORTS)
+    yield notebook
+    notebook.close()

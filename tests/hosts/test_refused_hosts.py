@@ -1,0 +1,103 @@
+"""Hosts on which no engines can start, and what cannot be done on several yet: one sentence each, from a start and from the doctor."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+
+@pytest.fixture
+def healthy(lab):
+    """The hosts, whose logins are as they were afterwards."""
+    keys = lab[2].state / "root/.ssh/authorized_keys"
+    before = keys.read_text()
+    yield lab
+    keys.write_text(before)
+
+
+def no_key(lab):
+    (lab[2].state / "root/.ssh/authorized_keys").write_text("")
+    return "--hosts h1:1,h2:1"
+
+
+def no_python(_lab):
+    return "--hosts h2:1 --remote-python /nowhere/python"
+
+
+def other_torch(lab):
+    """A Python there that finds another version of PyTorch first."""
+    metadata = lab.folder / "site/torch-1.0.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
+    return f"--hosts h2:1 --remote-python {script(lab, 'python-torch', f'export PYTHONPATH={metadata.parent}')}"
+
+
+def not_installed(lab):
+    python = script(lab, "python-bare", 'set -- -S "$@"')
+    return f"--hosts h2:1 --remote-python {python}"
+
+
+def script(lab, name, line):
+    python = lab.folder / name
+    python.write_text(f'#!/bin/sh\n{line}\nexec {lab.python} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (no_key, "h2: SSH refuses the login: `ssh-copy-id h2` in a terminal lets you in without a password."),
+        (no_python, "h2: there is no /nowhere/python: `--remote-python PATH` names the Python to use there."),
+        (lambda _: "--hosts h1:1,h9:1", "h9: there is no host of that name: give it in ~/.ssh/config, or write its address."),
+        (other_torch, "h2: it has torch 1.0, and the notebook "),
+        (not_installed, "h2: jupyter_dtrain is not installed for "),
+        (lambda _: "--hosts h2:1,10.77.0.12:1", "10.77.0.12: it is the same host as h2: name each host once."),
+    ],
+    ids=["key", "python", "name", "torch", "installed", "twice"],
+)
+def test_a_host_that_is_not_ready_is_refused_with_what_to_do(notebook, healthy, broken, said):
+    options = broken(healthy)
+    began = time.monotonic()
+    cell = notebook.fail(f"%distribute start {options}")
+    took = time.monotonic() - began
+    assert cell.error[0] == "ClusterError"
+    assert said in cell.error[1]
+    assert took < 10
+    shown = notebook.run(f"%distribute doctor {options}").stdout
+    _, _, todo = said.partition(": ")[2].partition(": ")
+    assert todo.rstrip(".") in shown
+    assert "`%distribute start` refuses these hosts as they are." in shown
+
+
+def test_the_doctor_tells_what_it_has_found(notebook):
+    shown = notebook.run("%distribute doctor --hosts h1:1,h2:1").stdout
+    for words in ("an agent is up at 10.77.0.11", "it reaches h2", "it reaches the notebook's host", "Engines can start on these hosts."):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    "option", ["--detach", "--vary lr=0.1,0.2", "--strategy zero1", "--elastic 1:2", "--best loss", "--checkpoint-every 5"]
+)
+def test_what_does_not_work_yet_is_refused(notebook, option):
+    notebook.run("lr = 1")
+    cell = notebook.fail(f"%%distribute --hosts h1:1,h2:1 {option}\nlr + 1")
+    assert cell.error[0] == "UsageError"
+    assert f"{option.partition(' ')[0]}" in cell.error[1]
+    assert "does not work on several hosts yet" in cell.error[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--hosts h1:1,h1:2", "a host stands twice"),
+        ("--hosts=-oProxyCommand=x", "is no name of a host"),
+        ("--hosts h1:0", "a host has at least one engine"),
+        ("--launcher ssh", "--launcher ssh needs --hosts"),
+        ("--hosts h1 --engines 3", "--hosts says how many engines there are"),
+        ("--hosts h1 --device cuda", "--device cuda does not work on several hosts yet"),
+    ],
+)
+def test_options_that_cannot_be_understood(notebook, line, said):
+    assert said in notebook.fail(f"%distribute start {line}").error[1]

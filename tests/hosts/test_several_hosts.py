@@ -1,0 +1,190 @@
+"""A cell that is trained on engines of other hosts comes to what it comes to on one process, whatever happens to a host meanwhile."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from tests.notebook.kernel import SESSION
+
+SETUP = """
+torch.manual_seed(1)
+data = TensorDataset(torch.randn(48, 6), torch.randn(48, 1))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+losses = []
+"""
+TRAIN = """
+import os, socket, time
+for epoch in range({epochs}):
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with open("log.txt", "a") as file:
+            print(len(losses), file=file)
+        time.sleep({pause})
+    print("epoch", epoch, flush=True)
+where = socket.gethostname()
+"""
+SHORT, LONG = TRAIN.format(epochs=2, pause=0), TRAIN.format(epochs=10, pause=0.1)
+WEIGHTS = "[parameter.detach().clone() for parameter in model.parameters()]"
+
+
+def trained(notebook):
+    return notebook.value(WEIGHTS), notebook.value("losses")
+
+
+def assert_same(notebook, expected):
+    weights, losses = expected
+    assert notebook.value("losses") == pytest.approx(losses, abs=1e-9)
+    for found, wanted in zip(notebook.value(WEIGHTS), weights, strict=True):
+        assert (found - wanted).abs().max() < 1e-9
+
+
+def waiting_for(condition, limit):
+    """Wait until `condition()`, and return how long that took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < limit
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def steps_logged(host):
+    return [int(line) for line in host.run(["cat", "/root/log.txt"]).split()]
+
+
+def hosts_of(notebook):
+    return notebook.value(f"[engine.host for engine in {SESSION}.snapshot().cluster.engines]")
+
+
+@pytest.fixture(scope="module")
+def expected(notebook):
+    """What one process comes to, in few epochs and in many."""
+    notebook.run(SETUP + SHORT)
+    short = trained(notebook)
+    notebook.run(SETUP + TRAIN.format(epochs=10, pause=0))
+    return short, trained(notebook)
+
+
+@pytest.fixture
+def running(notebook, lab):
+    """Return a function that starts the long cell on hosts, and returns it when it has come to its third epoch."""
+
+    def start(hosts):
+        for host in lab.up:
+            host.run(["rm", "-f", "/root/log.txt"])
+        notebook.run(SETUP)
+        notebook.run(f"%distribute start --hosts {hosts}")
+        pids = notebook.engines()
+        cell = notebook.start(f"%%distribute\n{LONG}")
+        notebook.wait_for_stdout(cell, "epoch 2")
+        return cell, pids
+
+    return start
+
+
+@pytest.mark.parametrize("hosts", ["h1:2,h2:2", "h1:1,h2:1"])
+def test_a_cell_comes_to_the_same(notebook, expected, hosts):
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute --hosts {hosts}\n{SHORT}")
+    assert notebook.value("where") == "h1"
+    assert_same(notebook, expected[0])
+
+
+def test_the_engines_are_told_by_host(notebook):
+    shown = notebook.run("%distribute status").stdout
+    assert "h1" in shown
+    assert "h2" in shown
+
+
+def test_a_tensor_goes_to_each_host_once(notebook, lab):
+    """Both engines of h2 have it from one copy, and a rerun sends nothing."""
+    notebook.run("%distribute start --hosts h1:1,h2:2")
+    notebook.run("big = torch.randn(2_000_000)\nsame = big.sum().item()")
+    size, received = 16e6, []
+    for _ in range(2):
+        before = lab[2].bytes()[1]
+        notebook.run("%%distribute --replicate\ntotal = big.sum().item()")
+        received.append(lab[2].bytes()[1] - before)
+        assert notebook.value("total") == pytest.approx(notebook.value("same"), abs=1e-9)
+    assert size < received[0] < 1.02 * size
+    assert received[1] < 1e5
+
+
+def test_a_large_result_comes_home_once(notebook, lab):
+    before = lab[0].bytes()[1]
+    notebook.run("%%distribute --replicate\ndouble = big * 2")
+    assert (notebook.value("double.sum().item()") - 2 * notebook.value("same")) == pytest.approx(0, abs=1e-9)
+    assert lab[0].bytes()[1] - before < 1.03 * 16e6
+
+
+def test_a_cable_that_is_out_for_a_moment_restarts_nothing_and_a_killed_engine_is_replaced_on_its_host(notebook, lab, running, expected):
+    cell, pids = running("h1:1,h2:1")
+    lab[2].unplug()
+    time.sleep(3)
+    lab[2].plug()
+    notebook.wait_for_stdout(cell, "epoch 4")
+    assert not any("Lost" in notice for notice in cell.notices)
+    lab[2].run(["kill", "-9", pids[1]])
+    notebook.finish(cell)
+    assert cell.ok, cell.traceback
+    assert [notice for notice in cell.notices if "Lost rank 1 (its process has ended)" in notice]
+    assert hosts_of(notebook) == ["h1", "h2"]
+    assert_same(notebook, expected[1])
+    assert steps_logged(lab[1]) == list(range(1, 61))  # a file of rank 0's host: each step once
+
+
+def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(notebook, lab, running, expected):
+    cell, _ = running("h1:1,h2:1")
+    printed = cell.stdout
+    lab[2].unplug()
+    try:
+        assert waiting_for(lambda: not lab[2].processes(), 9) < 8
+        began = time.monotonic()
+        notebook.wait(lambda: len(cell.stdout) > len(printed) + 30 or not cell.running, "another epoch", cell)
+        notebook.finish(cell)
+        print(f"after the fence: {time.monotonic() - began:.1f} s")
+    finally:
+        lab[2].plug()
+    assert cell.ok, cell.traceback
+    assert any(re.search(r"Lost rank 1 \(the host h2 is lost: .* silent for 8 s", notice) for notice in cell.notices)
+    assert hosts_of(notebook) == ["h1", "h1"]
+    assert_same(notebook, expected[1])
+    assert steps_logged(lab[1]) == list(range(1, 61))
+
+
+def test_what_is_left_runs_the_next_cell(notebook, expected):
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute\n{SHORT}")
+    assert_same(notebook, expected[0])
+
+
+def test_the_host_of_rank_0_is_switched_off(notebook, lab, running, expected):
+    cell, _ = running("h3:1,h1:1")
+    began = time.monotonic()
+    lab[3].lose()
+    notebook.wait(lambda: any("Lost" in notice for notice in cell.notices), "the loss", cell)
+    notebook.wait_for_stdout(cell, "epoch 4")
+    assert time.monotonic() - began < 20
+    notebook.finish(cell)
+    assert cell.ok, cell.traceback
+    assert "the host h3 is lost, and with it the files that the cell has written there" in " ".join(cell.notices)
+    assert notebook.value("where") == "h1"
+    assert_same(notebook, expected[1])
+
+
+def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab, running):
+    running("h1:1,h2:1")
+    notebook.process_in_host.kill()
+    assert waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and not lab[0].processes(), 10) < 10
+    for host in lab.up:
+        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(
+            ["sh", "-c", "hostname; ps ax; ls -lR /tmp/jup*; cat /tmp/jup*/*.log; cat /tmp/jup*/owner; true"]
+        )
