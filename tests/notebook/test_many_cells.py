@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.notebook.conftest import IMPORTS
+
 MEGABYTE = 1 << 20
 # 0.4 million numbers with their gradients and Adam's two moments: 13 megabytes in each process for a cell that is not let go of.
 MODEL = """
@@ -64,3 +68,30 @@ def test_thirty_cells_with_a_new_model_each(notebook):
         assert now["children"] == before["children"], name
         # ipykernel closes the pipes of threads that have ended every ten seconds.
         notebook.wait(lambda: process.num_fds() <= before["files"] + 5, f"the closing of files by {name}")  # noqa: B023
+
+
+def _kernel_memory_after_two_hundred(notebook, *, failing):
+    """Return the bytes of the kernel after two hundred cells, of which every so many fails."""
+    notebook.run(
+        f"{IMPORTS}\ntorch.manual_seed(1)\nloader = DataLoader(TensorDataset(torch.randn(12, 600), torch.randn(12, 1)), batch_size=6)"
+    )
+    for number in range(1, 201):
+        notebook.run(MODEL)
+        if failing and number % failing == 0:
+            notebook.fail(f"%%distribute --engines 2{TRAIN}raise ValueError(loss)")
+        else:
+            notebook.run("%%distribute --engines 2" + TRAIN)
+        notebook.cells.clear()
+    return notebook.process.memory_full_info().uss
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_two_hundred_cells_of_which_twenty_fail_take_no_more_of_the_kernel(new_notebook):
+    sizes = []
+    for failing in (0, 10):
+        notebook = new_notebook()
+        sizes.append(_kernel_memory_after_two_hundred(notebook, failing=failing))
+        notebook.close()
+    print(f"kernel: {sizes[0] / MEGABYTE:.0f} MiB, with twenty that fail {sizes[1] / MEGABYTE:.0f} MiB")
+    assert sizes[1] <= 1.1 * sizes[0]
