@@ -275,9 +275,13 @@ class Soak:
 
     def _expect(self, right: bool, kind: str, cell: Cell) -> None:
         if not right:
-            self.wrong.append(
-                f"{kind}, after {self.seconds:.0f} s: {cell.error if cell.contents('error') else 'no error'}\n{cell.stderr[-2000:]}"
-            )
+            said = cell.error if cell.contents("error") else "no error"
+            self.note(f"{kind}, after {self.seconds:.0f} s: {said}\n{cell.stderr[-2000:]}")
+
+    def note(self, wrong: str) -> None:
+        """Note something that is not as it is to be."""
+        self.wrong.append(wrong)
+        print(wrong, flush=True)
 
 
 def processes(kernel: psutil.Process) -> dict[str, list[psutil.Process]]:
@@ -356,7 +360,7 @@ def soak(watched: Soak, minutes: float) -> None:
         error = number % ERROR_EVERY == ERROR_EVERY - 1
         found = watched.run(kind, engines, error=error)
         if found is not None and found != expected[kind, engines]:
-            watched.wrong.append(f"{kind} on {engines} engines, after {watched.seconds:.0f} s: other bits")
+            watched.note(f"{kind} on {engines} engines, after {watched.seconds:.0f} s: other bits")
         if number % 10 == 0:
             print(f"{watched.seconds:6.0f} s  {json.dumps(watched.counts)}  wrong: {len(watched.wrong)}", flush=True)
     watched.notebook.meanwhile = lambda: None
@@ -399,14 +403,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} as well")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs behind it ignore interrupts
     with soaked(options) as watched:
         try:
             soak(watched, options.minutes)
         except (KeyboardInterrupt, PlaywrightError, AssertionError) as error:
-            watched.wrong.append(f"broken off: {error!r}"[:4000])
+            watched.note(f"broken off: {error!r}"[:4000])
         text = report(watched, min(options.minutes, watched.seconds / 60))
     print(text)
-    print(*watched.wrong, sep="\n")
     if options.write:
         RESULTS.write_text(text, encoding="utf-8")
     sys.exit(bool(watched.wrong))

@@ -38,6 +38,14 @@ class Feature(Enum):
     PAUSE = "steps at whose end all engines wait"
 
 
+class Divided(Enum):
+    """What a strategy divides over the engines, so that each has a part of it alone."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer state"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StrategyInfo:
     """The description of a strategy.
@@ -52,6 +60,8 @@ class StrategyInfo:
         The class that engines import, as ``package.module:Class``.
     supports : frozenset of Feature
         An option or a command that needs anything else is refused.
+    divides : frozenset of Divided
+        What each engine has a part of alone; ``%distribute plan`` predicts by it.
     known_as : tuple of str
         What other projects call it, or something near it: who types that is told of this one.
     is_program : bool
@@ -64,6 +74,7 @@ class StrategyInfo:
     summary: str
     implementation: str
     supports: frozenset[Feature] = frozenset(Feature)
+    divides: frozenset[Divided] = frozenset()
     known_as: tuple[str, ...] = ()
     is_program: bool = False
 

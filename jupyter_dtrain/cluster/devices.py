@@ -12,7 +12,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,10 +68,21 @@ class DevicePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU that this process may use: `index` as ``CUDA_VISIBLE_DEVICES`` names it, `name` the hardware's own."""
+    """A GPU that this process may use.
+
+    Attributes
+    ----------
+    index : str
+        As ``CUDA_VISIBLE_DEVICES`` names it.
+    name : str
+        The hardware's own.
+    memory : int
+        Its bytes; 0 where that is not known.
+    """
 
     index: str
     name: str
+    memory: int = 0
 
 
 def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
@@ -169,7 +180,14 @@ def visible_gpus() -> list[Gpu]:
         return []
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = [Gpu(index=_text(nvml.nvmlDeviceGetUUID(handle)), name=_text(nvml.nvmlDeviceGetName(handle))) for handle in handles]
+        found = [
+            Gpu(
+                index=_text(nvml.nvmlDeviceGetUUID(handle)),
+                name=_text(nvml.nvmlDeviceGetName(handle)),
+                memory=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for handle in handles
+        ]
     except nvml.NVMLError:
         return []
     finally:
@@ -178,17 +196,25 @@ def visible_gpus() -> list[Gpu]:
     return found if chosen is None else _chosen(chosen, found)
 
 
+def bytes_for_each(num_engines: int, *, device: str) -> int:
+    """Return the bytes that each of `num_engines` engines may have of what this machine has: of a GPU, or its part of the memory."""
+    gpus = visible_gpus() if device == "cuda" else []
+    if not gpus:
+        return memory().total // num_engines
+    return min(gpu.memory for gpu in gpus) // -(-num_engines // len(gpus))
+
+
 def _chosen(variable: str, found: list[Gpu]) -> list[Gpu]:
     """Return what CUDA sees under ``CUDA_VISIBLE_DEVICES=variable``: the entries up to the first that names no device."""
     gpus = []
     for entry in (part.strip() for part in variable.split(",")):
         if entry.isdigit() and int(entry) < len(found):
             # The number is passed on as it is: CUDA's order of devices need not be NVML's.
-            gpus.append(Gpu(index=entry, name=found[int(entry)].name))
+            gpus.append(replace(found[int(entry)], index=entry))
         elif entry.startswith("MIG-"):
             gpus.append(Gpu(index=entry, name="NVIDIA MIG device"))
         elif entry.startswith("GPU-") and (matches := [gpu for gpu in found if gpu.index.startswith(entry)]):
-            gpus.append(Gpu(index=entry, name=matches[0].name))
+            gpus.append(replace(matches[0], index=entry))
         else:
             break
     return gpus

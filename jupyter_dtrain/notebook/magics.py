@@ -27,7 +27,7 @@ from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
 from .parser import HelpRequested, parse_cell_line, parse_line, renamed
-from .preview import cell_to_preview, preview_text
+from .preview import cell_to_preview, plan_text, preview_text
 from .run_view import RunView
 from .summary import describe
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..capture.bundle import Bundle
     from ..elastic.runner import RunResult
     from ..engine.task import Outcome
-    from ..options import RunOptions
+    from ..options import ClusterOptions, RunOptions
     from .parser import LineCommand
 
 
@@ -71,6 +71,8 @@ class DistributeMagics(Magics):
             _show(examine(command.cluster, on_progress=CellOutput().progress))
         elif command.action == "preview":
             self._preview(command.cell)
+        elif command.action == "plan":
+            self._plan(command.cell, command.cluster)
         else:
             snapshot = self.session.snapshot()
             _show(describe(snapshot.cluster, snapshot.run))
@@ -165,6 +167,14 @@ class DistributeMagics(Magics):
         number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
         _, _, tree = _compiled(cell, number, shell)
         _show(f"Cell [{number}]\n\n{preview_text(tree, shell.user_ns)}")
+
+    def _plan(self, number: int | None, cluster: ClusterOptions) -> None:
+        """Show what a cell that was run, the last distributed one by default, would take on engines."""
+        shell = self.shell
+        assert shell is not None
+        number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
+        _, _, tree = _compiled(cell, number, shell)
+        _show(f"Cell [{number}]\n\n{plan_text(tree, shell.user_ns, cluster)}")
 
     def _go_on(self, command: LineCommand) -> None:
         """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""

@@ -299,7 +299,7 @@ def line_parser() -> argparse.ArgumentParser:
     """Return what understands a ``%distribute`` line."""
     parser = _Parser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(
-        dest="action", metavar="start | status | preview | resume | attach | doctor | stop", parser_class=_ActionParser
+        dest="action", metavar="start | status | preview | plan | resume | attach | doctor | stop", parser_class=_ActionParser
     )
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
     start.add_argument("count", nargs="?", type=_number, metavar="N", help="the same as --engines N")
@@ -309,6 +309,11 @@ def line_parser() -> argparse.ArgumentParser:
         "preview", help="show what an earlier cell would send: each name, its size and how it is handled", allow_abbrev=False
     )
     preview.add_argument("cell", nargs="?", type=_number, metavar="N", help="number of the cell, In[N] (default: the last distributed one)")
+    plan = actions.add_parser(
+        "plan", help="show what a cell would take on each engine under each strategy, before it runs", allow_abbrev=False
+    )
+    plan.add_argument("cell", nargs="?", type=_number, metavar="N", help="number of the cell, In[N] (default: the last distributed one)")
+    _add_cluster(plan, "--engines", "-n")
     resume = actions.add_parser("resume", help="resume an interrupted run from its last checkpoint", allow_abbrev=False)
     resume.add_argument(
         "run",

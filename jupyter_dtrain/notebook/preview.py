@@ -1,12 +1,16 @@
-"""``%distribute preview``: which cell is meant, and what is shown of it."""
+"""``%distribute preview`` and ``plan``: which cell is meant, and what is shown of it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..strategies import available
+
+if TYPE_CHECKING:
+    from ..options import ClusterOptions
 
 MAGIC = "%%distribute"
 
@@ -19,6 +23,38 @@ def preview_text(tree: ast.Module, namespace: dict[str, Any]) -> str:
 
     tables = [table(preview(find_names(tree), namespace)), loop_table(loop_rows(tree, namespace))]
     return "\n\n".join(part for part in tables if part)
+
+
+def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptions) -> str:
+    """Return what a cell would take on each engine under each strategy: a table, and which of them to take.
+
+    Raises
+    ------
+    UsageError
+        It cannot be told.
+    """
+    from ..analysis.names import find_names
+    from ..cluster.devices import bytes_for_each, plan_devices
+    from ..planning.memory_plan import choice, measure, plans, table
+
+    devices = plan_devices(cluster)
+    device, wanted = devices[0].kind, len(devices)
+    engines = sorted({1, 2, 4, 8, wanted})
+    trained = measure(tree, {name: namespace[name] for name in find_names(tree) if name in namespace}, engines=engines, device=device)
+    strategies = [info for info in available() if not info.is_program]
+    found = plans(trained, strategies, engines)
+    step = next(iter(trained.steps.values()))
+    by = " and ".join(type(optimizer).__name__ for optimizer in trained.optimizers) or "no optimizer"
+    return "\n".join(
+        (
+            f"{trained.name} under {by}, batches of {trained.batch_size}; bytes of tensors on {device}, with {step.loss} for its loss.",
+            "",
+            table(found),
+            "",
+            choice(found, wanted, bytes_for_each(wanted, device=device))[1],
+            *filter(None, [trained.not_counted]),
+        )
+    )
 
 
 def cell_to_preview(cells: Sequence[str], number: int | None) -> tuple[int, str]:

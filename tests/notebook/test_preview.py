@@ -31,3 +31,31 @@ def test_what_a_cell_would_send(new_notebook):
     for wrong, said in ((0, "no cell [0]"), (10_000, "no cell [10000]"), ("x", "'x' is not a whole number")):
         assert said in notebook.fail(f"%distribute preview {wrong}").error[1]
     assert notebook.engines() == []
+
+
+def test_what_a_cell_would_take(new_notebook):
+    """Of a cell that ran by itself, before any engine is there."""
+    notebook = new_notebook()
+    notebook.run("%load_ext jupyter_dtrain\nimport torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset")
+    notebook.run(
+        "model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10))\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "loader = DataLoader(TensorDataset(torch.randn(96, 64), torch.randint(10, (96,))), batch_size=32, shuffle=True)\n"
+        "before = torch.get_rng_state()"
+    )
+    number = notebook.value("len(In) - 1") + 1
+    notebook.run("for x, y in loader:\n    nn.functional.cross_entropy(model(x), y)\n    optimizer\n    break\ntorch.set_rng_state(before)")
+    shown = notebook.run(f"%distribute plan {number} -n 2 --device cpu").stdout
+    assert shown.startswith(
+        f"Cell [{number}]\n\nmodel under Adam, batches of 32; bytes of tensors on cpu, with cross_entropy for its loss."
+    )
+    rows = {tuple(line.split()[:2]): line for line in shown.splitlines()}
+    assert ("1", "auto") in rows
+    assert ("2", "zero1") in rows
+    assert "150.0 KiB" in rows["2", "auto"], "of parameters"
+    assert "--strategy auto: " in shown
+    assert "for each of 2 engines; it exchanges least." in shown
+    assert notebook.value("torch.equal(torch.get_rng_state(), before)")
+    assert notebook.engines() == []
+    notebook.run("model = nn.Linear(3, 1)")
+    assert "What model takes cannot be told before the cell runs" in notebook.fail(f"%distribute plan {number}").error[1]

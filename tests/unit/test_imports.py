@@ -32,6 +32,7 @@ LEVELS = {
     "cluster": 4,
     "serialization": 4,
     "capture": 5,
+    "planning": 6,
     "transport": 6,
     "engine": 7,
     "checkpoint": 8,

@@ -1,0 +1,1 @@
+"""What a cell will take on the engines, before anything is there."""

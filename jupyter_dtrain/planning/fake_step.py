@@ -1,0 +1,259 @@
+"""A training step on fake tensors: PyTorch's shapes, types and lifetimes without a byte of data.
+
+Runs in a process of its own that is thrown away (:mod:`.forked`): modules and optimizers are changed here in place, data sets are read and
+random numbers drawn, and the notebook sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..errors import UsageError
+
+Call = Callable[[nn.Module, Any], Any]
+STEPS = 2  # the first makes the optimizer's state, the second has it from the beginning on
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of tensors in a training step.
+
+    Attributes
+    ----------
+    parameters, buffers, gradients, optimizer : int
+        What is there between two steps.
+    peak : int
+        The most that is there at once, all of these included.
+    largest : int
+        Parameters of the largest block, a direct child of a ``ModuleList``, a ``Sequential`` or the model.
+    loss : str
+        What was taken for the cell's loss.
+    """
+
+    parameters: int
+    buffers: int
+    gradients: int
+    optimizer: int
+    peak: int
+    largest: int
+    loss: str
+
+    @property
+    def activations(self) -> int:
+        """What is there only during a step: activations, what backward passes and the optimizer need for a moment, and the batch."""
+        return max(0, self.peak - self.parameters - self.buffers - self.gradients - self.optimizer)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that operations return, for as long as these are there.
+
+    Attributes
+    ----------
+    peak : int
+        The most that were there at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._now = 0
+        self._sizes: dict[StorageWeakRef, int] = {}
+
+    def add(self, value: object) -> None:
+        """Count the tensor `value`, if it is one and its storage is not counted yet."""
+        if not isinstance(value, torch.Tensor):
+            return
+        try:
+            storage = value.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse, or of another backend
+            return
+        reference = StorageWeakRef(storage)
+        if reference in self._sizes:
+            return
+        self._sizes[reference] = storage.nbytes()
+        self._now += storage.nbytes()
+        if self._now > self.peak:  # what has been freed since counts until then, which makes no peak
+            for gone in [known for known in self._sizes if known.expired()]:
+                self._now -= self._sizes.pop(gone)
+            self.peak = max(self.peak, self._now)
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            self.add(leaf)
+        return result
+
+
+def first_batch(loader: Any) -> Any:
+    """Return the first batch of a loader, made here and by no worker."""
+    if type(loader) is not DataLoader:
+        return next(iter(loader))
+    if isinstance(loader.dataset, IterableDataset):
+        rows = iter(loader.dataset)
+        return next(rows) if loader.batch_size is None else loader.collate_fn([*itertools.islice(rows, loader.batch_size)])
+    if loader.batch_sampler is None:
+        return loader.collate_fn(loader.dataset[next(iter(loader.sampler))])
+    indices = next(iter(loader.batch_sampler))
+    whole = getattr(loader.dataset, "__getitems__", None)
+    return loader.collate_fn(whole(indices) if whole is not None else [loader.dataset[index] for index in indices])
+
+
+def batch_size_of(batch: Any) -> int:
+    """Return the number of samples of a batch: how long most of its tensors are."""
+    lengths = [leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    return max(lengths, key=lengths.count) if lengths else 0
+
+
+def train_on_fakes(
+    model: nn.Module, optimizers: Sequence[Optimizer], loader: Any, engines: Sequence[int], *, device: str, call: Call
+) -> tuple[int, dict[int, StepMemory]]:
+    """Take two training steps on each share of a batch that an engine can have. The model and the optimizers are of no use afterwards.
+
+    Parameters
+    ----------
+    optimizers : sequence of Optimizer
+        Those of the model.
+    loader : DataLoader
+    engines : sequence of int
+        How many there may be.
+    device : str
+        Where all of it is to be.
+    call : callable
+        Calls the model with a batch.
+
+    Returns
+    -------
+    int
+        The samples of a batch.
+    dict of int to StepMemory
+        By the samples of a share.
+    """
+    batch = first_batch(loader)
+    size = batch_size_of(batch)
+    if not size:
+        raise UsageError("there is no tensor in the first batch of the loader")
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        parameters = _make_fake(model, mode, device)
+        for optimizer in optimizers:
+            _follow(optimizer, parameters)
+        model.train()
+        return size, {
+            share: _steps(model, optimizers, tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch), call)
+            for share in dict.fromkeys(-(-size // number) for number in engines)
+        }
+
+
+def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    part = leaf[:share].clone() if leaf.dim() and leaf.shape[0] == size else leaf
+    return mode.from_tensor(part.detach()).to(device)
+
+
+def _steps(model: nn.Module, optimizers: Sequence[Optimizer], batch: Any, call: Call) -> StepMemory:
+    live = LiveBytes()
+    states = [leaf for optimizer in optimizers for leaf in tree_leaves([*optimizer.state.values()])]
+    for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch), *states):
+        live.add(value)
+    with live:
+        for _ in range(STEPS):
+            output = call(model, batch)
+            loss, name = loss_of(output, batch)
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            gradients = sum(_bytes(parameter.grad) for parameter in model.parameters() if parameter.grad is not None)
+            del output, loss
+            model.zero_grad()
+    return StepMemory(
+        parameters=sum(map(_bytes, model.parameters())),
+        buffers=sum(map(_bytes, model.buffers())),
+        gradients=gradients,
+        optimizer=sum(_bytes(leaf) for one in optimizers for leaf in tree_leaves([*one.state.values()]) if torch.is_tensor(leaf)),
+        peak=live.peak,
+        largest=max(map(_of_block, _blocks(model)), default=0),
+        loss=name,
+    )
+
+
+def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int, nn.Parameter]:
+    """Put fakes in the place of a model's parameters and buffers; return the parameters by the ``id`` of those that they stand for."""
+    parameters: dict[int, nn.Parameter] = {}
+    buffers: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in parameters:
+                    there = mode.from_tensor(parameter.detach()).to(device)
+                    parameters[id(parameter)] = nn.Parameter(there, requires_grad=parameter.requires_grad)
+                module._parameters[name] = parameters[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                if id(buffer) not in buffers:
+                    buffers[id(buffer)] = mode.from_tensor(buffer.detach()).to(device)
+                module._buffers[name] = buffers[id(buffer)]
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters = lambda: None  # type: ignore[method-assign]
+            module._init_flat_weights()
+    return parameters
+
+
+def _follow(optimizer: Optimizer, parameters: Mapping[int, nn.Parameter]) -> None:
+    """Let an optimizer have the fakes of its parameters; what it keeps of them is made by the first step."""
+    optimizer.state.clear()
+    for group in optimizer.param_groups:
+        group["params"] = [parameters.get(id(parameter), parameter) for parameter in group["params"]]
+        group["capturable"] = False  # asks for a real GPU
+
+
+def loss_of(output: Any, batch: Any) -> tuple[torch.Tensor, str]:
+    """Return a loss as cells compute it from such an output and such a batch, and its name.
+
+    Parameters
+    ----------
+    output : object
+        Of the model. One that has a ``loss`` gives its own.
+    batch : object
+        Its last tensor is taken for the target.
+    """
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if torch.is_tensor(own):
+        return own, "the model's own loss"
+    first = next(leaf for leaf in tree_leaves(output) if torch.is_tensor(leaf) and leaf.is_floating_point())
+    tensors = [leaf for leaf in tree_leaves(batch) if torch.is_tensor(leaf)]
+    target = tensors[-1] if len(tensors) > 1 else None
+    if target is not None and not target.is_floating_point():
+        if target.dim() == first.dim() - 1 and target.shape == (first.shape[0], *first.shape[2:]):
+            return F.cross_entropy(first, target.long()), "cross_entropy"
+        if first.dim() > 1 and target.numel() == first.numel() // first.shape[-1]:
+            return F.cross_entropy(first.flatten(0, -2), target.flatten().long()), "cross_entropy"
+    if target is not None and target.is_floating_point() and target.numel() == first.numel():
+        return F.mse_loss(first, target.view_as(first)), "mse_loss"
+    return first.square().mean(), "the mean square of the output"
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    repeated = [child for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential) for child in module]
+    return repeated or list(model.children()) or [model]
+
+
+def _of_block(block: nn.Module) -> int:
+    return sum(map(_bytes, block.parameters()))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,200 @@
+"""``%distribute plan``: what an engine takes under each strategy on so many engines, before any of them is there."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from ..errors import UsageError
+from ..strategies import Divided, StrategyInfo
+from .fake_step import Call, StepMemory, train_on_fakes
+from .forked import call_in_fork
+
+LIMIT = timedelta(seconds=60)
+MARGIN = 1.15
+"""How much more than its tensors an engine is taken to need: the allocator's gaps, and the work space of libraries."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an engine takes under a strategy.
+
+    Attributes
+    ----------
+    engines : int
+    strategy : StrategyInfo
+    parameters, gradients, optimizer, activations : int
+        Bytes of tensors, at the moment of a step when it has most of them.
+    """
+
+    engines: int
+    strategy: StrategyInfo
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of it."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+    def fits(self, capacity: int) -> bool:
+        """Return whether a device of `capacity` bytes has room for it."""
+        return self.total * MARGIN <= capacity
+
+
+@dataclass
+class Trained:
+    """A model that a cell trains, as far as that can be told before it runs.
+
+    Attributes
+    ----------
+    name : str
+        Of the model.
+    optimizers : list of Optimizer
+        Those that have parameters of it.
+    batch_size : int
+        Samples of a global batch.
+    steps : dict of int to StepMemory
+        By the number of samples of a share.
+    not_counted : str
+        What comes on top, in a sentence.
+    """
+
+    name: str
+    optimizers: list[Optimizer]
+    batch_size: int
+    steps: dict[int, StepMemory]
+    not_counted: str
+
+
+def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[int], device: str) -> Trained:
+    """Go through a training step of a cell's model on fake tensors, for each share of a batch that an engine can have.
+
+    Parameters
+    ----------
+    tree : ast.Module
+        The cell.
+    values : mapping of str to object
+        What it has from the notebook, by name.
+    engines : sequence of int
+        How many there may be.
+    device : {"cpu", "cuda"}
+        Of the engines.
+
+    Raises
+    ------
+    UsageError
+        There is no model or no loader among the values, or the model cannot be called so; the message says what to do.
+    """
+    models = {name: value for name, value in values.items() if isinstance(value, nn.Module) and any(True for _ in value.parameters())}
+    if not models:
+        raise UsageError("The cell has no model from the notebook: make it in a cell above, and run that.")
+    name = max(models, key=lambda one: sum(parameter.numel() for parameter in models[one].parameters()))
+    loaders = [value for value in values.values() if isinstance(value, DataLoader)]
+    if not loaders:
+        raise UsageError("The cell has no DataLoader from the notebook, whose first batch would say what a step takes.")
+    model, loader = models[name], loaders[0]
+    own = {id(parameter) for parameter in model.parameters()}
+    optimizers = [
+        value
+        for value in values.values()
+        if isinstance(value, Optimizer) and any(id(parameter) in own for group in value.param_groups for parameter in group["params"])
+    ]
+    call = _calls(tree, name, model)
+
+    try:
+        size, steps = call_in_fork(lambda: train_on_fakes(model, optimizers, loader, engines, device=device, call=call), limit=LIMIT)
+    except UsageError as error:
+        raise UsageError(f"What {name} takes cannot be told before the cell runs: {error}. While it runs, the sidebar shows it.") from None
+    return Trained(name, optimizers, size, steps, _not_counted(model, device))
+
+
+def _not_counted(model: nn.Module, device: str) -> str:
+    """Return what a step takes beside its tensors, where that is much."""
+    if device == "cpu" and any(isinstance(module, nn.LSTM) for module in model.modules()):
+        return "The work space of oneDNN for nn.LSTM comes on top: about as much as its activations."
+    return ""
+
+
+def plans(trained: Trained, strategies: Sequence[StrategyInfo], engines: Sequence[int]) -> list[Plan]:
+    """Return what an engine takes under each strategy, for each number of engines; of one engine for the first strategy alone."""
+    found = []
+    for number in engines:
+        step = trained.steps[-(-trained.batch_size // number)]
+        for info in strategies if number > 1 else strategies[:1]:
+            part = {one: number if one in info.divides else 1 for one in Divided}
+            whole = step.largest if part[Divided.PARAMETERS] > 1 else 0  # of the block at work
+            found.append(
+                Plan(
+                    engines=number,
+                    strategy=info,
+                    parameters=min(step.parameters, -(-step.parameters // part[Divided.PARAMETERS]) + whole) + step.buffers,
+                    gradients=-(-step.gradients // part[Divided.GRADIENTS]),
+                    optimizer=-(-step.optimizer // part[Divided.OPTIMIZER_STATE]),
+                    activations=step.activations,
+                )
+            )
+    return found
+
+
+def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
+    """Return the plan of `engines` engines that exchanges least among those that have room, and why in a sentence."""
+    candidates = sorted((plan for plan in found if plan.engines == engines), key=lambda plan: len(plan.strategy.divides))
+    for plan in candidates:
+        if plan.fits(capacity):
+            smaller = [one for one in candidates if len(one.strategy.divides) < len(plan.strategy.divides)]
+            why = "it exchanges least" if not smaller else f"{smaller[-1].strategy.name} would take {_size(smaller[-1].total)}"
+            return plan, f"--strategy {plan.strategy.name}: {_size(plan.total)} of {_size(capacity)} for each of {engines} engines; {why}."
+    least = min(candidates, key=lambda plan: plan.total)
+    return None, (
+        f"None has room: --strategy {least.strategy.name} takes least, {_size(least.total)} for each of {engines} engines, which have "
+        f"{_size(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
+    )
+
+
+def table(found: Sequence[Plan]) -> str:
+    """Return plans as text."""
+    lines: list[tuple[str, ...]] = [("engines", "strategy", "per engine", "parameters", "gradients", "optimizer", "activations")]
+    for plan in found:
+        parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations)
+        lines.append((str(plan.engines), plan.strategy.name, *map(_size, parts)))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _calls(tree: ast.Module, name: str, model: nn.Module) -> Call:
+    """Return what calls the model with a batch as the cell does, as far as its text says, and otherwise as cells do."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name]
+    count = len(calls[0].args) if calls and not any(isinstance(one, ast.Starred) for one in calls[0].args) else None
+    required = [
+        one
+        for one in inspect.signature(model.forward).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+
+    def call(called: nn.Module, batch: Any) -> Any:
+        if isinstance(batch, Mapping):
+            by_name = not calls or any(word.arg is None for word in calls[0].keywords)
+            return called(**batch) if by_name else called(*list(batch.values())[: count or 1])
+        if isinstance(batch, list | tuple):
+            return called(*batch[: count or max(1, len(required))])
+        return called(batch)
+
+    return call
+
+
+def _size(num_bytes: float) -> str:
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} B"

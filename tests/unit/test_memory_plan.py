@@ -1,0 +1,279 @@
+"""What `%distribute plan` predicts of a training step, beside what a real step on one process holds."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.planning.fake_step import LiveBytes, batch_size_of
+from jupyter_dtrain.planning.memory_plan import choice, measure, plans, table
+from jupyter_dtrain.strategies import Divided, StrategyInfo, find
+
+CELL = ast.parse("for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n    optimizer.step()")
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.embedding, self.rnn, self.head = nn.Embedding(400, 48), kind(48, 96, 2, batch_first=True), nn.Linear(96, 400)
+
+    def forward(self, x):
+        return self.head(self.rnn(self.embedding(x))[0])
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 64)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 256, batch_first=True, dropout=0.1), 3)
+        self.head = nn.Linear(64, 1000, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.encoder(self.embedding(x)))
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.middle, self.up = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1), nn.ConvTranspose2d(32, 16, 2, 2)
+        self.last = nn.Conv2d(32, 5, 1)
+
+    def forward(self, x):
+        down = F.relu(self.down(x))
+        return self.last(torch.cat([down, F.relu(self.up(F.relu(self.middle(F.max_pool2d(down, 2)))))], 1))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.out = nn.Linear(64, 192), nn.Linear(64, 10)
+
+    def forward(self, x):
+        q, k, v = self.q(x).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).mean(1))
+
+
+def numbers(*shape):
+    return torch.randn(*shape)
+
+
+def classes(count, *shape):
+    return torch.randint(count, shape)
+
+
+MODELS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)), 64, (64,), 10, ()),
+    "norms and dropout": (
+        lambda: nn.Sequential(
+            *[one for _ in range(6) for one in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.1))], nn.Linear(64, 10)
+        ),
+        64,
+        (64,),
+        10,
+        (),
+    ),
+    "cnn": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)
+        ),
+        32,
+        (3, 16, 16),
+        10,
+        (),
+    ),
+    "resnet": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), *[Residual(16) for _ in range(4)], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
+        ),
+        32,
+        (3, 16, 16),
+        10,
+        (),
+    ),
+    "lstm": (lambda: Recurrent(nn.LSTM), 16, None, 400, (24,)),
+    "gru": (lambda: Recurrent(nn.GRU), 16, None, 400, (6,)),
+    "tied transformer": (Tied, 8, None, 1000, (32,)),
+    "u-net": (UNet, 8, (3, 32, 32), 5, (32, 32)),
+    "attention": (Attention, 16, (24, 64), 10, ()),
+    "bag": (lambda: nn.Sequential(nn.EmbeddingBag(5000, 32), nn.Linear(32, 10)), 64, "bag", 10, ()),
+}
+
+
+def made(name):
+    """Return a model with its optimizer and loader, as a notebook has them."""
+    model, size, shape, count, target = MODELS[name]
+    torch.manual_seed(0)
+    if shape is None:
+        x = classes(count, 4 * size, *target)
+    elif shape == "bag":
+        x = classes(5000, 4 * size, 12)
+    else:
+        x = numbers(4 * size, *shape)
+    there = model()
+    loader = DataLoader(TensorDataset(x, classes(count, 4 * size, *target)), batch_size=size, shuffle=True)
+    return {"model": there, "optimizer": torch.optim.AdamW(there.parameters()), "loader": loader}
+
+
+def held(values, share):
+    """Return the most bytes of tensors that two real steps on one process hold."""
+    model, optimizer = values["model"], values["optimizer"]
+    x, y = (part[:share].clone() for part in next(iter(values["loader"])))
+    live = LiveBytes()
+    for tensor in (*model.parameters(), *model.buffers(), x, y):
+        live.add(tensor)
+    with live:
+        for _ in range(2):
+            output = model(x)
+            loss = F.cross_entropy(output, y) if output.dim() != 3 else F.cross_entropy(output.flatten(0, 1), y.flatten())
+            loss.backward()
+            optimizer.step()
+            del output, loss
+            optimizer.zero_grad()
+    return live.peak
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_bytes_of_a_step_are_predicted_within_a_tenth(name):
+    values = made(name)
+    before = [parameter.detach().clone() for parameter in values["model"].parameters()]
+    state = torch.get_rng_state()
+    size = MODELS[name][1]
+    found = measure(CELL, values, engines=[1, 2], device="cpu")
+    assert torch.equal(torch.get_rng_state(), state), "nothing of the notebook's has moved"
+    assert all(map(torch.equal, before, (parameter.detach() for parameter in values["model"].parameters())))
+    assert not values["optimizer"].state
+    assert found.batch_size == size
+    for share in (size, size // 2):
+        real = held(made(name), share)
+        if name == "lstm":
+            assert found.steps[share].peak < real
+            assert "oneDNN for nn.LSTM comes on top" in found.not_counted
+        else:
+            assert found.steps[share].peak == pytest.approx(real, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "Adagrad", "NAdam"])
+def test_an_optimizer_that_has_taken_steps_takes_as_much_as_a_new_one(name):
+    sizes = []
+    for steps in (0, 2):
+        values = made("mlp")
+        model = values["model"]
+        optimizer = values["optimizer"] = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+        for _ in range(steps):
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        kept = {key: state["step"].item() for key, state in optimizer.state.items() if "step" in state}
+        sizes.append(measure(CELL, values, engines=[2], device="cpu").steps[32])
+        assert {key: state["step"].item() for key, state in optimizer.state.items() if "step" in state} == kept
+    assert sizes[0] == sizes[1]
+
+
+def test_what_is_divided_is_less_by_as_much():
+    values = made("mlp")
+    everything = StrategyInfo(name="all", summary="", implementation="", divides=frozenset(Divided))
+    found = plans(measure(CELL, values, engines=[1, 4], device="cpu"), [find("auto"), find("zero1"), everything], [1, 4])
+    one, auto, zero1, divided = found
+    size = sum(parameter.nbytes for parameter in values["model"].parameters())
+    assert (one.engines, auto.engines) == (1, 4)
+    assert one.parameters == auto.parameters == zero1.parameters == auto.gradients == size
+    assert auto.optimizer == pytest.approx(2 * size, rel=0.01)
+    assert zero1.optimizer == pytest.approx(auto.optimizer / 4, rel=0.01)
+    assert divided.gradients == pytest.approx(size / 4, rel=0.01)
+    assert size / 4 < divided.parameters <= size, "a block is whole while it is at work"
+    assert auto.activations < one.activations, "of a quarter of the batch"
+    rows = table(found).splitlines()
+    assert [row.split()[:2] for row in rows[1:]] == [["1", "auto"], ["4", "auto"], ["4", "zero1"], ["4", "all"]]
+
+
+def test_the_choice_exchanges_least_of_those_that_have_room():
+    found = plans(measure(CELL, made("mlp"), engines=[4], device="cpu"), [find("auto"), find("zero1")], [4])
+    auto, zero1 = found
+    assert choice(found, 4, 2 * auto.total) == (auto, choice(found, 4, 2 * auto.total)[1])
+    plan, why = choice(found, 4, int(1.2 * zero1.total))
+    assert plan is zero1
+    assert "auto would take" in why
+    plan, why = choice(found, 4, 1000)
+    assert plan is None
+    assert why.startswith("None has room: --strategy zero1 takes least")
+
+
+class Words(Dataset):
+    """Samples as Hugging Face's collators make batches of them."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return {"input_ids": classes(50, 6), "labels": classes(50, 6)}
+
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.embedding(input_ids))
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+def test_batches_by_name_and_a_loss_of_the_models_own():
+    model, data = WithLoss(), Words()
+    values = {"model": model, "loader": DataLoader(data, batch_size=8), "optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+    found = measure(ast.parse("for batch in loader:\n    model(**batch)['loss'].backward()"), values, engines=[1], device="cpu")
+    assert found.steps[8].loss == "the model's own loss"
+    assert data.reads == 0
+
+
+class Unforeseeable(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+class Texts(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return "text"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (lambda: {"loader": made("mlp")["loader"]}, "The cell has no model from the notebook"),
+        (lambda: {"model": nn.Linear(64, 10)}, "The cell has no DataLoader from the notebook"),
+        (lambda: made("mlp") | {"model": Unforeseeable(64, 10)}, "What model takes cannot be told before the cell runs: "),
+        (lambda: made("mlp") | {"model": nn.Linear(63, 10)}, "What model takes cannot be told before the cell runs: "),
+        (lambda: made("mlp") | {"loader": DataLoader(Texts())}, "there is no tensor in the first batch of the loader"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said(values, says):
+    with pytest.raises(UsageError, match=says):
+        measure(CELL, values(), engines=[1], device="cpu")
+
+
+def test_the_size_of_a_batch_is_how_long_most_of_its_tensors_are():
+    assert batch_size_of({"x": torch.zeros(4, 3), "y": [torch.zeros(4), torch.zeros(2, 4)]}) == 4
+    assert batch_size_of("text") == 0
