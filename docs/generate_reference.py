@@ -10,6 +10,7 @@ from typing import Any
 
 import jupyter_dtrain
 from jupyter_dtrain.notebook import parser
+from jupyter_dtrain.system import patches
 
 ROOT = Path(__file__).parents[1]
 VARIABLES = {
@@ -21,7 +22,7 @@ VARIABLES = {
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its name."""
-    return {"options.md": _options(), "api.md": _api(), "settings.md": _settings()}
+    return {"options.md": _options(), "api.md": _api(), "settings.md": _settings(), "patches.md": _patches()}
 
 
 def _cell(text: str) -> str:
@@ -83,6 +84,23 @@ def _settings() -> str:
         lines.append(f"| `%config DistributeMagics.{name}` | `{trait.default_value!r}` | {trait.help} |")
     lines += ["", "## Environment", "", "Set before the kernel starts.", "", "| variable | default | what |", "|---|---|---|"]
     lines += [f"| `{name}` | `{default}` | {what} |" for name, (default, what) in VARIABLES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _patches() -> str:
+    lines = ["# Replaced entry points", "", "Generated from the table in `jupyter_dtrain/system/patches.py`.", ""]
+    lines += [
+        "A cell and its objects stay as they are: what a run has to notice or do otherwise, it does where libraries are entered.",
+        "On engines, and on these alone, the attributes below are others for a time. After a cell, an error or an interrupt",
+        "each is what it was:",
+        "`tests/notebook/test_patches_restored.py` compares them.",
+    ]
+    for scope in dict.fromkeys(row.scope for row in patches.TABLE):
+        lines += ["", f"## Until the end of {scope}", "", "| of | what | why |", "|---|---|---|"]
+        for row in patches.TABLE:
+            if row.scope == scope:
+                names = ", ".join(f"`{name}`" for name in row.names.split())
+                lines.append(f"| `{row.owner}` | {names} | {_cell(row.why)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from ..system.patches import put
+
 CONNECTION_FILE = "JUPYTER_DTRAIN_CONNECTION_FILE"
 SOCKETS = "JUPYTER_DTRAIN_SOCKETS"
 WAIT = 300.0  # seconds for the connection file; the kernel gives up (and ends this process) earlier
@@ -77,7 +79,7 @@ def _ask_for_no_password() -> None:
         raise EOFError("EOF when reading a line")
 
     for name in ("getpass", "unix_getpass"):
-        setattr(getpass, name, refuse)
+        put(getpass, name, refuse)
 
 
 def _leave() -> None:

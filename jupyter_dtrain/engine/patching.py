@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from torch.nn.modules import batchnorm
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from ..system.patches import patched
 from .backward.gradient_sync import GradientSync
 from .data import own_iterators
 from .data.dataloader import ShardedLoaders
@@ -54,9 +54,9 @@ def hooks_noticed(models: ModelCalls) -> Iterator[None]:
 
     with ExitStack() as stack:
         for name in _HOOKS_OF_MODULES:
-            stack.enter_context(mock.patch.object(nn.Module, name, registering(getattr(nn.Module, name))))
+            stack.enter_context(patched(nn.Module, name, registering(getattr(nn.Module, name))))
         for name in ("register_hook", "retain_grad"):
-            stack.enter_context(mock.patch.object(torch.Tensor, name, watching(getattr(torch.Tensor, name))))
+            stack.enter_context(patched(torch.Tensor, name, watching(getattr(torch.Tensor, name))))
         yield
 
 
@@ -117,7 +117,7 @@ def instrumented(
     )
     with registrations_counted(), hooks_noticed(models), scripting(models.full_tensor), ExitStack() as stack:
         for target, name, replacement in replacements:
-            stack.enter_context(mock.patch.object(target, name, replacement))
+            stack.enter_context(patched(target, name, replacement))
         stack.enter_context(_optimizers_watched(timing, on_optimizer, on_optimizer_step))
         yield
 
@@ -260,7 +260,7 @@ def _optimizers_watched(
         timing.switch(before_step)
         on_optimizer_step(optimizer)
 
-    with mock.patch.object(torch.optim.Optimizer, "__init__", optimizer_init):
+    with patched(torch.optim.Optimizer, "__init__", optimizer_init):
         hooks = [register_optimizer_step_pre_hook(optimizer_begins), register_optimizer_step_post_hook(optimizer_stepped)]
         try:
             yield

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from typing import Any, ClassVar
-from unittest import mock
 
 from ..analysis.imports import imported_for
+from ..system.patches import patched
 from .base import Integration, RunScope, Setting
 
 FLUENT = "mlflow.tracking.fluent"
@@ -84,10 +84,10 @@ class TrackingStore:
         stores: Any = importlib.import_module("mlflow.store.tracking.abstract_store")
         names = [name for name, value in vars(stores.AbstractStore).items() if callable(value) and not name.startswith("_")]
         registry = service._tracking_store_registry
-        self._patches.enter_context(mock.patch.object(registry, "get_store", self._getting(registry.get_store, names)))
+        self._patches.enter_context(patched(registry, "get_store", self._getting(registry.get_store, names)))
         self._patch(client, _OF_CLIENT)
         for module in (mlflow, fluent):
-            self._patches.enter_context(mock.patch.object(module, "start_run", self._starting(mlflow, fluent, module.start_run)))
+            self._patches.enter_context(patched(module, "start_run", self._starting(mlflow, fluent, module.start_run)))
         atexit.unregister(fluent._safe_end_run)  # the notebook has the run too: an engine that ends does not end it
 
     def _getting(self, get_store: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ class TrackingStore:
             store = get_store(*args, **options)
             if not any(store is known for known in self._stores):
                 self._stores.append(store)
-                self._patch(store, names)
+                self._patch(store, names, listed="mlflow.store.tracking.abstract_store.AbstractStore")
             return store
 
         return get
@@ -119,9 +119,9 @@ class TrackingStore:
 
         return start
 
-    def _patch(self, owner: Any, names: Iterable[str]) -> None:
+    def _patch(self, owner: Any, names: Iterable[str], *, listed: str | None = None) -> None:
         for name in filter(partial(hasattr, owner), names):
-            self._patches.enter_context(mock.patch.object(owner, name, self._asking(name, getattr(owner, name))))
+            self._patches.enter_context(patched(owner, name, self._asking(name, getattr(owner, name)), listed=listed))
 
     def _asking(self, name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(ask)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 from ..analysis.imports import imported_for
+from ..system.patches import patched
 from .base import Integration, RunScope
 
 _MODULE = "torch.utils.tensorboard.writer"
@@ -44,7 +44,7 @@ class TensorBoard(Integration):
             if run.rank == 0:
                 yield
             else:
-                with mock.patch.object(module, "FileWriter", _Silent):
+                with patched(module, "FileWriter", _Silent):
                     yield
         finally:
             for obj in gc.get_objects():

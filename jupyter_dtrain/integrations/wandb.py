@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import wraps
 from types import MethodType
 from typing import Any, ClassVar
-from unittest import mock
 
 from ..analysis.imports import imported_for
+from ..system.patches import patched
 from .base import Integration, RunScope, Setting
 
 _PARTS = ("run", "config", "summary")
@@ -95,9 +95,9 @@ def followed(run: RunScope) -> Iterator[None]:
         return begin(*args, **{**options, "mode": _DISABLED} if run.rank else options)
 
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(wandb, "init", init))
-        patches.enter_context(mock.patch.object(kind, "__exit__", lambda own, *error: None if run.goes_on() else leave(own, *error)))
-        patches.enter_context(mock.patch.object(kind, "_finish", lambda own, *code, **by: None if run.goes_on() else end(own, *code, **by)))
+        patches.enter_context(patched(wandb, "init", init))
+        patches.enter_context(patched(kind, "__exit__", lambda own, *error: None if run.goes_on() else leave(own, *error)))
+        patches.enter_context(patched(kind, "_finish", lambda own, *code, **by: None if run.goes_on() else end(own, *code, **by)))
         yield
 
 

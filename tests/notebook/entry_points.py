@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
+from jupyter_dtrain.system.patches import ENGINE, TABLE, Replaced, owner_name, rows_of
+
 LIBRARIES = frozenset(
-    {"torch", "numpy", "random", "builtins", "os", "io", "posix", "tempfile", "shutil", "warnings", "logging", "threading", "pathlib"}
-    | {"subprocess", "multiprocessing", "contextlib", "time", "signal", "IPython", "pickle", "copy", "functools", "matplotlib", "mlflow"}
+    {row.owner.partition(".")[0] for row in TABLE}
+    | {"posix", "logging", "threading", "pathlib", "subprocess", "multiprocessing", "contextlib", "time", "signal", "pickle", "copy"}
+    | {"functools", "matplotlib"}
 )
 CODE = (FunctionType, BuiltinFunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType, type)
 WRAPPED = (staticmethod, classmethod, property)
@@ -31,6 +34,17 @@ def look() -> list[str]:
     """Return the names of those that are others now, or gone."""
     now = _now()
     return sorted(f"{owner}.{name}" for (owner, name), value in _before.items() if now.get((owner, name)) is not value)
+
+
+def listed() -> tuple[int, list[str]]:
+    """Return how many entry points the table has of those that are remembered, and the rows of which none is: their library is there."""
+    seen = {row: 0 for row in TABLE if row.scope != ENGINE}
+    for owner, name in _before:
+        for row in rows_of(owner, name):
+            if row in seen:
+                seen[row] += 1
+    absent = [row.owner for row, count in seen.items() if not count and row.owner in sys.modules and not row.owner.endswith("_to_fns")]
+    return sum(seen.values()), absent
 
 
 def replace() -> None:
@@ -55,12 +69,24 @@ def _make_optimizers() -> None:
 
 def _now() -> dict[tuple[str, str], Any]:
     owners = _owners()
-    return {
+    found = {
         (owner, name): value
         for owner, holder in owners
         for name, value in list(vars(holder).items())
         if isinstance(value, (*CODE, *WRAPPED))
     }
+    return found | {(row.owner, name): value for row in TABLE for name, value in _named(row)}
+
+
+def _named(row: Replaced) -> Iterator[tuple[str, Any]]:
+    """Yield what a row of the table names, with its value, whatever that is: `torch._VF` has its functions from elsewhere."""
+    module, _, kind = (row.owner, "", "") if row.owner in sys.modules else row.owner.rpartition(".")
+    owner = sys.modules.get(module) if not kind else vars(sys.modules.get(module, row)).get(kind)
+    if row.scope != ENGINE and owner is not None and not isinstance(owner, dict):
+        for name in row.names.split():
+            value = inspect.getattr_static(owner, name, None) if inspect.isclass(owner) else getattr(owner, name, None)
+            if value is not None:
+                yield name, value
 
 
 def _owners() -> Iterator[tuple[str, Any]]:
@@ -69,4 +95,4 @@ def _owners() -> Iterator[tuple[str, Any]]:
             yield name, module
             for value in list(vars(module).values()):
                 if inspect.isclass(value) and value.__module__ == name:
-                    yield f"{name}.{value.__qualname__}", value
+                    yield owner_name(value), value

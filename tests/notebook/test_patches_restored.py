@@ -1,4 +1,7 @@
-"""Functions of libraries that a run replaces are the libraries' own again: after a cell that succeeds, that fails, that is interrupted."""
+"""What a run replaces of libraries is the libraries' own again: after a cell that succeeds, that fails, that is interrupted.
+
+All of their functions, classes and descriptors are compared, among them each of the table of `jupyter_dtrain.system.patches`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def notebook(module_notebook):
 
     opened = module_notebook()
     opened.run(IMPORTS + "%distribute start -n 2 --device cpu")
-    opened.run(SETUP + "from tests.notebook.entry_points import look, remember, replace, put_back")
+    opened.run(SETUP + "from tests.notebook.entry_points import listed, look, remember, replace, put_back")
     opened.run("%%distribute\n" + CELL.format(last=""))  # imports what it imports
     assert min(opened.value(f"{SESSION}.get().cluster.view.apply_sync(remember)")) > 10_000
     return opened
@@ -40,6 +43,12 @@ def notebook(module_notebook):
 def replaced(notebook) -> list[list[str]]:
     found: list[list[str]] = notebook.value(f"{SESSION}.get().cluster.view.apply_sync(look)")
     return found
+
+
+def test_each_of_the_table_is_among_them(notebook):
+    for count, absent in notebook.value(f"{SESSION}.get().cluster.view.apply_sync(listed)"):
+        assert count > 250
+        assert not absent, absent
 
 
 def test_they_are_seen_where_one_is_replaced(notebook):

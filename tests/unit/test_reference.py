@@ -20,7 +20,7 @@ def generator():
     return module
 
 
-@pytest.mark.parametrize("page", ["api.md", "options.md", "settings.md"])
+@pytest.mark.parametrize("page", ["api.md", "options.md", "settings.md", "patches.md"])
 def test_a_reference_page_is_up_to_date(generator, page):
     there = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert there == generator.pages()[page], "run `python docs/generate_reference.py`"

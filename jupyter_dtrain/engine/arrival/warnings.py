@@ -10,11 +10,11 @@ from itertools import dropwhile
 from traceback import walk_stack
 from types import FrameType
 from typing import Any, cast
-from unittest import mock
 
 import torch.overrides
 from torch.overrides import handle_torch_function
 
+from ...system.patches import patched
 from ..user_frames import is_ours
 
 _OURS = (
@@ -52,7 +52,7 @@ def warnings_of_callers() -> Iterator[None]:
         )
 
     try:
-        with mock.patch.object(warnings, "showwarning", show):
+        with patched(warnings, "showwarning", show):
             yield
     finally:
         filters = cast("list[Any]", warnings.filters)

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import count
 from typing import Any
-from unittest import mock
 from urllib.parse import parse_qs, urlparse
 
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 from ...cluster.file_endpoint import FileEndpoint
+from ...system.patches import patched_items
 from .process_group import Rendezvous, all_come
 
 Meeting = tuple[Store, int, int]
@@ -58,5 +58,5 @@ def env_rendezvous(rendezvous: Rendezvous, environment: Mapping[str, str]) -> It
         yield store, rank, world_size
         raise RuntimeError("Unable to perform rerendezvous using env:// method")  # in PyTorch's words
 
-    with mock.patch.dict(handlers, {"env": by_file}):
+    with patched_items(handlers, {"env": by_file}, listed="torch.distributed.rendezvous._rendezvous_handlers"):
         yield

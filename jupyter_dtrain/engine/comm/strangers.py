@@ -19,12 +19,13 @@ from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from torch.distributed import GroupMember, PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's own list
 
 from . import links
 from .sockets import own_sockets
+
+from ...system.patches import patched
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, number, port
@@ -56,7 +57,7 @@ def guarded_groups() -> Iterator[None]:
                 links.check(named, rank=rank, size=size, ports=ports, before=connected)
         return found
 
-    with mock.patch.object(distributed_c10d, "_new_process_group_helper", make_guarded):
+    with patched(distributed_c10d, "_new_process_group_helper", make_guarded):
         yield
 
 

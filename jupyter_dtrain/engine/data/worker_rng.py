@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
-from unittest import mock
 from weakref import WeakSet
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ...system.patches import patched
 from ..rng.streams import generators_in, set_state, state_of
 from . import own_iterators
 
@@ -198,7 +198,7 @@ def workers_ended() -> Iterator[None]:
         with ExitStack() as stack:
             kinds: list[Any] = [_MultiProcessingDataLoaderIter, *own_iterators.iterators()]
             for kind in kinds:
-                stack.enter_context(mock.patch.object(kind, "__init__", noting(kind.__init__)))
+                stack.enter_context(patched(kind, "__init__", noting(kind.__init__)))
             yield
     finally:
         for iterator in made:

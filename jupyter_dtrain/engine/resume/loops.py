@@ -23,6 +23,7 @@ from typing import Any
 
 from ...analysis.ast_nodes import LIVE, RUNTIME, keep_value
 from ...analysis.resume_points import LoopPlace
+from ...system.patches import put
 from ..data.iterator_state import IteratorState, SourceState
 from .beginnings import Beginning, begins_its_own_way
 from .call_stack import FrameLocation, NoPlace, loops_around, whereabouts
@@ -81,7 +82,7 @@ class Loops:
     def installed(self) -> Iterator[None]:
         """Let rewritten code find this. At the end functions have their original code back."""
         before = getattr(builtins, RUNTIME, None)
-        setattr(builtins, RUNTIME, self)
+        put(builtins, RUNTIME, self)
         _installed.add(self)
         try:
             yield
@@ -89,7 +90,7 @@ class Loops:
             self._texts.release()
             self.is_quiet = True
             # Functions that the cell made and somebody keeps still ask for a run.
-            setattr(builtins, RUNTIME, before if before is not None else FinishedLoop())
+            put(builtins, RUNTIME, before if before is not None else FinishedLoop())
 
     # -- where the run is --------------------------------------------------------------------------------------------
 

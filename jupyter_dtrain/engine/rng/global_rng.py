@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ...system.patches import patched
 from ..module_tree import IdentityMap
 from ..tensor.function_bodies import BODIES
 from ..tensor.placement_types import Shard
@@ -218,7 +218,7 @@ class ModelSampling:
         with ExitStack() as stack:
             stack.enter_context(RecomputedSampling(keep, looked).installed())
             for name in _SEEDING:
-                stack.enter_context(mock.patch.object(torch, name, told(getattr(torch, name))))
+                stack.enter_context(patched(torch, name, told(getattr(torch, name))))
             yield
 
     def knows(self, module: nn.Module) -> bool:

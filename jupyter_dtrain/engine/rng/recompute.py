@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Protocol
-from unittest import mock
 
 import torch
+
+from ...system.patches import patched
 
 _CHECKPOINT, _FORK = "torch.utils.checkpoint", "torch.random"
 
@@ -76,7 +77,7 @@ class RecomputedSampling:
                 self._looked()
             put(new_state)
 
-        with mock.patch.object(torch, "get_rng_state", get_rng_state), mock.patch.object(torch, "set_rng_state", set_rng_state):
+        with patched(torch, "get_rng_state", get_rng_state), patched(torch, "set_rng_state", set_rng_state):
             yield
 
 

@@ -14,12 +14,12 @@ from hashlib import shake_256
 from pathlib import Path
 from traceback import walk_stack
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 import torch.utils.data
 
+from ...system.patches import patched
 from ..user_frames import users_line
 
 # What is drawn there belongs to a sample, which one engine loads, and to files, whose names are to differ.
@@ -83,7 +83,7 @@ class CommonEntropy:
                 (random, "seed", seed_of_module),
                 (torch, "seed", torch_seed),
             ):
-                stack.enter_context(mock.patch.object(target, name, replacement))
+                stack.enter_context(patched(target, name, replacement))
             yield
 
     def _bits(self, number: int) -> int | None:

@@ -25,12 +25,12 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from IPython.core import interactiveshell
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ...serialization.open_files import of_cell
+from ...system.patches import patched
 from .files import CLOCK_STEP, OwnFiles
 from .folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
@@ -85,7 +85,7 @@ class FileLog:
                 (os, "rename", self._once("rename", os.rename, FileNotFoundError)),
                 (os, "replace", self._once("rename", os.replace, FileNotFoundError)),
             ):
-                stack.enter_context(mock.patch.object(target, name, replacement))
+                stack.enter_context(patched(target, name, replacement))
             try:
                 yield
             finally:

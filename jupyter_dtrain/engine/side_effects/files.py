@@ -23,12 +23,12 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from IPython.core import interactiveshell
 from torch.autograd import profiler
 
+from ...system.patches import patched
 from .folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
 
@@ -89,7 +89,7 @@ class OwnFiles:
                 (shutil, "copy", self._copied(shutil.copy)),
                 (shutil, "copy2", self._copied(shutil.copy2)),
             ):
-                stack.enter_context(mock.patch.object(target, name, _by_path(getattr(target, name), replacement)))
+                stack.enter_context(patched(target, name, _by_path(getattr(target, name), replacement)))
             yield
 
     # -- where something is ------------------------------------------------------------------------------------------

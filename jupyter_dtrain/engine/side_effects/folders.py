@@ -15,10 +15,10 @@ from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ...system.patches import patched
 from ..user_frames import OURS, is_users
 
 # Whether the cell's own code is what asks for something of a file, and of which.
@@ -81,7 +81,7 @@ class FolderChannel:
     @contextmanager
     def reported(self, folder: Path) -> Iterator[None]:
         """Say, on rank 0, how it fares with the folders that the cell makes in `folder`, until the end of the ``with`` block."""
-        with mock.patch.object(os, "mkdir", self._telling(os.mkdir, f"{folder.resolve()}{os.sep}")):
+        with patched(os, "mkdir", self._telling(os.mkdir, f"{folder.resolve()}{os.sep}")):
             yield
 
     def _telling(self, original: Callable[..., None], folder: str) -> Callable[..., None]:

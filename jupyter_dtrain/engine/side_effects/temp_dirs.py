@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
+from ...system.patches import patched
 from ..user_frames import is_users
 
 _kept: dict[str, list[str]] = {}
@@ -82,8 +82,8 @@ class TemporaryFolders:
             remove(name, *args, **kwargs)
 
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(tempfile, "mkdtemp", mkdtemp))
-            stack.enter_context(mock.patch.object(tempfile.TemporaryDirectory, "_rmtree", staticmethod(rmtree)))
+            stack.enter_context(patched(tempfile, "mkdtemp", mkdtemp))
+            stack.enter_context(patched(tempfile.TemporaryDirectory, "_rmtree", staticmethod(rmtree)))
             yield
 
 

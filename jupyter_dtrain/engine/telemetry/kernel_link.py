@@ -18,6 +18,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, TextIO
 
+from ...system.patches import put
 from ..side_effects.output import Shown
 from .emitter import Publish
 
@@ -81,7 +82,7 @@ def look_like_a_notebook() -> None:
     """Let libraries find a builtin ``get_ipython``, by which they tell a notebook when they are imported: its progress bars come along."""
     from IPython import get_ipython
 
-    builtins.get_ipython = get_ipython  # type: ignore[attr-defined]  # IPython has it there while it runs a cell of its own
+    put(builtins, "get_ipython", get_ipython)  # IPython has it there while it runs a cell of its own
 
 
 @contextlib.contextmanager

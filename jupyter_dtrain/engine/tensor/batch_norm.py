@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 from types import FrameType
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
+from ...system.patches import patched
 from ..module_tree import IdentityMap
 from .batch_shard import BatchShard
 from .redistribute import Exchange, nothing_of
@@ -64,7 +64,7 @@ class GlobalNormalization:
                 return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
             return _normalized(input, share, running_mean, running_var, weight, bias, momentum, eps)
 
-        with mock.patch.object(F, "batch_norm", batch_norm):
+        with patched(F, "batch_norm", batch_norm):
             yield
 
 

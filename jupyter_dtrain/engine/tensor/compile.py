@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.jit import _builtins, _recursive
 from torch.utils import checkpoint
 
 from ...serialization.reducers import stands_for
+from ...system.patches import patched
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def as_written() -> Iterator[None]:
             return made
 
         begin()
-        stack.enter_context(mock.patch.object(torch, "compile", compile_and_begin))
+        stack.enter_context(patched(torch, "compile", compile_and_begin))
         stack.enter_context(_recomputed_alike())
         yield
 
@@ -73,8 +73,8 @@ def _recomputed_alike() -> Iterator[None]:
         return inherited.apply(alike(function), *args)  # type: ignore[attr-defined]
 
     with (
-        mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", without_reentrant),
-        mock.patch.object(checkpoint.CheckpointFunction, "apply", apply),
+        patched(checkpoint, "_checkpoint_without_reentrant_generator", without_reentrant),
+        patched(checkpoint.CheckpointFunction, "apply", apply),
     ):
         yield
 
@@ -149,5 +149,5 @@ def scripting(whole: Callable[[Any], Any]) -> Iterator[None]:
             (_recursive, "_find_builtin", find_builtin),
             (_recursive, "try_compile_fn", of_original(_recursive.try_compile_fn)),
         ):
-            stack.enter_context(mock.patch.object(target, name, replacement))
+            stack.enter_context(patched(target, name, replacement))
         yield

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 from torch.autograd.variable import VariableMeta
 from torch.utils._device import _device_constructors
 
+from ...system.patches import patched
 from .placement_types import GlobalTensor
 
 _OF_TYPES = [name for name in dir(torch) if name.endswith("Tensor") and type(getattr(torch, name)).__name__ == "tensortype"]
@@ -81,7 +81,7 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
             *((torch, name, _of_type(getattr(torch, name), whole)) for name in _OF_TYPES),
             *((torch, name, on_wholes(getattr(torch, name))) for name in _SPARSE),
         ):
-            stack.enter_context(mock.patch.object(target, name, replacement))
+            stack.enter_context(patched(target, name, replacement))
         yield
 
 

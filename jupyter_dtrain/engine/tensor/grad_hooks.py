@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.nn.modules import module as modules_of_torch
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
+from ...system.patches import patched
 from .ops.autograd import gradient_of, part_of_gradient
 from .ops.dispatch import Rules
 from .placement_types import GlobalTensor, Placement, from_local, source_of, to_local
@@ -54,7 +54,7 @@ class GradientHooks:
                 placed = [tensor if places.get(i) is None else from_local(tensor, places[i]) for i, tensor in enumerate(made)]
                 return (tuple(placed) if type(made) is tuple else type(made)(*placed)), indices
 
-        with mock.patch.object(modules_of_torch, "BackwardHook", OfGlobalBatch):
+        with patched(modules_of_torch, "BackwardHook", OfGlobalBatch):
             yield
 
     def register(self, original: Callable[..., RemovableHandle], tensor: torch.Tensor, hook: Hook) -> RemovableHandle:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
+from ...system.patches import patched_items
 from .batch_norm import GlobalNormalization
 from .placement_types import GlobalTensor
 
@@ -50,6 +50,7 @@ class BackwardPasses:
         return self.under_way and not any(isinstance(leaf, GlobalTensor) for leaf in pytree.tree_leaves(values))
 
 
+_CHECKS = "torch.utils.checkpoint._allowed_determinism_checks_to_fns"
 _checks: dict[str, Callable[[torch.Tensor], Any]] = getattr(checkpoint, "_allowed_determinism_checks_to_fns", {})
 
 
@@ -68,5 +69,5 @@ def checked_by_parts() -> Iterator[None]:
 
         return look
 
-    with mock.patch.dict(_checks, {name: of_part(check) for name, check in _checks.items()}):
+    with patched_items(_checks, {name: of_part(check) for name, check in _checks.items()}, listed=_CHECKS):
         yield

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 
+from ...system.patches import patched
 from .placement_types import GlobalTensor, Partial
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})  # a list of a million numbers is not walked through in Python
@@ -74,7 +74,7 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
         for owner, names, first in _UNANNOUNCED:
             for name in names.split():
                 if (original := getattr(owner, name, None)) is not None:  # PyTorch has it still
-                    stack.enter_context(mock.patch.object(owner, name, reading(original, first)))
+                    stack.enter_context(patched(owner, name, reading(original, first)))
         yield
 
 

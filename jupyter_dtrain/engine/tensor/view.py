@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 import torch._functorch.apis as functorch_apis
@@ -18,6 +17,7 @@ import torch._functorch.eager_transforms as eager_transforms
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ...system.patches import patched
 from .autograd_function import OwnFunctions
 from .compile import as_written
 from .constructors import watched_constructors
@@ -82,11 +82,11 @@ class GlobalView:
             stack.enter_context(watched_constructors(self._rules.full_tensor))
             stack.enter_context(numbers_read(self._rules.full_tensor))
             stack.enter_context(self._hooks.installed())
-            stack.enter_context(mock.patch.object(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
+            stack.enter_context(patched(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
             for module, name in _TRANSFORMS:
                 if hasattr(module, name):
-                    stack.enter_context(mock.patch.object(module, name, self._of_wholes(getattr(module, name))))
-            stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(self._own_functions())))
+                    stack.enter_context(patched(module, name, self._of_wholes(getattr(module, name))))
+            stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._own_functions())))
             yield
 
     def state_dict(self) -> dict[str, Any]:

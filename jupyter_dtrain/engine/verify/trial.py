@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
-from unittest import mock
 
 import torch
 
 from ... import api
 from ...system.interpreter import unwarned
+from ...system.patches import patched
 
 _EFFECTS = (
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.system", "os.exec", "os.fork"),
@@ -71,9 +71,9 @@ def unnoticed() -> Iterator[io.StringIO]:
         stack.enter_context(redirect_stderr(io.StringIO()))
         stack.enter_context(unwarned())
         for module in (builtins, io):
-            stack.enter_context(mock.patch.object(module, "open", _reading_only(module.open)))
-        stack.enter_context(mock.patch.object(torch, "save", _never))
-        stack.enter_context(mock.patch.object(api, "current", _Nobody()))
+            stack.enter_context(patched(module, "open", _reading_only(module.open)))
+        stack.enter_context(patched(torch, "save", _never))
+        stack.enter_context(patched(api, "current", _Nobody()))
         logging.disable(sys.maxsize)
         _guard.start()
         try:

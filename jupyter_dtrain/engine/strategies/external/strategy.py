@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ....system.patches import patched
 from ...comm.env_rendezvous import ADDRESS, env_rendezvous
 from ...comm.process_group import ProcessGroup
 from ...comm.store import StoreChannel
@@ -99,7 +99,7 @@ class ExternalProgram(Strategy):
             with (
                 hyperparameters.installed(self._objects),
                 hyperparameters.loaders_noticed(),
-                mock.patch.object(dist, "init_process_group", init_process_group),
+                patched(dist, "init_process_group", init_process_group),
                 env_rendezvous(self._rendezvous, {name: self._environment[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")}),
             ):
                 yield

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ....system.patches import put
 from ...module_tree import IdentityMap
 
 
@@ -129,7 +130,7 @@ def original_step(kind: type[Optimizer]) -> Step:
     if not getattr(kind.step, "hooked", False):
         hooked: Any = Optimizer.profile_hook_step(kind.step)
         hooked.hooked = True
-        setattr(kind, "step", hooked)  # noqa: B010 - mypy wants its overloads
+        put(kind, "step", hooked)
     original: Step = vars(kind)["step"].__wrapped__
     return original
 

@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ....system.patches import patched
 from ...comm.collectives import exchange
 from ...dedup import Apart
 from ...module_tree import IdentityMap
@@ -102,10 +102,10 @@ class ShardedOptimizerStates:
         with ExitStack() as stack:
             for kind in KINDS:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
-                    stack.enter_context(mock.patch.object(kind, "step", self._of_parts(original_step(kind))))
+                    stack.enter_context(patched(kind, "step", self._of_parts(original_step(kind))))
             for name, instead in (("state_dict", self._state_dict), ("load_state_dict", self._load_state_dict)):
-                stack.enter_context(mock.patch.object(Optimizer, name, instead(getattr(Optimizer, name))))
-            stack.enter_context(mock.patch.object(Optimizer, "state", property(self._read, self._replaced), create=True))
+                stack.enter_context(patched(Optimizer, name, instead(getattr(Optimizer, name))))
+            stack.enter_context(patched(Optimizer, "state", property(self._read, self._replaced), create=True))
             stack.callback(register_optimizer_step_pre_hook(self._note).remove)
             yield
 
