@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, Snapshot
 from ..runs.detached_index import unfollowed
 from ..runs.record import DEFAULT_FOLDER
+from ..system.torch_internals import require
 from .comm import Telemetry
 from .kernel import is_leaving
 
@@ -46,6 +47,7 @@ class LazySession:
         """Return the session."""
         with self._lock:
             if self._session is None:
+                require()
                 from ..session import Session
 
                 self._session = Session(self._archive.folder if self._archive is not None else None, self._engines)

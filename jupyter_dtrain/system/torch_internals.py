@@ -1,0 +1,110 @@
+"""The names of PyTorch's own that this project leans on: those that begin with ``_``, which another version need not have.
+
+Each is listed here with what it is for; a test reads the code and fails on one that is not. A session looks before it begins whether they
+are there, and says in one sentence which are missing, instead of an ``AttributeError`` from the depths.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from ..errors import UsageError
+
+NAMES = {
+    # -- tensors that span the ranks
+    "torch._C.DisableTorchFunction": "operations on a rank's own tensors",
+    "torch._C.DisableTorchFunctionSubclass": "operations on a rank's own tensors",
+    "torch._C._EnableTorchFunction": "hooks of the user's within such operations",
+    "torch._C._disabled_torch_function_impl": "a tensor class without rules of its own",
+    "torch._C.DispatchKey.AutogradFunctionality": "whether autograd is looking",
+    "torch._C._dispatch_tls_is_dispatch_key_excluded": "whether autograd is looking",
+    "torch._C._current_graph_task_id": "whether a backward pass is under way",
+    "torch._C._functorch.maybe_current_level": "whether a transform of functions is under way",
+    "torch._C._autograd._top_saved_tensors_default_hooks": "whether activations are kept elsewhere",
+    "torch._C._autograd._unsafe_set_version_counter": "a tensor that was put back is as it was for autograd",
+    "torch._C._nn": "functions that take plain numbers",
+    "torch._VF": "functions that take plain numbers",
+    "torch._functorch.apis": "transforms of functions",
+    "torch._functorch.eager_transforms": "transforms of functions",
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "transforms of functions",
+    "torch._ops.OpOverload": "operators of the user's own",
+    "torch.autograd.Variable._execution_engine": "what is done when a backward pass is over",
+    "torch.autograd.forward_ad._current_level": "whether forward-mode differentiation is under way",
+    "torch.utils._pytree": "values with tensors in them",
+    "torch.utils._python_dispatch.TorchDispatchMode": "what a call of a model writes to",
+    "torch.utils._device._device_constructors": "`with torch.device(…)`",
+    # -- models
+    "torch.nn.modules.batchnorm._BatchNorm": "layers with statistics over the batch",
+    "torch.nn.modules.batchnorm._NormBase": "layers with statistics over the batch",
+    "torch.nn.functional._verify_batch_size": "layers with statistics over the batch",
+    "torch.nn.modules.module._global_forward_hooks": "hooks of all modules",
+    "torch.nn.modules.module._global_forward_pre_hooks": "hooks of all modules",
+    "torch.nn.utils.parametrize._cache": "parametrized modules whose call is taken back",
+    "torch.nn.utils.parametrize._inject_new_class": "how a parametrized module is read",
+    "torch.nn.utils.parametrize._inject_property": "how a parametrized module is read",
+    "torch.utils.checkpoint._checkpoint_without_reentrant_generator": "activation checkpointing",
+    "torch.optim.Optimizer._optimizer_step_code": "whose frame an optimizer's step is",
+    # -- compiled code
+    "torch._dynamo": "compiled models",
+    "torch._inductor": "compiled models",
+    "torch._library.custom_ops": "operators of the user's own",
+    "torch._C.ScriptMethod": "scripted models",
+    "torch._C._autograd._ProfilerResult": "profiles",
+    "torch.jit._builtins._find_builtin": "scripting in a cell",
+    "torch.jit._recursive": "scripting in a cell",
+    # -- random numbers
+    "torch._standard_gamma": "sampling for the global batch",
+    "torch._sample_dirichlet": "sampling for the global batch",
+    "torch.ops.aten._scaled_dot_product_attention_math": "dropout in attention",
+    "torch.cuda._is_in_bad_fork": "random states of CUDA devices",
+    # -- data
+    "torch.utils.data._utils": "batches that are put together as a loader would",
+    "torch.utils.data.dataloader._BaseDataLoaderIter": "iterators of loaders",
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": "iterators of loaders",
+    # -- processes
+    "torch._foreach_copy_": "sums in shared memory",
+    "torch.UntypedStorage._new_shared": "tensors in shared memory",
+    "torch.distributed.distributed_c10d._get_default_store": "what ranks tell each other once",
+    "torch.distributed.distributed_c10d._new_process_group_helper": "who may reach a process group",
+    # -- settings
+    "torch._tensor_str.PRINT_OPTS": "how tensors are printed",
+}
+"""Each name, or the one that those begin with which are meant, with what it is for."""
+_OPTIONAL = ("torch._inductor", "torch._functorch", "torch._dynamo")
+"""Not imported for the sake of a look: they are there, or nothing of theirs is needed."""
+
+
+def missing() -> list[str]:
+    """Return the names that the PyTorch of this process does not have, in order. Only modules that are imported are looked at."""
+    return [name for name in NAMES if not name.startswith(_OPTIONAL) and not _is_there(name)]
+
+
+def require() -> None:
+    """Refuse a PyTorch that lacks one of the names.
+
+    Raises
+    ------
+    UsageError
+        The message has all of them.
+    """
+    import torch
+
+    if absent := missing():
+        lacks = ", ".join(f"{name} ({NAMES[name]})" for name in absent)
+        raise UsageError(
+            f"PyTorch {torch.__version__} lacks what jupyter_dtrain needs: {lacks}. Install a version that its metadata allows."
+        )
+
+
+def _is_there(name: str) -> bool:
+    parts = name.split(".")
+    length = next(length for length in range(len(parts), 0, -1) if ".".join(parts[:length]) in sys.modules)
+    found: Any = sys.modules[".".join(parts[:length])]
+    for index, part in enumerate(parts[length:], length):
+        if not hasattr(found, part):
+            # A module that nobody has imported yet is not for a look.
+            return hasattr(found, "__path__") and find_spec(".".join(parts[: index + 1])) is not None
+        found = getattr(found, part)
+    return True
