@@ -68,6 +68,7 @@ TABLE = (
     Replaced("torch.autograd.function.Function", "apply", "a function of the user's gets plain tensors, and its backward pass too"),
     Replaced("torch.Tensor", "register_hook retain_grad", "hooks of tensors get gradients of the global batch"),
     Replaced("torch.optim.optimizer.Optimizer", "__init__", "optimizers that a cell makes are followed"),
+    Replaced("torch.optim.lr_scheduler.*", "__init__", "schedulers that a cell makes are followed"),
     Replaced("torch.optim.optimizer.Optimizer", "state state_dict load_state_dict", "`zero1`: their state is sharded over the ranks"),
     Replaced("torch.optim.*", "step", "`zero1`: each rank updates its own parameters. PyTorch wraps it itself with a class's first object"),
     Replaced("torch.distributed", "is_initialized", "a cell sees one process"),

@@ -22,10 +22,9 @@ from typing import Any
 
 from torch.distributed import GroupMember, PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # not in torch's own list
 
+from ...system.patches import patched
 from . import links
 from .sockets import own_sockets
-
-from ...system.patches import patched
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, number, port

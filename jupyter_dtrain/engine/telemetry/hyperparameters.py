@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
@@ -23,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, RandomSampler
 
 from ...protocol import Hyperparameters, Message, Value
+from ...system.patches import patched
 from ..module_tree import IdentityMap, outermost, parameters_in
 
 MAX_ALIKE = 8
@@ -65,7 +65,7 @@ class HyperparameterLog:
         with ExitStack() as stack:
             for kind in {kind for kind in vars(lr_scheduler).values() if isinstance(kind, type) and issubclass(kind, LRScheduler)}:
                 if "__init__" in vars(kind):  # some of PyTorch's do not call that of their base
-                    stack.enter_context(mock.patch.object(kind, "__init__", self._noticing(kind.__init__)))
+                    stack.enter_context(patched(kind, "__init__", self._noticing(kind.__init__)))
             try:
                 yield
             finally:
@@ -108,7 +108,7 @@ class HyperparameterLog:
                 self.on_loader(loader)
             return iterate(loader)
 
-        with mock.patch.object(DataLoader, "__iter__", loader_iter):
+        with patched(DataLoader, "__iter__", loader_iter):
             yield
 
     def finish(self) -> None:
