@@ -15,7 +15,7 @@ import torch
 
 from ..serialization.archives import go_back_to_archives
 from ..serialization.change_detection import Baseline
-from ..serialization.copy_restore import Contents, items_of, restore
+from ..serialization.copy_restore import Contents, items_of, restore, restore_all
 from ..serialization.library_state import arrived, library_states, stays
 from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import bar_at_rest, forgets, is_progress_bar, itself, stands_for
@@ -206,8 +206,7 @@ class CellResults:
         unpacker.load()  # no line was the last one yet
         extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()
-        for index, new in changed.items():
-            restore(self._baseline.objects[index], new)
+        restore_all([self._baseline.objects[index] for index in changed], list(changed.values()))
         for name in head.changes.deleted:
             self.namespace.pop(name, None)
         self.namespace.update(bound)
@@ -243,9 +242,7 @@ class CellResults:
         return {
             name: obj
             for name, obj in list(self.namespace.items())
-            if not _HIDDEN.match(name)
-            and (name not in before or before[name] is not obj or _moves_on(obj))
-            and (name not in skip or skip[name] is not obj)
+            if not _HIDDEN.match(name) and (name not in before or before[name] is not obj) and (name not in skip or skip[name] is not obj)
         }
 
     def _changes(self) -> Changes:
@@ -307,11 +304,6 @@ class CellResults:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None
-
-
-def _moves_on(obj: object) -> bool:
-    """Return whether `obj` is an iterator of Python's own: where it stands cannot be seen, so it takes the place of the notebook's."""
-    return type(obj).__module__ in ("builtins", "itertools") and isinstance(obj, Iterator)
 
 
 def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:

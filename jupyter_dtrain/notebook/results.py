@@ -10,7 +10,8 @@ import torch
 
 from ..engine.results import Head
 from ..engine.task import Outcome
-from ..serialization.copy_restore import restore
+from ..serialization.copy_restore import restore_all
+from ..serialization.iterators import CannotPlace
 from ..serialization.partial_reader import Pieces, UnreadableError
 from ..serialization.pickler import Packed
 
@@ -55,14 +56,16 @@ def apply_outcome(
             return _NOTHING
 
     head: Head = pieces.read()
-    others = {index: read(tracked[index]) for index in head.others}
-    for index, new in {**head.changes.changed, **others}.items():
-        if new is _NOTHING:
-            continue
+    others = {index: new for index in head.others if (new := read(tracked[index])) is not _NOTHING}
+    changed = {**head.changes.changed, **others}
+    for index, new in changed.items():
         obj = tracked[index]
         if isinstance(obj, torch.Tensor) and outcome.device == "cuda" and isinstance(new.items, torch.Tensor):
             _follow(obj, new.items)
-        restore(obj, new)
+    try:
+        restore_all([tracked[index] for index in changed], list(changed.values()))
+    except CannotPlace as error:
+        unread["an iterator"] = str(error)
     for name in head.changes.deleted:
         namespace.pop(name, None)
     if outcome.random_state is not None:

@@ -21,6 +21,7 @@ from ..system.dirty_pages import PrivateMappings, untouched
 from ..system.interpreter import collection_paused
 from .cached_functions import is_notebooks, mark_of
 from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
+from .iterators import is_iterator, place_of
 from .pickler import Numbers
 from .torch_reducers import as_array
 
@@ -133,6 +134,8 @@ def _mark(obj: Any) -> Any:
         return [*obj._mgr.arrays, *obj._mgr.axes]  # numbers changed in place are those of the arrays, objects of their own
     if is_notebooks(obj):
         return mark_of(obj)
+    if is_iterator(obj):
+        return place_of(obj)
     items = items_of(obj)
     return items if items is None or isinstance(items, list | bytes) else pickle.dumps(items)
 

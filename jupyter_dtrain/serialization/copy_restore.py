@@ -16,6 +16,7 @@ import random
 import sys
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import CellType, FunctionType, ModuleType
@@ -26,6 +27,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .cached_functions import CachedFunction, contents_of, is_notebooks, refill_cache
+from .iterators import is_iterator, put_in_place, standing_of
 from .pickler import Numbers
 from .python_reducers import slots_of
 from .reducers import foreign_attributes
@@ -60,8 +62,22 @@ class Contents:
     replaced: bool = False
 
 
+def restore_all(objects: Sequence[Any], news: Sequence[Contents]) -> None:
+    """Write `news` into `objects`, iterators last: they walk over what is in others.
+
+    Raises
+    ------
+    CannotPlace
+        An iterator is not where it is to be. All else is.
+    """
+    last = [index for index, obj in enumerate(objects) if is_iterator(obj)]
+    for index in sorted(set(range(len(objects))).difference(last)):
+        restore(objects[index], news[index])
+    put_in_place([objects[index] for index in last], [news[index].items for index in last])
+
+
 def restore(obj: Any, new: Contents) -> None:
-    """Write `new` into `obj` in place."""
+    """Write `new` into `obj` in place, which is no iterator."""
     if new.items is not None:
         if new.replaced:
             obj.data = new.items.to(obj.device)
@@ -172,6 +188,8 @@ def items_of(obj: Any) -> Any:
             return obj.__reduce_ex__(4)[2][:-1]  # the state, less the attributes
         case _ if is_notebooks(obj):
             return contents_of(obj)
+        case _ if is_iterator(obj):
+            return standing_of(obj)
     return obj.copy(deep=False) if is_frame(obj) else None
 
 
@@ -214,10 +232,18 @@ def _restore_items(obj: Any, items: Any) -> None:
             obj.set_state(items)
         case random.Random():
             obj.setstate(items)
-        case io.StringIO() | io.BytesIO():
-            obj.__setstate__((*items, None))  # type: ignore[union-attr]  # what pickle calls
+        case io.StringIO() | io.BytesIO() | io.TextIOWrapper():
+            _restore_stream(obj, items)
         case _:
             obj._update_inplace(items)
+
+
+def _restore_stream(stream: Any, items: Any) -> None:
+    if isinstance(stream, io.TextIOWrapper):  # a file that is read, of which a copy was sent
+        stream.seek(0)
+        stream.read(items[2])
+    else:
+        stream.__setstate__((*items, None))  # what pickle calls
 
 
 class _Variable(Enum):

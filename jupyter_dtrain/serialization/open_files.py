@@ -72,11 +72,31 @@ def reduced_file(obj: Any) -> Any:
         _files[key] = obj
         kind = TextFile if isinstance(obj, io.TextIOWrapper) else BinaryFile
         return kind, (key, str(Path(obj.name).absolute()), obj.name, getattr(obj, "mode", "w"))
+    if isinstance(obj, io.TextIOWrapper) and obj.readable() and obj.seekable() and not obj.writable():
+        return _copy_to_read, (*_text_and_place(obj), obj.name, obj.mode)
     if isinstance(obj, _Writer):
         write = next((part for part in gc.get_referents(obj) if getattr(part, "__name__", "") == "write"), None)
         if write is not None:
             return _writer, (write.__self__, {name: getattr(obj.dialect, name) for name in _FORMAT})
     return NotImplemented
+
+
+def _text_and_place(file: io.TextIOWrapper) -> tuple[str, int]:
+    """Return what is in a file, and how many characters of it have been read; walking over it, it tells nobody its place."""
+    rest = file.read()
+    file.seek(0)
+    text = file.read()
+    place = len(text) - len(rest)
+    file.seek(0)
+    file.read(place)
+    return text, place
+
+
+def _copy_to_read(text: str, place: int, name: str, mode: str) -> io.StringIO:
+    copy: Any = io.StringIO(text)
+    copy.seek(place)
+    copy.name, copy.mode = name, mode
+    return copy  # type: ignore[no-any-return]
 
 
 def _opened_again(path: str, kind: str, encoding: str | None) -> Any:

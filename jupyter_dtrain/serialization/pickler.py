@@ -30,6 +30,7 @@ from torch.nn.parameter import is_lazy
 
 from ..analysis.code_objects import original_code
 from ..integrations.registry import is_found_by_id
+from .iterators import is_iterator
 from .python_reducers import with_annotations
 from .reducers import ModuleName, is_dynamic, reduced
 from .shared_memory import in_shared_memory, is_shared, shared_tensor
@@ -43,6 +44,7 @@ _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
 )
 _PLAIN = frozenset({list, dict, set})
+_CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
 _NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # what IPython, since its version 8, has for `open` in a notebook
 _SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
 _NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
@@ -355,6 +357,6 @@ def trackable(objects: Iterable[object]) -> list[object]:
                 kept.append(obj)
         elif is_found_by_id(obj):
             continue
-        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in (list, dict, set, bytearray, SimpleNamespace):
+        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _CHANGEABLE or is_iterator(obj):
             kept.append(obj)
     return kept

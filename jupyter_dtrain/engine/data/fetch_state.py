@@ -6,6 +6,8 @@ are compared as far as PyTorch counts what is written to them, and are not put b
 
 from __future__ import annotations
 
+import array
+import io
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
@@ -17,6 +19,7 @@ import numpy as np
 import torch
 
 from ...analysis.code_objects import names_in, original_code
+from ...serialization.copy_restore import Contents, items_of, restore
 from ...serialization.python_reducers import attribute_holders
 from ..forward.containers import copy_of, is_same, refill
 from ..user_frames import is_users, is_users_module
@@ -41,6 +44,7 @@ class FetchState:
     def __init__(self, *roots: object) -> None:
         self._holders: list[tuple[Any, Any]] = []
         self._numbers: list[tuple[Any, int, Any]] = []
+        self._streams: list[tuple[Any, Any]] = []
         self._names: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._cells: list[tuple[CellType, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
@@ -57,6 +61,7 @@ class FetchState:
         return (
             any(not is_same(holder, before) for holder, before in self._holders)
             or any(not _is_value(value, version, before) for value, version, before in self._numbers)
+            or any(items_of(stream) != before for stream, before in self._streams)
             or any(names.get(name, _MISSING) is not value for names, before in self._names for name, value in before.items())
             or any(_content(cell) is not value for cell, value in self._cells)
             or any(not is_same(dict(vars(kind)), before) for kind, before in self._classes)
@@ -72,6 +77,8 @@ class FetchState:
                     value.data.copy_(before)
                 else:
                     value[...] = before
+        for stream, items in self._streams:
+            restore(stream, Contents(items))
         for names, values in self._names:
             for name, value in values.items():
                 if value is _MISSING:
@@ -94,6 +101,8 @@ class FetchState:
             case torch.Tensor():
                 small = value.layout == torch.strided and value.nbytes <= _LARGE
                 self._numbers.append((value, value._version if not value.is_inference() else 0, value.detach().clone() if small else None))
+            case io.StringIO() | io.BytesIO() | bytearray() | array.array():  # a file of the notebook's that is read is a copy of it here
+                self._streams.append((value, items_of(value)))
             case np.ndarray():
                 if value.nbytes <= _LARGE and not value.dtype.hasobject and value.flags.writeable:
                     self._numbers.append((value, 0, value.copy()))
