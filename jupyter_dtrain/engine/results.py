@@ -21,6 +21,7 @@ from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import bar_at_rest, forgets, is_progress_bar, itself, stands_for
 from ..serialization.torch_reducers import without_graph
 from .tensor.placement_types import GlobalTensor, computed_by
+from .user_frames import is_users_module
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -93,6 +94,13 @@ class Saved:
     extra: list[frozenset[str]]
 
 
+class CannotSave(Exception):
+    """Something holds what cannot be saved, and a cell that went on would miss it, or find it as it was at first."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"`{name}` would be lost or begin anew ({reason})")
+
+
 class CellResults:
     """The namespace of a cell and the objects that came with it, as they were before the cell ran."""
 
@@ -159,6 +167,10 @@ class CellResults:
         -------
         Saved, optional
             ``None`` where the ranks do not hold the same.
+
+        Raises
+        ------
+        CannotSave
         """
         bound = self._bound(skip)
         changes, states = self._changes(), self._states()
@@ -168,13 +180,18 @@ class CellResults:
         try:
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         except Exception:
+            everything_there = everything
             missing = [
                 frozenset(name for name, obj in part.items() if self._why_not(obj, spanning.note) is not None) for part in everything
             ]
             everything = [
                 {name: obj for name, obj in part.items() if name not in names} for part, names in zip(everything, missing, strict=True)
             ]
-            changes, states = self._what_can_be_sent(changes, {}, spanning.note), self._states_that_can_be_sent(states)
+            self._refuse_to_lose_state(everything_there, missing, spanning)
+            lost: dict[str, str] = {}
+            changes, states = self._what_can_be_sent(changes, lost, spanning.note), self._states_that_can_be_sent(states)
+            for name, reason in lost.items():
+                raise CannotSave(name, reason) from None
             spanning = _Spanning()
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
@@ -184,6 +201,14 @@ class CellResults:
         if wholes:
             packed = self._packed_for_later(changes, states, everything, spanning.filled(wholes), elsewhere)
         return Saved(packed, missing[0], missing[1:])
+
+    def _refuse_to_lose_state(self, values: list[dict[str, Any]], missing: list[frozenset[str]], spanning: _Spanning) -> None:
+        """Raise where a name cannot be saved that may hold more than what cannot: it would be bound again with what it held at first."""
+        for part, names in zip(values, missing, strict=True):
+            for name in sorted(names):
+                obj = part[name]
+                if isinstance(obj, list | tuple | dict | set | deque) or is_users_module(type(obj).__module__):
+                    raise CannotSave(name, self._why_not(obj, spanning.note) or "")
 
     def load(
         self, packed: Packed, *, device_for: Callable[[str], torch.device]

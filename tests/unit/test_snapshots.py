@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from jupyter_dtrain.engine import staging
 from jupyter_dtrain.engine.comm.store import StoreChannel
 from jupyter_dtrain.engine.control import Control
-from jupyter_dtrain.engine.results import CellResults
+from jupyter_dtrain.engine.results import CannotSave, CellResults
 from jupyter_dtrain.engine.resume.position import FramePosition, Position
 from jupyter_dtrain.engine.side_effects.output import Shown
 from jupyter_dtrain.engine.snapshot import snapshotter
@@ -337,3 +338,30 @@ def test_what_goes_on_from_a_multiple_takes_the_next(tmp_path, monkeypatch):
     with later.snapshots.finished():
         later.walk(15)
     assert [step for _, step in told_at_multiples(later)] == [20]
+
+
+class Meter:
+    """Counts, and has something that cannot be saved."""
+
+    def __init__(self) -> None:
+        self.count, self.items = 0, (number for number in range(9))
+
+
+def save(setup: dict[str, Any], cell: Callable[[dict[str, Any]], object]) -> None:
+    """Save what a cell has made of a notebook's values."""
+    namespace = dict(setup)
+    results = CellResults(namespace, list(setup.values()))
+    cell(namespace)
+    results.save([], gather=lambda tensors: tensors, skip={})
+
+
+def test_nothing_is_saved_where_an_object_would_begin_anew_or_lose_an_attribute():
+    save({}, lambda names: names.update(alone=Meter().items))  # made again by the statement that made it
+    with pytest.raises(CannotSave, match="`meter`"):
+        save({}, lambda names: names.update(meter=Meter()))
+    with pytest.raises(CannotSave, match="`held`"):
+        save({}, lambda names: names.update(held=[Meter().items]))
+    earlier = Meter()
+    del earlier.items
+    with pytest.raises(CannotSave, match=r"`earlier\.items`"):
+        save({"earlier": earlier}, lambda names: setattr(names["earlier"], "items", Meter().items))

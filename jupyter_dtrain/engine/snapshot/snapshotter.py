@@ -36,6 +36,7 @@ from ...transport.parcel import from_parcel, to_parcel
 from ..comm.store import StoreChannel
 from ..control import Control
 from ..dedup import Apart, Common
+from ..results import CannotSave
 from ..resume.position import Position
 from ..staging import Staging, check_memory
 from ..telemetry.best_metric import Best
@@ -242,6 +243,9 @@ class Snapshots:
         self._emitter.flush()
 
     def _say_not(self, error: Exception) -> None:
+        if isinstance(error, CannotSave):
+            self._notes.say(f"No snapshot is taken: {error}. If an engine dies, the cell goes on from an earlier one, or begins again.")
+            return
         self._notes.say(
             f"No snapshot could be taken ({type(error).__name__}: {error}). "
             "If an engine dies, more steps are lost, and this checkpoint is not written."
