@@ -120,6 +120,10 @@ class ClusterOptions:
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
+        if self.hosts and (self.launcher or "").lower() == "local":
+            raise UsageError("--hosts and --launcher local: omit one of them.")
+        if self.remote_python is not None and not self.hosts:
+            raise UsageError("--remote-python needs --hosts: it names the Python to use there.")
         if self.hosts and self.launcher is None:
             object.__setattr__(self, "launcher", "ssh")
         if self.launcher is not None:

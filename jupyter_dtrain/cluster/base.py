@@ -121,6 +121,11 @@ class Cluster(ABC):
     def rendezvous_endpoint(self) -> Endpoint:
         """Return a place where the ranks of one generation meet, which none before has used."""
 
+    @property
+    def lost_hosts(self) -> list[str]:
+        """The hosts that engines were to be on and cannot be any more."""
+        return []
+
     # -- how it is ---------------------------------------------------------------------------------------------------
 
     @property

@@ -44,8 +44,7 @@ class EnginePool:
         self._cluster: Cluster | None = None
         self._group: WorkerGroup | None = None
         self._beginning: _Beginning | None = None
-        self._options = ClusterOptions()  # of the cluster
-        self._is_lost = False
+        self._options = ClusterOptions()  # of the cluster, until somebody ends it
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
@@ -86,9 +85,9 @@ class EnginePool:
         find_launcher(self._as_before(options.cluster).launcher).check(options)
 
     def _as_before(self, options: ClusterOptions) -> ClusterOptions:
-        """Return `options` with the launcher and the hosts of the cluster that there is, or was lost, where they name none."""
+        """Return `options` with the hosts of the cluster that there is or was lost, where they name none: not this one without a word."""
         before = self._options
-        if options.launcher is not None or not (self._is_lost or self._cluster is not None) or not before.hosts:
+        if options.launcher is not None or not before.hosts:
             return options
         return replace(options, launcher=before.launcher, hosts=before.hosts, remote_python=before.remote_python)
 
@@ -97,7 +96,8 @@ class EnginePool:
 
         The next is on the same hosts where this one is lost and nobody asks for others.
         """
-        self._is_lost = is_lost
+        if not is_lost:
+            self._options = ClusterOptions()
         beginning, self._beginning = self._beginning, None
         is_starting = beginning is not None and not beginning.over
         if beginning is not None:
@@ -206,13 +206,12 @@ class EnginePool:
 
         try:
             tell("starting")
-            self._options = options
             cluster = find_launcher(options.launcher).start(options, on_progress=tell)
         except BaseException as error:
             self._cluster = self._group = None
             self._tell(ClusterUpdate(phase="stopped", detail=str(error).partition("\n")[0]))
             raise
-        self._cluster = cluster
+        self._cluster, self._options = cluster, options
         self.show()
         return cluster
 
@@ -278,5 +277,5 @@ class _Beginning:
 def _satisfies(cluster: Cluster, options: ClusterOptions, started_with: ClusterOptions) -> bool:
     enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
     kind = cluster.device_plans[0].device.partition(":")[0]
-    is_there = options.hosts in ((), started_with.hosts)
+    is_there = not options.hosts or (options.hosts == started_with.hosts and not cluster.lost_hosts)
     return enough and options.device in ("auto", kind) and options.launcher in (None, started_with.launcher or LOCAL) and is_there

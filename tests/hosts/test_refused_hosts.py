@@ -94,6 +94,8 @@ def test_what_does_not_work_yet_is_refused(notebook, option):
         ("--hosts h1:1,h1:2", "a host stands twice"),
         ("--hosts=-oProxyCommand=x", "is no name of a host"),
         ("--hosts h1:0", "a host has at least one engine"),
+        ("--hosts h1:1 --launcher local", "--hosts and --launcher local: omit one of them"),
+        ("--remote-python /usr/bin/python3", "--remote-python needs --hosts"),
         ("--launcher ssh", "--launcher ssh needs --hosts"),
         ("--hosts h1 --engines 3", "--hosts says how many engines there are"),
         ("--hosts h1 --device cuda", "--device cuda does not work on several hosts yet"),

@@ -160,6 +160,43 @@ def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(n
     assert steps_logged(lab[1]) == list(range(1, 61))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("process", ["host_agent", "guard.py", "sshd: root"])
+def test_a_host_whose_agent_ends_is_lost_at_once(notebook, lab, running, expected, process):
+    cell, _ = running("h1:1,h2:1")
+    lab[2].run(["pkill", "-9", "-f", process])
+    notebook.wait(lambda: cell.notices, "the loss", cell)
+    assert "Lost rank 1 (the host h2 is lost: its agent has ended" in cell.notices[0]
+    waiting_for(lambda: not lab[2].processes(), 10)
+    notebook.finish(cell)
+    assert cell.ok, cell.traceback
+    assert_same(notebook, expected[1])
+    assert "jupyter-dtrain-" not in lab[2].run(["ls", "/dev/shm", "/tmp"])
+
+
+@pytest.mark.long
+def test_without_its_controller_a_run_ends_with_an_error_and_the_next_cell_is_on_the_same_hosts(notebook, lab, running, expected):
+    cell, _ = running("h1:1,h2:1")
+    lab[0].run(["pkill", "-9", "-f", "controller_app"])
+    notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    assert "the controller of the engines has ended" in cell.error[1]
+    assert not lab[1].processes() + lab[2].processes()
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute\n{SHORT}")
+    assert hosts_of(notebook) == ["h1", "h2"]
+    assert_same(notebook, expected[0])
+
+
+@pytest.mark.long
+def test_rank_0_may_be_on_the_notebooks_own_host(notebook, expected):
+    notebook.run(SETUP)
+    notebook.run("%distribute start --hosts localhost:1,h1:1")
+    notebook.run(f"%%distribute\n{SHORT}")
+    assert notebook.value("where") == "h0"
+    assert_same(notebook, expected[0])
+
+
 def test_what_is_left_runs_the_next_cell(notebook, expected):
     notebook.run(SETUP)
     notebook.run(f"%%distribute\n{SHORT}")

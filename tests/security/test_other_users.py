@@ -193,10 +193,16 @@ def take_every_port(seconds: float) -> int:
     return len(taken)
 
 
-def meets_late(pipe: Any, path: Path, rank: int) -> None:
+class OverHosts(FileEndpoint):
+    """A meeting of ranks that may be on several hosts, of whose sockets the system knows nothing."""
+
+    spans_hosts = True
+
+
+def meets_late(pipe: Any, endpoint: FileEndpoint, rank: int) -> None:
     """Be a rank, the second of which comes a moment after the port of the first is there, and exchange objects."""
     try:
-        rendezvous = Rendezvous(FileEndpoint(path), key=b"k")
+        rendezvous = Rendezvous(endpoint, key=b"k")
         if rank:
             # As where a rank takes its time in gloo: the other's port is up, and waits.
             make = dist.distributed_c10d._new_process_group_helper
@@ -215,12 +221,12 @@ def meets_late(pipe: Any, path: Path, rank: int) -> None:
     os._exit(0)
 
 
-def in_a_network_of_its_own(pipe: Any, path: Path) -> None:
+def in_a_network_of_its_own(pipe: Any, endpoint: FileEndpoint) -> None:
     network_of_its_own()
     with stranger(take_every_port, 3.0) as taken:
         context = multiprocessing.get_context("fork")
         ends = [context.Pipe() for _ in range(2)]
-        ranks = [context.Process(target=meets_late, args=(theirs, path, rank)) for rank, (_, theirs) in enumerate(ends)]
+        ranks = [context.Process(target=meets_late, args=(theirs, endpoint, rank)) for rank, (_, theirs) in enumerate(ends)]
         for rank in ranks:
             rank.start()
         answers = [ours.recv() for ours, _ in ends]
@@ -228,10 +234,11 @@ def in_a_network_of_its_own(pipe: Any, path: Path) -> None:
     os._exit(0)
 
 
-def test_who_takes_gloos_port_in_the_place_of_a_rank_is_found_before_anything_is_received(tmp_path):
+@pytest.mark.parametrize(("kind", "said"), [(FileEndpoint, f"user with the number {NOBODY}"), (OverHosts, "and is none of them")])
+def test_who_takes_gloos_port_in_the_place_of_a_rank_is_found_before_anything_is_received(tmp_path, kind, said):
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=in_a_network_of_its_own, args=(theirs, tmp_path / "meeting"))
+    process = context.Process(target=in_a_network_of_its_own, args=(theirs, kind(tmp_path / "meeting")))
     process.start()
     try:
         assert ours.poll(60), "no answer"
@@ -242,7 +249,7 @@ def test_who_takes_gloos_port_in_the_place_of_a_rank_is_found_before_anything_is
     assert taken >= len(SEQUENCES), "nothing was tried"
     kinds = {kind for kind, _ in answers}
     assert "ConnectionError" in kinds, answers
-    assert f"user with the number {NOBODY}" in "".join(text for _, text in answers)
+    assert said in "".join(text for _, text in answers)
     assert "joined" not in kinds, answers
 
 

@@ -81,6 +81,11 @@ class HostCluster(LocalCluster):
             replace(found, host=host.name if (host := self._host_of(found.rank)) is not None else found.host) for found in super().engines
         ]
 
+    @property
+    def lost_hosts(self) -> list[str]:
+        """The hosts that were lost."""
+        return [host.name for host in self._hosts if host.lost]
+
     def rendezvous_endpoint(self) -> StoreEndpoint:
         """Return a place in the notebook's process where the ranks of one generation meet."""
         return self._store.endpoint()

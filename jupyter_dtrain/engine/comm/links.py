@@ -14,11 +14,13 @@ import socket
 from datetime import timedelta
 from typing import Any
 
+from torch.distributed import DistStoreError
+
 from .sockets import own_sockets
 from .store import wait_for
 
-LIMIT = timedelta(seconds=60)
-"""Time for the others to tell of theirs."""
+LIMIT = timedelta(seconds=20)
+"""Time for the others to tell of theirs: all have come to the group at one moment."""
 _DIGEST, _DIGEST_SIZE = "sha256", 32
 _Pair = tuple[str, int, str, int]
 
@@ -57,9 +59,15 @@ def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pai
     made = [pair for pair in new if pair[1] not in ports]
     told = json.dumps(made).encode()
     store.set(f"links/{rank}", hmac.digest(_key, b"%d " % rank + told, _DIGEST) + told)
-    wait_for(store, [f"links/{other}" for other in range(size)], limit=LIMIT)
+    late: DistStoreError | None = None
+    try:
+        wait_for(store, [f"links/{other}" for other in range(size)], limit=LIMIT)
+    except DistStoreError as error:  # a rank whose place another has taken does not come so far
+        late = error
     expected: set[_Pair] = set()
     for other in range(size):
+        if late is not None and not store.check([f"links/{other}"]):
+            continue
         heard = store.get(f"links/{other}")
         if not hmac.compare_digest(heard[:_DIGEST_SIZE], hmac.digest(_key, b"%d " % other + heard[_DIGEST_SIZE:], _DIGEST)):
             raise ConnectionError(f"Rank {other} has not said what is found of it: somebody else can write to where the ranks meet.")
@@ -72,6 +80,8 @@ def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pai
             f"A process at {where} has connected to a port at which the ranks of this run meet, and is none of them. Nothing was read of it"
             ". Run the cell again; if that happens again, somebody in your network tries to get into your runs."
         )
+    if late is not None:
+        raise late
     _connected.update(new)
 
 

@@ -1,0 +1,28 @@
+"""Cells of the corpus come to the same on two and three hosts as plain: by the network, and not by shared memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.corpus_cells import CELLS
+from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED, assert_same
+
+FEW = ("batchnorm", "dropout_in_a_model", "lbfgs", "gan", "state_in_iterators")
+"""These are tried each time; `pytest -m long` tries all."""
+
+
+@pytest.fixture(scope="module")
+def on_three_hosts(notebook):
+    notebook.run(DRAW_WHEN_IMPORTED + "%distribute start --hosts h1:1,h2:1,h3:1")
+    return notebook
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.name in FEW], ids=lambda cell: cell.name)
+def test_a_cell_of_the_corpus_comes_to_the_same(on_three_hosts, cell):
+    assert_same(on_three_hosts, cell, [2, 3])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_every_cell_of_the_corpus_comes_to_the_same(on_three_hosts, cell):
+    assert_same(on_three_hosts, cell, [2, 3])
