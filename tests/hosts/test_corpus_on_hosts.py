@@ -7,7 +7,7 @@ import pytest
 from tests.notebook.corpus_cells import CELLS
 from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED, assert_same
 
-FEW = ("batchnorm", "dropout_in_a_model", "lbfgs", "gan", "state_in_iterators")
+FEW = ("batchnorm", "lbfgs", "state_in_iterators")
 """These are tried each time; `pytest -m long` tries all."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 
 import pytest
@@ -158,6 +159,27 @@ def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(n
     assert hosts_of(notebook) == ["h1", "h1"]
     assert_same(notebook, expected[1])
     assert steps_logged(lab[1]) == list(range(1, 61))
+
+
+def test_an_interrupt_stops_all_hosts_after_a_step(notebook, running, expected):
+    cell, pids = running("h1:1,h2:1")
+    notebook.process_in_host.send_signal(signal.SIGINT)
+    notebook.finish(cell)
+    assert not cell.ok
+    losses = notebook.value("losses")
+    assert 18 <= len(losses) < 60
+    assert losses == pytest.approx(expected[1][1][: len(losses)], abs=1e-9)
+    assert notebook.engines() == pids
+
+
+def test_only_what_asks_for_a_key_listens_beyond_its_host(notebook, lab):
+    """Engines listen for gloo at their host's own address; the rest is SSH's, the controller's and the store's."""
+    notebook.run("%distribute start --hosts h1:1,h2:1")
+    for host in lab.up[:3]:
+        lines = [line.split() for line in host.run(["ss", "-Hltn"]).splitlines()]
+        addresses = {words[3].rpartition(":")[0] for words in lines}
+        assert addresses <= {"127.0.0.1", host.address}, addresses
+    assert notebook.value(f"{SESSION}.get().cluster.client.curve_serverkey is not None")
 
 
 @pytest.mark.long

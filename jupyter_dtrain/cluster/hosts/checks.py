@@ -93,7 +93,13 @@ def _versions(host: RemoteHost) -> list[Finding]:
 def _reached(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
     """Return which hosts can be connected to by which others: engines meet at ports that the system picks."""
     found: list[Finding] = []
-    with socket.create_server((notebook, 0)) as server:
+    try:
+        server = socket.create_server((notebook, 0))
+    except OSError:
+        what = f"it sees the notebook's host as {notebook}, which is none of its addresses"
+        todo = "use hosts that are reached without a jump host and without translated addresses"
+        return [Finding(host=hosts[0].name, check="network", found=what, todo=todo, is_fatal=True)]
+    with server:
         found += [_tried(host, "the notebook's host", notebook, server.getsockname()[1]) for host in hosts]
     for target in hosts:
         try:

@@ -45,10 +45,10 @@ class HostCluster(LocalCluster):
     no_checkpoints = "A run on several hosts writes no checkpoints to disk yet."
 
     def __init__(self, hosts: Sequence[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str) -> None:
+        self._store = StoreServer(address)
         super().__init__(HostProcesses)
         assert isinstance(self._processes, HostProcesses)
         self._hosts, self._processes.hosts = list(hosts), list(hosts)
-        self._store = StoreServer(address)
         self._launcher = HostLauncher(self._processes, self._folders, WARM_MODULES, hosts=self._hosts, plans=plans, address=address)
         for host in hosts:
             host.on_event, host.on_lost = self._processes.take, self._processes.lose

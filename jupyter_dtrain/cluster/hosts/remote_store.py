@@ -96,6 +96,8 @@ class RemoteStore(Store):
         """Return how many keys there are."""
         return int(self._ask("count", [])[0])
 
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 - as PyTorch calls them from C++
+
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all `keys` are there."""
         limit = self._limit if timeout is None else timeout

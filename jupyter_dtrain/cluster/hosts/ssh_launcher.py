@@ -61,10 +61,10 @@ class SshLauncher(Launcher):
             if problems := [finding.sentence for finding in findings_of(hosts, address) if finding.is_fatal]:
                 raise ClusterError(" ".join(problems))
             plans = _plans(hosts, options)
-        except BaseException:
+            return HostCluster.start_on(hosts, plans, address, limit=options.start_timeout, on_progress=on_progress)
+        except BaseException:  # an interrupt as well
             end(hosts)
             raise
-        return HostCluster.start_on(hosts, plans, address, limit=options.start_timeout, on_progress=on_progress)
 
 
 def check_options(options: ClusterOptions) -> None:
