@@ -22,8 +22,9 @@ from .detached.mirror import RunMirror
 from .elastic.agent import Agent
 from .elastic.engine_pool import EnginePool
 from .elastic.generation import Output
-from .elastic.job import CellJob, ProcessState
+from .elastic.job import CellJob
 from .elastic.runner import Runner, RunResult
+from .engine.task import ProcessState
 from .errors import DtrainError, UsageError
 from .options import ClusterOptions, RunOptions
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot

@@ -53,7 +53,8 @@ class CheckpointWriter:
         expects_best: bool = True,
     ) -> None:
         self._folder, self._task, self._expects_best = folder, task, expects_best
-        (self._every, self._keep), self._best = task.checkpoints, task.best
+        options = task.options
+        self._every, self._keep, self._best = options.checkpoint_every, options.keep_checkpoints, options.best
         self._has_best = folder.best() is not None
         self._say, self._on_written = say, on_written
         self._thread: threading.Thread | None = None
@@ -160,7 +161,7 @@ class CheckpointWriter:
             if not wanted:
                 self._check_size(snapshot)
             if not self._wrote_task:
-                task = self._task if self._task.keep_secrets else without_secrets(self._task)
+                task = self._task if self._task.options.keep_secrets else without_secrets(self._task)
                 self._folder.write_task(pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL), blobs, self._task.parcel.keys)
                 self._wrote_task = True
             written = self._written(keeper, snapshot, pinned=wanted)
@@ -200,7 +201,7 @@ class CheckpointWriter:
             place=snapshot.place,
             pinned=pinned,
             measured=measured,
-            change=(lambda part: part) if self._task.keep_secrets else part_without_secrets,
+            change=(lambda part: part) if self._task.options.keep_secrets else part_without_secrets,
         )
         if measured is not None:
             self._step_of_best = step

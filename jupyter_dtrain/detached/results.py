@@ -93,7 +93,7 @@ def write_ending(folder: Path, ending: DetachedResult, *, shown: Path | None, ru
                 parcel = None if result.returned is None else to_parcel(result.returned, blobs)
                 # What the cell began with may be gone from where the ranks had it.
                 task = replace(result.task, parcel=Parcel(b"", [], []) if ending.values is None else to_parcel(ending.values, blobs))
-                if shown is not None and not task.keep_secrets:
+                if shown is not None and not task.options.keep_secrets:
                     task = without_secrets(task)
                     ends = [replace(end, outcome=end.outcome and outcome_without_secrets(end.outcome)) for end in ends]
                 stored = Stored(task, ends, result.lost, result.interrupted, parcel)

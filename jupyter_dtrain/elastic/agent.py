@@ -172,8 +172,8 @@ class Agent:
 
         ends: list[WorkerResult] = []
         self._strategy = task.strategy
-        self._replacement.elastic = task.elastic
-        self._balance = Balance(task.world_size) if task.balance and task.world_size > 1 else None
+        self._replacement.elastic = task.options.elastic
+        self._balance = Balance(task.world_size) if task.options.balance == "auto" and task.world_size > 1 else None
         try:
             following: Task | None = self._met(task)
             while following is not None:

@@ -86,7 +86,7 @@ class Generation:
         self._on_output = on_output
         self._output = output
         self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
-        self._lines = RankLines(output.stream) if task.output == "all" else None
+        self._lines = RankLines(output.stream) if task.options.output == "all" else None
         self._inbox = Inbox()
         self._tasks: list[client.Task] = []
         self._ends = RankEnds(task, group.cluster, self._tasks)

@@ -15,79 +15,37 @@ import torch
 from ..analysis.code_objects import sources_of
 from ..analysis.definitions import definitions_of
 from ..analysis.shardable import code_of_cell, shards_nothing
-from ..capture.bundle import Bundle, RandomState
-from ..capture.loggers import Loggers
-from ..capture.process_state import ProcessSettings
-from ..engine.task import Semantics, Task
-from ..integrations.registry import active
+from ..capture.bundle import Bundle
+from ..engine.task import CellInput, ProcessState, Semantics, Task
 from ..options import OverRanks, RunOptions
 from ..protocol import Value
 from ..runs.record import CellOrigin
-from ..strategies import DEFAULT, StrategyInfo, find
+from ..strategies import DEFAULT, find
 from ..system.git_commit import commit_of
 from ..transport.base import BlobStore, OnProgress
-from ..transport.parcel import Parcel, to_parcel
+from ..transport.parcel import to_parcel
 from .worker_group import WorkerGroup
 
 GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
 
 
-@dataclass(frozen=True)
-class ProcessState:
-    """What a cell begins with besides the notebook's values: random streams, settings of libraries, loggers."""
-
-    random_state: RandomState
-    surroundings: ProcessSettings
-    loggers: Loggers
-
-    @classmethod
-    def now(cls, source: str | None) -> ProcessState:
-        """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
-        if source is not None:
-            for integration in active(source).values():
-                integration.before_cell(source)
-        return cls(RandomState.now(), ProcessSettings.now(), Loggers.now())
-
-
 @dataclass(frozen=True, kw_only=True)
-class CellJob:
-    """A cell and what it needs of the notebook.
+class CellJob(CellInput):
+    """A cell as the kernel hands it on, with what the record of its run needs.
 
     Attributes
     ----------
-    source : str
-        Plain Python, its line numbers those of the cell.
-    filename : str
-        What tracebacks call the cell.
-    sources : mapping of str to str
-        The texts of other cells by file name.
+    cell, origin : str, CellOrigin
+        The cell as it was typed, and where it is.
     functions : mapping of str to str
         Those of the notebook's functions and classes that the cell uses, by name.
-    parcel : Parcel
-        The notebook's values.
-    strategy : StrategyInfo
-        That of the options.
-    cell, origin : str, CellOrigin
-        The cell as it was typed, and where it is, for the record.
-    num_threads : int, optional
-        Where one rank is to compute all of it, the threads that PyTorch has in the notebook.
     has_models : bool
         Whether modules, or PyTorch's own, go along.
     """
 
-    source: str
-    filename: str
-    sources: Mapping[str, str]
-    parcel: Parcel
-    random_state: RandomState
-    surroundings: ProcessSettings
-    loggers: Loggers
-    options: RunOptions
-    strategy: StrategyInfo
     cell: str
     origin: CellOrigin
     functions: Mapping[str, str] = field(default_factory=dict)
-    num_threads: int | None = None
     has_models: bool = False
 
     @property
@@ -116,9 +74,7 @@ class CellJob:
             sources=sources_of(bundle.tracked),
             functions=definitions_of(bundle.tracked),
             parcel=to_parcel(bundle.packed, blobs, on_progress),
-            random_state=moment.random_state,
-            surroundings=moment.surroundings,
-            loggers=moment.loggers,
+            **vars(moment),
             options=options,
             strategy=find(options.strategy),
             cell=cell,
@@ -131,18 +87,11 @@ class CellJob:
         """Return what the ranks of `group` are given, whose values are in `blobs`."""
         options, device = self.options, group.cluster.device_plans[0].device
         return Task(
+            **self.shared(),
             run_id=run_id,
             rank=0,
             world_size=group.num_ranks,
-            strategy=self.strategy,
             rendezvous=None,
-            source=self.source,
-            filename=self.filename,
-            sources=self.sources,
-            parcel=self.parcel,
-            random_state=self.random_state,
-            surroundings=self.surroundings,
-            loggers=self.loggers,
             blob_folder=blobs.address,
             device=device,
             semantics=Semantics(
@@ -156,16 +105,8 @@ class CellJob:
                 one_engine=self.on_one_engine,
                 verify=options.verify,
             ),
-            split=options.split,
-            output=options.output,
-            balance=options.balance == "auto",
             timeout=GROUP_TIMEOUT,
             snapshot_folder=blobs.address / f".{run_id}",
-            checkpoints=(options.checkpoint_every, options.keep_checkpoints),
-            best=options.best,
-            elastic=options.elastic,
-            keep_secrets=options.keep_secrets,
-            num_threads=self.num_threads,
         )
 
     def facts(self) -> dict[str, Any]:

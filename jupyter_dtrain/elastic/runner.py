@@ -17,7 +17,7 @@ from ..checkpoint.writer import CheckpointWriter
 from ..engine.side_effects.file_journal import go_on_from
 from ..engine.task import Outcome, Resume, Task
 from ..errors import CheckpointError, ClusterError, StoreError, UsageError
-from ..options import ClusterOptions
+from ..options import ClusterOptions, RunOptions
 from ..protocol import RUN_PHASES_ENDED, Message, Notice, RunPhase
 from ..runs.detached_index import address_of, forget_results
 from ..runs.persister import Recording
@@ -246,10 +246,10 @@ class Runner:
                 blob_folder=blobs.address,
                 snapshot_folder=snapshots.address,
                 file_log=record.folder / FILE_LOG,
-                elastic=(min(kept.elastic[0], group.num_ranks), group.num_ranks) if kept.elastic is not None else None,
+                options=_among(kept.options, group.num_ranks),
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
-            keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.checkpoints[1], newest=newest)
+            keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.options.keep_checkpoints, newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
         go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)
@@ -389,3 +389,11 @@ def _phase_of(ends: list[WorkerResult]) -> tuple[RunPhase, str | None]:
 def _engines_of(ranks: list[int]) -> str:
     told = ", ".join(map(str, ranks))
     return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"
+
+
+def _among(options: RunOptions, num_ranks: int) -> RunOptions:
+    """Return the options of a run that goes on with so many ranks, and comes back to them where it is elastic."""
+    if options.elastic is None:
+        return options
+    cluster = replace(options.cluster, num_engines=num_ranks)
+    return replace(options, elastic=(min(options.elastic[0], num_ranks), num_ranks), cluster=cluster)

@@ -106,7 +106,7 @@ class CellRun:
             reports.emitter.add_source(self._meter.drain)
         self._loops.adopt(self._tracked, task.sources)
         self._strategy.begin(self._tracked)
-        self._whole = {name: self._namespace[name] for name in task.split}
+        self._whole = {name: self._namespace[name] for name in task.options.split}
         self._shared_out = self._strategy.share_out(self._whole)
         self._namespace.update(self._shared_out)
         self._skip = {**self._shared_out, **self._devices.names}
@@ -179,7 +179,7 @@ class CellRun:
             observer=reports.observer,
             emitter=reports.emitter,
             notes=reports.notes,
-            every=every if isinstance(every := task.checkpoints[0], int) else None,
+            every=every if isinstance(every := task.options.checkpoint_every, int) else None,
             # Each host is to have all that its ranks need: another may be lost.
             shares=self._strategy.is_replicated and not task.spans_hosts,
         )
@@ -303,7 +303,7 @@ class CellRun:
             if self._snapshots is not None:
                 stack.enter_context(self._snapshots.finished())
             stack.enter_context(self._strategy.installed())
-            stack.enter_context(output_of(rank, self._shown if rank == 0 or task.output == "all" else None))
+            stack.enter_context(output_of(rank, self._shown if rank == 0 or task.options.output == "all" else None))
             stack.enter_context(logged_at_home(task.loggers, rank=rank))
             stack.enter_context(shell_in(self._namespace))
             stack.enter_context(warnings_of_callers())

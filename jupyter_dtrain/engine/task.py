@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from ..capture.bundle import RandomState
 from ..capture.loggers import Loggers
 from ..capture.process_state import ProcessSettings
-from ..options import Metric, Verify
+from ..integrations.registry import active
+from ..options import RunOptions, Verify
 from ..strategies import StrategyInfo
 from ..transport.parcel import Parcel
 from .cell import Failure
@@ -59,6 +60,60 @@ class Semantics:
     verify: Verify = "off"
 
 
+# From the kernel to the ranks: each of these is the one before it, and more.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessState:
+    """What a cell begins with besides the notebook's values: random streams, settings of libraries, loggers."""
+
+    random_state: RandomState
+    surroundings: ProcessSettings
+    loggers: Loggers
+
+    @classmethod
+    def now(cls, source: str | None) -> ProcessState:
+        """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
+        if source is not None:
+            for integration in active(source).values():
+                integration.before_cell(source)
+        return cls(random_state=RandomState.now(), surroundings=ProcessSettings.now(), loggers=Loggers.now())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellInput(ProcessState):
+    """A cell with all that it begins with: the same for each rank and each generation.
+
+    Attributes
+    ----------
+    source : str
+        Plain Python, its line numbers those of the cell.
+    filename : str
+        What tracebacks call the cell.
+    sources : mapping of str to str
+        The texts of other cells by file name.
+    parcel : Parcel
+        The notebook's values.
+    options : RunOptions
+    strategy : StrategyInfo
+        That of the options: how the ranks share the work.
+    num_threads : int, optional
+        Where one rank is to compute all of it, the threads that PyTorch has in the notebook.
+    """
+
+    source: str
+    filename: str
+    sources: Mapping[str, str]
+    parcel: Parcel
+    options: RunOptions
+    strategy: StrategyInfo
+    num_threads: int | None = None
+
+    def shared(self) -> dict[str, Any]:
+        """Return what another one of the same cell has too, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(CellInput)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """Where a cell goes on: from snapshot `number` of `world_size` ranks (``None``: from its beginning). `seen` was shown of each rank."""
@@ -73,55 +128,35 @@ class Resume:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """What every rank is given: the run, the cell and the notebook's values.
+class Task(CellInput):
+    """What every rank is given: the run, and the cell with what it begins with.
 
-    `strategy` says how the ranks share the work, `semantics` what the cell sees of that.
+    `semantics` says what the cell sees of how the ranks share the work.
     `rendezvous` is ``None`` where there is one rank, unless the cell distributes itself: then `program_port` is a port that is free.
-    `sources` are the texts of other cells by file name. `resume` is a snapshot to go on from.
-    `pause` is the number of one in which the ranks wait before anything else, 0 for none. `balance`: shares follow the ranks' speeds.
-    `checkpoints` says how often they are to be written and how many stay, for a kernel that takes over; of `best` the best stays too.
-    `elastic` says with how few ranks the run may go on, and with how many again. `generation` counts those of the ranks that run the task.
+    `resume` is a snapshot to go on from. `pause` is the number of one in which the ranks wait before anything else, 0 for none.
+    `generation` counts those of the ranks that run the task.
     `count_targets`: a loss has been given one that it ignores, so they are counted in every batch. `whole` are classes of what is not to be
     given a part of a batch: it has come to something else on one. Models of the classes in `full_batch` keep state of their samples, which
     their first calls do not show.
-    `keep_secrets`: environment variables that look like secrets go to disk with checkpoints too.
-    `num_threads` are PyTorch's where the cell is computed by one rank alone: as many as in the notebook.
-    `loggers` are the notebook's. In `file_log` rank 0 notes what it does to files. `spans_hosts`: the ranks may be on several hosts.
+    In `file_log` rank 0 notes what it does to files. `spans_hosts`: the ranks may be on several hosts.
     """
 
     run_id: str
     rank: int
     world_size: int
-    strategy: StrategyInfo
     rendezvous: Rendezvous | None
-    source: str
-    filename: str
-    sources: Mapping[str, str]
-    parcel: Parcel
-    random_state: RandomState
-    surroundings: ProcessSettings
     blob_folder: Path
     device: str
     semantics: Semantics
-    split: tuple[str, ...]
-    output: Literal["main", "all"]
     timeout: timedelta
     snapshot_folder: Path
     program_port: int = 0
     resume: Resume | None = None
     pause: int = 0
-    balance: bool = False
-    checkpoints: tuple[timedelta | int | None, int] = (None, 2)
-    best: Metric | None = None
-    elastic: tuple[int, int] | None = None
     generation: int = 0
     count_targets: bool = False
-    keep_secrets: bool = False
-    num_threads: int | None = None
     whole: tuple[str, ...] = ()
     full_batch: frozenset[str] = frozenset()
-    loggers: Loggers = field(default_factory=Loggers)
     file_log: Path | None = None
     spans_hosts: bool = False
     emit_interval: timedelta = timedelta(milliseconds=200)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.code_objects import mentioned, sources_of
-from ..elastic.job import CellJob, ProcessState
+from ..elastic.job import CellJob
+from ..engine.task import ProcessState
 from ..errors import CellError, UsageError
 from ..transport.blob_store import Sending
 from ..trials.grid import Trial, having, root_of, set_in, trials_of

@@ -17,12 +17,12 @@ from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from jupyter_dtrain.checkpoint.writer import FIRST, CheckpointWriter
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
-from jupyter_dtrain.options import Metric
+from jupyter_dtrain.options import Metric, RunOptions
 from jupyter_dtrain.transport.blob_store import BlobFolder
 
 Usage = namedtuple("Usage", "total used free")
 Parcel = namedtuple("Parcel", "keys")
-Given = namedtuple("Given", "checkpoints best parcel keep_secrets", defaults=[True])  # parts of a test are no pickles
+Given = namedtuple("Given", "options parcel")
 
 
 class Run:
@@ -36,7 +36,8 @@ class Run:
         self.keeper.store.address.mkdir()
         self.said: list[str] = []
         data = self.memory.put(memoryview(b"data" * 1000))
-        task = Given((every, keep), best, Parcel([data]))
+        options = RunOptions(checkpoint_every=every, keep_checkpoints=keep, best=best, keep_secrets=True)  # parts of a test are no pickles
+        task = Given(options, Parcel([data]))
         self.checkpoints = CheckpointFolder(self.folder)
         self.told: list[int] = []
         self.writer = CheckpointWriter(

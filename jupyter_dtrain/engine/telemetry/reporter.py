@@ -39,7 +39,7 @@ class Reports:
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self._rank, self._device = task.rank, device
-        self.observer = Observer(task.rank, Best(task.best) if task.best is not None else None)
+        self.observer = Observer(task.rank, Best(task.options.best) if task.options.best is not None else None)
         self.timing = Timing(task.rank, device)
         self._sampler = _samplers.get(str(device)) or _samplers.setdefault(str(device), DeviceSampler(task.rank, device))
         self._sampler.start(task.rank)
