@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jupyter_dtrain
-from jupyter_dtrain.notebook import parser
+from jupyter_dtrain.notebook.cell_line import cell_parser
+from jupyter_dtrain.notebook.control_line import line_parser
 from jupyter_dtrain.system import patches
 
 ROOT = Path(__file__).parents[1]
@@ -43,8 +44,8 @@ def _rows(arguments: argparse.ArgumentParser) -> list[str]:
 
 def _options() -> str:
     lines = ["# Options", "", "Generated from the code. `%%distribute --help` shows the same.", "", "## `%%distribute`", ""]
-    lines += _rows(parser.cell_parser())
-    line = parser.line_parser()
+    lines += _rows(cell_parser())
+    line = line_parser()
     (actions,) = (action for action in line._actions if isinstance(action, argparse._SubParsersAction))
     helps = {choice.dest: choice.help or "" for choice in actions._choices_actions}
     for name, sub in actions.choices.items():

@@ -11,7 +11,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from .. import options
 from ..strategies import available
-from .parser import cell_parser, line_parser
+from .cell_line import cell_parser
+from .control_line import line_parser
 
 _VALUES: dict[str, Iterable[str]] = {
     "--device": get_args(options.DeviceKind),

@@ -21,12 +21,14 @@ from ..runs.detached_index import unfollowed
 from ..runs.record import DEFAULT_FOLDER
 from ..system.interpreter import Interrupts, interrupted_before_the_cell
 from ..system.resources import give_back
+from .arguments import HelpRequested, renamed
 from .busy import busy
+from .cell_line import parse_cell_line
 from .completion import completions, explain, install, names_to_offer
+from .control_line import parse_line
 from .kernel import origin_of_cell
 from .lazy import LazySession
 from .output import CellOutput
-from .parser import HelpRequested, parse_cell_line, parse_line, renamed
 from .preview import cell_to_preview, plan_text, preview_text
 from .run_view import RunView
 from .summary import describe
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from ..elastic.runner import RunResult
     from ..engine.task import Outcome
     from ..options import ClusterOptions, RunOptions
-    from .parser import LineCommand
+    from .control_line import LineCommand
 
 
 @magics_class

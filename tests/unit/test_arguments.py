@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.notebook.parser import HelpRequested, LineCommand, parse_cell_line, parse_line, renamed
+from jupyter_dtrain.notebook.arguments import HelpRequested, renamed
+from jupyter_dtrain.notebook.cell_line import parse_cell_line
+from jupyter_dtrain.notebook.control_line import LineCommand, parse_line
 from jupyter_dtrain.options import ClusterOptions, RunOptions
 
 CELL_LINES = {
@@ -95,7 +97,7 @@ def test_a_mistake_in_a_cells_line_says_what_to_do(line):
 
 
 MISTAKES = {
-    "begin": ["There is no `%distribute begin`; there are start, status, preview, resume, attach, doctor, stop.\n`%distribute --help`"],
+    "begin": ["There is no `%distribute begin`; there are start, status, preview, plan, resume, attach, doctor, stop.\n`%distribute --help`"],
     "statsu": ["Did you mean status?"],
     "start 2 3": ["unrecognized arguments: 3"],
     "start 2 -n 3": ["give one number of engines"],

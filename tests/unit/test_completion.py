@@ -6,7 +6,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_dtrain import strategies
 from jupyter_dtrain.notebook import magics
 from jupyter_dtrain.notebook.completion import completions, names_to_offer
-from jupyter_dtrain.notebook.parser import line_parser
+from jupyter_dtrain.notebook.control_line import line_parser
 
 
 def offered(line: str) -> list[str]:

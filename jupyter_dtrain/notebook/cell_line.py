@@ -1,0 +1,216 @@
+"""The line of ``%%distribute``: the options of a run."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+from datetime import timedelta
+
+from ..options import Metric, RunOptions, View
+from ..strategies import DEFAULT, available
+from .arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
+
+
+def _every(text: str) -> timedelta | int:
+    """Return ``500`` as steps, ``30s``, ``10min`` or ``2h`` as a time."""
+    found = re.fullmatch(r"(\d+)\s*(s|min|h)?", text.strip())
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps (500) nor a time (30s, 10min, 2h)")
+    number, unit = int(found[1]), found[2]
+    return number if unit is None else timedelta(seconds=number * {"s": 1, "min": 60, "h": 3600}[unit])
+
+
+def _metric(text: str) -> Metric:
+    """Return ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
+    name, colon, mode = text.partition(":")
+    if not name or (colon and mode not in ("min", "max")):
+        raise argparse.ArgumentTypeError(f"expected METRIC[:min|max], such as val_loss:min or accuracy:max, not {text!r}")
+    return Metric(name, "max" if mode == "max" else "min")
+
+
+def _varied(text: str) -> tuple[str, str]:
+    """Return what varies and the expression of ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01``."""
+    found = re.fullmatch(r"\s*([^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\]=]+\])*)\s*=(?!=)\s*(.+)", text, re.DOTALL)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE,…, such as lr=0.1,0.01, not {text!r}")
+    return found[1], found[2].strip()
+
+
+def _range(text: str) -> tuple[int, int]:
+    """Return ``2:4``."""
+    found = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected MIN:MAX, such as 2:4, not {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def _strategies() -> str:
+    kinds = "; ".join(f"{info.name} {info.summary}" for info in available())
+    return f"how the cell is distributed: {kinds} (default: {DEFAULT})".replace("%", "%%")
+
+
+@functools.cache
+def cell_parser() -> argparse.ArgumentParser:
+    """Return what understands a ``%%distribute`` line."""
+    parser = MagicParser(
+        prog="%%distribute",
+        description="Run the cell on every engine of the cluster: same batches, same result, and the trained model comes back.",
+        epilog="The cluster starts with the first cell and stays for the next ones. `%distribute --help` lists how to control it.",
+        allow_abbrev=False,
+    )
+    add_cluster(parser, "--engines", "-n")
+    parser.add_argument("--name", metavar="NAME", help="name of the run in lists (default: run- and its number)")
+    parser.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size and how it is handled")
+    parser.add_argument(
+        "--split", metavar="X,Y", default="", help="tensors to shard along dim 0, for a cell that trains on all data at once"
+    )
+    parser.add_argument("--split-inputs", action="store_true", help="shard model inputs along dim 0 when there is no DataLoader")
+    parser.add_argument(
+        "--replicate",
+        action="store_true",
+        help="run a cell without a DataLoader on every engine (default: one engine runs it)",
+    )
+    strategy = parser.add_argument("--strategy", default=DEFAULT, metavar="KIND")
+    parser.late_help[strategy] = _strategies
+    parser.add_argument(
+        "--semantics",
+        default="global",
+        metavar="KIND",
+        help="what the cell reads from a batch: global (as on one process) or local (this engine's shard) (default: global)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        default="global",
+        metavar="KIND",
+        help="meaning of a loader's batch_size: global (all engines together) or per-rank (each engine) (default: global)",
+    )
+    parser.add_argument("--split-eval", action="store_true", help="shard evaluation batches too; the cell reads the same values")
+    parser.add_argument(
+        "--rng",
+        default="auto",
+        metavar="KIND",
+        help="random numbers of dropout, noise and augmentation: global (as on one process) or per-rank (faster) (default: global on CPUs)",
+    )
+    parser.add_argument(
+        "--batchnorm",
+        default="auto",
+        metavar="KIND",
+        help="BatchNorm statistics: global (as on one process) or per-rank (faster) (default: global on CPUs)",
+    )
+    parser.add_argument(
+        "--checkpoint-activations",
+        action="store_true",
+        help="activation checkpointing: repeated blocks keep only their inputs and are recomputed in the backward pass",
+    )
+    parser.add_argument(
+        "--output",
+        default="main",
+        metavar="KIND",
+        help="whose output is shown: main (rank 0) or all (every rank, prefixed with its number) (default: main)",
+    )
+    parser.add_argument(
+        "--balance",
+        default="off",
+        metavar="KIND",
+        help="how a batch is sharded: off (evenly) or auto (by the speed of the engines; runs are then not bit-reproducible) "
+        "(default: off)",
+    )
+    parser.add_argument(
+        "--verify",
+        default="off",
+        metavar="WHEN",
+        help="check at run time that models and loaders compute the same on shards as on the global batch: auto, first, always or off "
+        "(default: off)",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=_every,
+        metavar="N",
+        help="write a checkpoint to disk every N steps (500) or after a time (30s, 10min, 2h); without it, checkpoints "
+        "exist only while the cell runs, to resume from if the kernel dies",
+    )
+    parser.add_argument(
+        "--view",
+        metavar="KIND",
+        help="output below the cell: live (progress, then a summary), summary or off (default: live, or `%%config DistributeMagics.view`)",
+    )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="continue the run if the kernel stops, on engines of its own; `%%distribute attach` in a new kernel follows it",
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        type=_varied,
+        default=[],
+        metavar="NAME=VALUES",
+        help="sweep: run the cell once per value, in parallel: lr=0.1,0.01 or config.lr=0.1,0.01; several --vary options form a grid. "
+        "The results of the best trial (--best) are returned to the notebook",
+    )
+    parser.add_argument("--engines-per-trial", type=whole_number, default=1, metavar="N", help="engines per trial of --vary (default: 1)")
+    parser.add_argument(
+        "--keep-checkpoints", type=whole_number, default=2, metavar="N", help="number of checkpoints kept on disk (default: 2)"
+    )
+    parser.add_argument(
+        "--elastic",
+        type=_range,
+        metavar="MIN:MAX",
+        help="continue on fewer engines, at least MIN, while a lost one cannot be replaced, and on MAX when it can (default: the "
+        "cell fails)",
+    )
+    parser.add_argument(
+        "--keep-secrets",
+        action="store_true",
+        help="write environment variables that look like secrets (HF_TOKEN) to disk with checkpoints; without it, the kernel "
+        "that resumes has to provide them",
+    )
+    parser.add_argument(
+        "--best",
+        type=_metric,
+        metavar="METRIC[:min|max]",
+        help="also keep the best checkpoint, by a metric that the cell logs or a variable of that name: val_loss:min, "
+        "accuracy:max (default: min)",
+    )
+    return parser
+
+
+def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
+    """Return the options of a ``%%distribute`` line; `view` is what it shows where the line does not say.
+
+    Raises
+    ------
+    UsageError
+        The line cannot be understood.
+    HelpRequested
+        It asks for help.
+    """
+    found = parse(cell_parser, line)
+    return RunOptions(
+        cluster=cluster_of(found),
+        name=found.name,
+        strategy=found.strategy,
+        semantics=found.semantics,
+        split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
+        split_inputs=found.split_inputs,
+        replicate=found.replicate,
+        preview=found.preview,
+        batch_size=found.batch_size,
+        split_eval=found.split_eval,
+        rng=found.rng,
+        batchnorm=found.batchnorm,
+        checkpoint_activations=found.checkpoint_activations,
+        output=found.output,
+        balance=found.balance,
+        verify=found.verify,
+        checkpoint_every=found.checkpoint_every,
+        keep_checkpoints=found.keep_checkpoints,
+        best=found.best,
+        elastic=found.elastic,
+        keep_secrets=found.keep_secrets,
+        detach=found.detach,
+        vary=tuple(found.vary),
+        engines_per_trial=found.engines_per_trial,
+        view=view if found.view is None else found.view,
+    )

@@ -1,0 +1,95 @@
+"""The line of ``%distribute``: what to do with the cluster and its runs."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import UsageError
+from ..options import ClusterOptions
+from .arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse, whole_number
+
+
+@functools.cache
+def line_parser() -> argparse.ArgumentParser:
+    """Return what understands a ``%distribute`` line."""
+    parser = MagicParser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
+    actions = parser.add_subparsers(
+        dest="action", metavar="start | status | preview | plan | resume | attach | doctor | stop", parser_class=ActionParser
+    )
+    start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
+    start.add_argument("count", nargs="?", type=whole_number, metavar="N", help="the same as --engines N")
+    add_cluster(start, "--engines", "-n")
+    actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
+    preview = actions.add_parser(
+        "preview", help="show what an earlier cell would send: each name, its size and how it is handled", allow_abbrev=False
+    )
+    preview.add_argument("cell", nargs="?", type=whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)")
+    plan = actions.add_parser(
+        "plan", help="show what a cell would take on each engine under each strategy, before it runs", allow_abbrev=False
+    )
+    plan.add_argument("cell", nargs="?", type=whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)")
+    add_cluster(plan, "--engines", "-n")
+    resume = actions.add_parser("resume", help="resume an interrupted run from its last checkpoint", allow_abbrev=False)
+    resume.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN[@STEP|@best]",
+        help="its id or name, and the checkpoint: a step or the best (default: the newest of the last run that can be resumed)",
+    )
+    resume.add_argument("--trust", action="store_true", help="load even if not signed by you (may execute arbitrary code)")
+    add_cluster(resume, "--engines", "-n")
+    attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
+    attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
+    attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
+    doctor = actions.add_parser("doctor", help="check hosts before engines start there, and tell what to do", allow_abbrev=False)
+    add_cluster(doctor, "--engines", "-n")
+    actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
+    return parser
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineCommand:
+    """A parsed ``%distribute`` line."""
+
+    action: str
+    cluster: ClusterOptions
+    cell: int | None = None
+    run: str | None = None
+    step: int | Literal["best"] | None = None
+    trusted: bool = False
+
+
+def parse_line(line: str) -> LineCommand:
+    """Return what a ``%distribute`` line asks for; raises like :func:`.cell_line.parse_cell_line`."""
+    words = line.split()
+    if words and (words[0].isdecimal() or words[0] in ("--engines", "-n", "--device", "--devices", *OF_OTHERS)):
+        raise UsageError(
+            f"There is no `%distribute {words[0]}`. Did you mean `%distribute start {line}`, or `%%distribute` on top of a cell?"
+        )
+    found = parse(line_parser, line)
+    if found.action is None:
+        raise HelpRequested(line_parser().format_help().rstrip())
+    run, step = _run_and_step(getattr(found, "run", None) or "")
+    if found.action == "attach" and step is not None:
+        raise UsageError(f"%distribute attach follows a run where it is: omit @{step}. `%distribute resume` goes back to a checkpoint.")
+    return LineCommand(
+        action=found.action,
+        cluster=cluster_of(found),
+        cell=getattr(found, "cell", None),
+        run=run,
+        step=step,
+        trusted=getattr(found, "trust", False),
+    )
+
+
+def _run_and_step(text: str) -> tuple[str | None, int | Literal["best"] | None]:
+    """Return what ``RUN``, ``RUN@STEP``, ``RUN@best``, ``@STEP`` or ``@best`` names."""
+    run, at, step = text.rpartition("@")
+    if at and step == "best":
+        return run or None, "best"
+    if at and not step.isdecimal():
+        raise UsageError(f"{text!r}: after the @ comes the step of a checkpoint, such as {run or 'RUN'}@120, or {run or 'RUN'}@best.")
+    return (run if at else step) or None, int(step) if at else None
