@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -212,6 +213,10 @@ class Cluster(ABC):
         ClusterError
             They did not come up. It cannot be reached still.
         """
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Know that a cell runs on the engines, until the end of the ``with`` block."""
+        return nullcontext()
 
     @abstractmethod
     def prepare_spare(self) -> bool:

@@ -179,7 +179,8 @@ class Agent:
             while following is not None:
                 task = following
                 self._execution = execution = self._begun(task)
-                ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
+                with self.cluster.at_work():
+                    ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
                 cause = self._cause(ends)
                 if not cause or execution.interrupted or self._stopping or task.strategy.is_program:
                     execution.show_held()

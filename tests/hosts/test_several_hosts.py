@@ -211,6 +211,21 @@ def test_without_its_controller_a_run_ends_with_an_error_and_the_next_cell_is_on
 
 
 @pytest.mark.long
+def test_a_notebook_that_is_held_loses_its_hosts_in_a_run_and_finds_them_again(notebook, lab, running, expected):
+    cell, _ = running("h1:1,h2:1")
+    notebook.process_in_host.suspend()
+    waiting_for(lambda: not lab[1].processes() + lab[2].processes(), 9)
+    notebook.process_in_host.resume()
+    notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    assert "the host h1 is lost" in cell.error[1]
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute\n{SHORT}")
+    assert hosts_of(notebook) == ["h1", "h2"]
+    assert_same(notebook, expected[0])
+
+
+@pytest.mark.long
 def test_rank_0_may_be_on_the_notebooks_own_host(notebook, expected):
     notebook.run(SETUP)
     notebook.run("%distribute start --hosts localhost:1,h1:1")

@@ -54,6 +54,12 @@ def findings_of(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
             what = f"it is the same host as {names[address]}"
             found.append(Finding(host=host.name, check="names", found=what, todo="name each host once", is_fatal=True))
         names.setdefault(address, host.name)
+    first = hosts[0]
+    for host in hosts[1:]:
+        if host.facts["processor"] != first.facts["processor"]:
+            what = f"its processor is {host.facts['processor']}, and that of {first.name} {first.facts['processor']}"
+            todo = "know that ranks may differ in the last digits, or use hosts of one kind"
+            found.append(Finding(host=host.name, check="processor", found=what, todo=todo))
     return found if any(finding.is_fatal for finding in found) else found + _reached(hosts, notebook)
 
 

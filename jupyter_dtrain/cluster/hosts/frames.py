@@ -24,6 +24,8 @@ FENCE = 6.0
 """Seconds of silence after which an agent ends its engines. Less than `LEASE`: there are never two engines of one rank."""
 LEASE = 8.0
 """Seconds of silence after which the notebook takes a host for lost."""
+IDLE = 120.0
+"""Seconds instead of either while no cell runs on the engines: the notebook's own work may keep its process from saying anything."""
 LONGEST = 1 << 26
 """Bytes of a header or of what follows, at most."""
 

@@ -26,8 +26,9 @@ from typing import Any, BinaryIO
 from ...errors import ClusterError, DtrainError
 from ...protocol import HOST_VARIABLE
 from ...system.resources import OVERFLOW
+from ..devices import cpu_name
 from ..folders import Folders, sweep
-from .frames import BEAT, CHUNK, FENCE, MAGIC, VERSION, Header, checked_name, read_frame, write_frame
+from .frames import BEAT, CHUNK, FENCE, IDLE, MAGIC, VERSION, Header, checked_name, read_frame, write_frame
 
 LOOK = 2.0  # seconds between looks for a guard that is stopped
 LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
@@ -57,7 +58,7 @@ class HostAgent:
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests, self._answers = requests, answers
         self._writing, self._ending = threading.Lock(), threading.Lock()
-        self._heard = time.monotonic()
+        self._heard, self._fence_after = time.monotonic(), IDLE
         self._ended = threading.Event()
         self._processes: Any = None
         self._launcher: Any = None
@@ -105,6 +106,7 @@ class HostAgent:
             "resolves": _resolved(socket.gethostname()),
             "versions": versions(),
             "python": sys.executable,
+            "processor": cpu_name(),
             "notebook": connection[0] if len(connection) == 4 else "",
             "address": connection[2] if len(connection) == 4 else "",
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -126,7 +128,7 @@ class HostAgent:
 
     def _fence(self) -> None:
         while not self._ended.wait(BEAT / 2):
-            if time.monotonic() - self._heard > FENCE:
+            if time.monotonic() - self._heard > self._fence_after:
                 self._end()
                 os._exit(1)
 
@@ -175,7 +177,7 @@ class HostAgent:
         """Return whether this host has the notebook's folder, in which a file `token` lies now."""
         return {"shares_folder": token is not None and Path(cwd, token).is_file()}
 
-    def do_begin(self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str]) -> Header:
+    def do_begin(self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str], hash_seed: str) -> Header:
         """Make the host's folders, and start what its engines are forked from."""
         from ..launch_config import process_environment
         from ..launcher import ProcessLauncher
@@ -197,6 +199,8 @@ class HostAgent:
             (self._blobs / OVERFLOW).symlink_to(overflow)
             kept.append(self._blobs)
         self._kept = kept
+        if hash_seed:  # a set of texts has one order on all hosts
+            os.environ["PYTHONHASHSEED"] = hash_seed
         self._processes = processes = GuardedProcesses(kept, on_exit=self._tell_exit, on_start=self._tell_start)
         environment = process_environment(folders, marker=marker, connection_file=folders.private / "engine.json")
         interface = _interface_of(address)
@@ -221,6 +225,10 @@ class HostAgent:
         from ..devices import DevicePlan
 
         self._launcher.start_engine(DevicePlan(**plan), engine_id=engine_id)
+
+    def do_work(self, *, is_on: bool) -> None:
+        """Know whether a cell runs on the engines: then they end if the notebook is silent, as others take their ranks."""
+        self._fence_after = FENCE if is_on else IDLE
 
     def do_signal(self, *, name: str, signal: int) -> None:
         """Send a signal to a process."""

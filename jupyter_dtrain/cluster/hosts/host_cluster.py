@@ -127,6 +127,17 @@ class HostCluster(LocalCluster):
         super().stop()
         self._store.close()
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let hosts that are silent be lost soon, until the end of the ``with`` block."""
+        for host in self._hosts:
+            host.work(is_on=True)
+        try:
+            yield
+        finally:
+            for host in self._hosts:
+                host.work(is_on=False)
+
     # -- files of the folder of buffers, which each host has for itself ----------------------------------------------
 
     def send_files(self, names: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> None:
@@ -271,6 +282,7 @@ class HostLauncher(ProcessLauncher):
             cwd=str(Path.cwd()),
             token=None if token is None else token.name,
             modules=list(self._modules),
+            hash_seed=self._environment["PYTHONHASHSEED"],
         )
 
     def _controller_command(self) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ClusterError
-from .frames import BEAT, CHUNK, LEASE, MAGIC, Header, read_frame, write_frame
+from .frames import BEAT, CHUNK, IDLE, LEASE, MAGIC, Header, read_frame, write_frame
 
 ANSWER = timedelta(seconds=30)
 """Time for an answer of an agent that lives."""
@@ -82,7 +82,7 @@ class RemoteHost:
         self._changed, self._writing = threading.Condition(), threading.Lock()
         self._losing = threading.Lock()
         self._stopping = False
-        self._heard = time.monotonic()
+        self._heard, self._lease = time.monotonic(), IDLE
         self._words: deque[str] = deque(maxlen=20)
         # A session of its own: Jupyter interrupts a kernel's whole process group.
         self._process = subprocess.Popen(
@@ -206,11 +206,20 @@ class RemoteHost:
                 self.tell("beat")
             time.sleep(BEAT)
 
+    def work(self, *, is_on: bool) -> None:
+        """Know whether a cell runs on its engines: one that is silent then is lost soon."""
+        self._lease = LEASE if is_on else IDLE
+        self.tell("work", is_on=is_on)
+
     def _watch(self) -> None:
         while not self.lost and not self._stopping:
-            if self.is_up and time.monotonic() - self._heard > LEASE:
-                self._lose(f"it has been silent for {LEASE:g} s: it is down, or cannot be reached any more")
+            if self.is_up and time.monotonic() - self._heard > self._lease:
+                self._lose(f"it has been silent for {self._lease:g} s: it is down, or cannot be reached any more")
+            looked = time.monotonic()
             time.sleep(BEAT / 2)
+            held = time.monotonic() - looked - BEAT / 2
+            if held > BEAT:  # this process was: what the host has said meanwhile is not read yet
+                self._heard += held
 
     def _hear_words(self) -> None:
         assert self._process.stderr is not None
