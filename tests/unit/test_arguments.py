@@ -97,7 +97,9 @@ def test_a_mistake_in_a_cells_line_says_what_to_do(line):
 
 
 MISTAKES = {
-    "begin": ["There is no `%distribute begin`; there are start, status, preview, plan, resume, attach, doctor, stop.\n`%distribute --help`"],
+    "begin": [
+        "There is no `%distribute begin`; there are start, status, preview, plan, resume, attach, doctor, stop.\n`%distribute --help`"
+    ],
     "statsu": ["Did you mean status?"],
     "start 2 3": ["unrecognized arguments: 3"],
     "start 2 -n 3": ["give one number of engines"],
