@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.notebook.kernel import SESSION
 
 SETUP = """
@@ -223,6 +224,28 @@ def test_a_notebook_that_is_held_loses_its_hosts_in_a_run_and_finds_them_again(n
     notebook.run(f"%%distribute\n{SHORT}")
     assert hosts_of(notebook) == ["h1", "h2"]
     assert_same(notebook, expected[0])
+
+
+@pytest.mark.long
+def test_the_sidebar_pauses_and_restarts_and_is_told_why_there_is_no_checkpoint(notebook, running, expected):
+    commands = notebook.open_comm(COMMAND_TARGET)
+    cell, pids = running("h1:1,h2:1")
+    assert notebook.command(commands, "pause_run")["ok"]
+    refused = notebook.command(commands, "checkpoint_now")
+    assert (refused["ok"], refused["message"]) == (False, "A run on several hosts writes no checkpoints to disk yet.")
+    time.sleep(1)
+    printed = cell.stdout
+    time.sleep(2)
+    notebook.command(commands, "no_such_command")
+    assert cell.stdout == printed
+    assert notebook.command(commands, "resume_run")["ok"]
+    assert notebook.command(commands, "restart_engine", rank=1)["ok"]
+    notebook.finish(cell)
+    assert cell.ok, cell.traceback
+    assert notebook.engines()[0] == pids[0]
+    assert notebook.engines()[1] != pids[1]
+    assert_same(notebook, expected[1])
+    notebook.close_comm(commands)
 
 
 @pytest.mark.long
