@@ -246,7 +246,10 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
     if _is_to_go_by_attributes(obj):
         own_state = {key: value for key, value in vars(obj).items() if key not in names}
         return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
-    function, args, state, *rest = obj.__reduce_ex__(4)
+    function, args, *more = obj.__reduce_ex__(4)
+    if not more:  # its own way says all in what it is made of
+        return function, args
+    state, *rest = more
     own: Any = type(obj).__getstate__
     if own is object.__getstate__ or own is Optimizer.__getstate__:
         # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others.
