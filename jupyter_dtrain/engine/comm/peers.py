@@ -124,6 +124,27 @@ class Peers:
         self.on_lost()
         return RuntimeError(f"Connection with rank {rank}: it has left.")
 
+    def exchange_files(self, file: int) -> dict[int, int]:
+        """Send an open file to every other rank, and return theirs by rank. The caller closes them.
+
+        Raises
+        ------
+        RuntimeError
+            One has left, or has sent something else.
+        """
+        for rank, connection in self._sockets.items():
+            try:
+                socket.send_fds(connection, [_HELLO.pack(self.rank)], [file])
+            except OSError as error:
+                raise self._lost(rank) from error
+        found: dict[int, int] = {}
+        for rank, connection in self._sockets.items():
+            _, files, _, _ = socket.recv_fds(connection, _HELLO.size, 1)
+            if not files:
+                raise self._lost(rank)
+            found[rank] = files[0]
+        return found
+
     def has_news(self) -> bool:
         """Return whether another rank has sent something that was not received, or has left."""
         poll = select.poll()

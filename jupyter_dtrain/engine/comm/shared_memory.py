@@ -98,6 +98,37 @@ class SharedMemory:
 
         self._in_parts(own, gather)
 
+    def barrier(self, tag: int = 0) -> None:
+        """Wait until every rank is here, with the same `tag`.
+
+        Raises
+        ------
+        RuntimeError
+            One is at another place of the cell.
+        """
+        try:
+            self._number += 1
+            self._meet(tag & 0x7FFFFFFF)
+        except FailedElsewhere:
+            raise
+        except BaseException:  # as in `_in_parts`
+            self._peers.close()
+            raise
+
+    def exchange_files(self, file: int) -> dict[int, int]:
+        """Return the files that the other ranks have opened, by rank, for this rank's. Collective."""
+        self.barrier(0x46494C45)
+        try:
+            return self._peers.exchange_files(file)
+        except BaseException:
+            self._peers.close()
+            raise
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        return self._peers.rank
+
     def exchange(self, parts: Sequence[Sequence[torch.Tensor]]) -> None:
         """Let all ranks have what each has.
 

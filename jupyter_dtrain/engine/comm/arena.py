@@ -1,0 +1,69 @@
+"""Memory of each rank that all ranks of the host may read at any time, without a word of the one that has it.
+
+Ranks come to one layer of a model in different orders: `addmm` on one of them is `matmul` and `add` on another. A collective there would
+wait for ever. So what is to be fetched lies in memory that has a file: the others read that file, into memory of their own. Whoever
+changes what lies there sees to it that nobody reads it meanwhile.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+from .shared_memory import SharedMemory
+
+ALIGNED = 64  # bytes
+
+
+class Arena:
+    """Memory of every rank, of its own size each. Collective.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects the ranks.
+    num_bytes : int
+        Of this rank.
+    """
+
+    def __init__(self, memory: SharedMemory, num_bytes: int) -> None:
+        file = os.memfd_create("jupyter-dtrain-parameters", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(file, max(num_bytes, 1))
+            self._own = torch.frombuffer(mmap.mmap(file, max(num_bytes, 1)), dtype=torch.uint8)
+            self._files = memory.exchange_files(file)
+        finally:
+            os.close(file)  # what is mapped stays
+        for other in self._files.values():
+            os.set_inheritable(other, False)
+        weakref.finalize(self, _close, tuple(self._files.values()))
+
+    def own(self, offset: int, num_bytes: int) -> torch.Tensor:
+        """Return a part of this rank's memory as bytes."""
+        return self._own[offset : offset + num_bytes]
+
+    def read(self, rank: int, offset: int, into: torch.Tensor) -> None:
+        """Fill `into`, a flat tensor of bytes on the CPU, with what lies at `offset` of another rank's memory."""
+        view, done = into.numpy().data, 0
+        while done < len(view):
+            count = os.preadv(self._files[rank], [view[done:]], offset + done)
+            if not count:
+                raise RuntimeError(f"Rank {rank} has less memory than it was said to have.")
+            done += count
+
+
+def offsets(sizes: Sequence[int]) -> list[int]:
+    """Return where things of `sizes` bytes lie one behind the other, and last where they end."""
+    found = [0]
+    for size in sizes:
+        found.append(found[-1] + -(-size // ALIGNED) * ALIGNED)
+    return found
+
+
+def _close(files: tuple[int, ...]) -> None:
+    for file in files:
+        os.close(file)
