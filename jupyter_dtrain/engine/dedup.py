@@ -7,7 +7,8 @@ Each backward pass ends with the same gradients on all ranks (:mod:`.backward.gr
 parameters. Code of the user's can break that, as a model that writes what it has seen of its share into a parameter, so the ranks compare
 samples of the bytes each time.
 
-What an optimizer keeps of a parameter may be on one rank alone (:mod:`.optimizing`). That rank copies it, and all go on from its copy.
+What an optimizer keeps of a parameter may be on one rank alone, as may the parameter (:mod:`.strategies`). That rank copies it, and all go
+on from its copy.
 """
 
 from __future__ import annotations
@@ -30,11 +31,20 @@ _KINDS = (torch.Tensor, torch.nn.Parameter)  # what spans the ranks is none
 
 @dataclass(frozen=True)
 class Held:
-    """A large storage that one rank alone has, and the others something that stands for it; and the type of the device that it is on."""
+    """A storage that one rank alone has, and the others something that stands for it.
+
+    Attributes
+    ----------
+    device : str
+        The type of the device that it is on.
+    trained : bool
+        It is what an optimizer trains, or a gradient, which ranks otherwise hold alike.
+    """
 
     storage: torch.UntypedStorage
     rank: int
     device: str
+    trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,13 +85,15 @@ class Common:
                 for tensor in tensors_of(optimizer, with_state=id(optimizer) not in apart.optimizers)
                 if type(tensor) in _KINDS
             ]
-            found = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors if _is_large(tensor)}
+            not_alike = {one.storage._cdata for one in apart.held if one.trained}
+            storages = [tensor.untyped_storage() for tensor in tensors if _is_large(tensor)]
+            found = {storage._cdata: storage for storage in storages if storage._cdata not in not_alike}
         self._num_alike = len(found)
         held = {one.storage._cdata: one for one in apart.held if one.storage._cdata not in found}
         self._storages = [*found.values(), *(one.storage for one in held.values())]
         self._devices = [*(storage.device.type for storage in found.values()), *(one.device for one in held.values())]
         of_one = {number: one.rank for number, one in enumerate(held.values(), len(found))}
-        self.owners = _shared_out([storage.nbytes() for storage in self._storages], world_size, of_one)
+        self.owners = shared_out([storage.nbytes() for storage in self._storages], world_size, of_one)
 
     def elsewhere(self) -> dict[int, int]:
         """Return the addresses of the storages, with the number of each, that need no copy of their own where they are met."""
@@ -117,7 +129,7 @@ def _is_large(tensor: torch.Tensor) -> bool:
     return plain and tensor.untyped_storage().nbytes() >= SMALLEST
 
 
-def _shared_out(sizes: list[int], num_ranks: int, of_one: Mapping[int, int]) -> list[int]:
+def shared_out(sizes: list[int], num_ranks: int, of_one: Mapping[int, int]) -> list[int]:
     """Return for each of `sizes` a rank, so that all have about as much: the largest first, each to who has least.
 
     `of_one` says by index which ranks have some of them to themselves.

@@ -259,11 +259,11 @@ class Snapshots:
         self._emitter.flush()  # what is told after this is told again
         with self._state.put_together(position, all_come=partial(self._control.all_come, number)) as apart:
             saved = None if apart is None else self._saved(number, position, self._common(apart))
-        if saved is None:
-            return None
-        packed, snapshot = saved
-        copied = replace(packed, buffers=self._staging.copied(packed))
-        return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+            if saved is None:
+                return None
+            packed, snapshot = saved
+            copied = replace(packed, buffers=self._staging.copied(packed))  # here, as what was put together may be gone behind it
+            return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
 
     def _saved(self, number: int, position: Position, common: Common | None) -> tuple[Packed, Snapshot] | None:
         if torch.cuda.is_initialized():  # from where copies come while the state is pickled
@@ -273,7 +273,7 @@ class Snapshots:
         return self._state.save(number, position, common=common, agree=partial(self._agree, number))
 
     def _common(self, apart: Apart) -> Common | None:
-        if not self._is_shared_out and not apart.optimizers:
+        if not self._is_shared_out and not apart.optimizers and not apart.held:
             return None
         return self._state.common(world_size=self._world_size, is_alike=self._is_shared_out, apart=apart)
 
