@@ -219,7 +219,7 @@ class DistributeMagics(Magics):
                 for name, reason in unread.items():
                     output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
                 if result.first.states_missing:
-                    output.say(_missing(result.first))
+                    output.say(_missing(result.first, result.task.strategy.name))
                 if result.first.surroundings is not None and (withheld := result.first.surroundings.withheld):
                     output.say(f"Secrets are not kept on disk: the notebook does not get {', '.join(withheld)}, which the cell has set.")
             result.taken()
@@ -259,10 +259,10 @@ def _stopped(first: Outcome | None) -> str:
     return f"Stopped after step {first.steps}; the notebook has the weights trained so far."
 
 
-def _missing(first: Outcome) -> str:
+def _missing(first: Outcome, strategy: str) -> str:
     """Return what there is instead where engines have left with their parts of the optimizers."""
     what = f"all state is that of step {first.steps}" if first.from_snapshot else "that shard is as it was before the cell"
-    return f"Engines that left held a shard of the optimizer state (`--strategy zero1`): {what}."
+    return f"Engines that left held a shard of the optimizer state (`--strategy {strategy}`): {what}."
 
 
 def _show(text: object) -> None:

@@ -91,6 +91,10 @@ TABLE = (
     Replaced("torch.nn.functional", "softplus softshrink hardshrink threshold_ celu_ rrelu_", _NUMBERS),
     Replaced("torch._VF", "threshold threshold_", _NUMBERS),
     Replaced("torch.linalg", "vector_norm matrix_norm norm", _NUMBERS),
+    # -- sharded parameters
+    Replaced("torch.Tensor", "as_subclass _make_subclass", "`zero3`: takes a sharded parameter whole"),
+    Replaced("torch._functorch.eager_transforms", "_wrap_all_tensors_to_functional", "`zero3`: transforms get parameters that stay whole"),
+    Replaced("torch._C", "DisableTorchFunction*", "`zero3`: the cell's own code does not read what is on other ranks"),
     # -- compiling and computing again
     Replaced("torch", "compile", "what a cell compiles is compiled inside of models, and run as it is written on global tensors"),
     Replaced("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", "computes again as it has computed: compiled or not"),

@@ -35,6 +35,11 @@ NAMES = {
     "torch.utils._pytree": "values with tensors in them",
     "torch.utils._python_dispatch.TorchDispatchMode": "what a call of a model writes to",
     "torch.utils._device._device_constructors": "`with torch.device(…)`",
+    "torch.Tensor._make_subclass": "who reads sharded parameters",
+    "torch._C._set_throw_on_mutable_data_ptr": "who reads sharded parameters",
+    "torch._C._storage_Use_Count": "who holds sharded parameters",
+    "torch._C._functorch.peek_interpreter_stack": "whether a transform of functions is under way",
+    "torch._C.ScriptFunction": "scripted functions that are given parameters",
     # -- models
     "torch.nn.modules.batchnorm._BatchNorm": "layers with statistics over the batch",
     "torch.nn.modules.batchnorm._NormBase": "layers with statistics over the batch",

@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -42,6 +42,16 @@ _grad = torch.autograd.grad
 
 MAX_REDUCERS = 8
 """Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
+
+
+class ShardedGradients(Protocol):
+    """Reduces gradients of which each rank is to have a part."""
+
+    def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those of `leaves` whose gradients are such. Collective."""
+
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
+        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective."""
 
 
 class GradientSync:
@@ -78,6 +88,7 @@ class GradientSync:
         self._models: list[weakref.ref[nn.Module]] = []
         self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
         self._parameters = Found(parameters_in)
+        self.sharded: ShardedGradients | None = None
 
     def register(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
@@ -162,10 +173,36 @@ class GradientSync:
         if inputs is not None:
             kept = {id(tensor) for tensor in inputs}
             reached = [leaf for leaf in reached if id(leaf) in kept]
+        wanted = self._with_siblings(reached) if inputs is None else reached
+        if self.sharded is not None and not options.get("create_graph"):
+            apart = self.sharded.among(self._ordered(wanted))
+            if apart:
+                taken = {id(leaf) for leaf in apart}
+                of_rank = [leaf for leaf in reached if id(leaf) in taken]
+                reached = [leaf for leaf in reached if id(leaf) not in taken]
+                wanted = [leaf for leaf in wanted if id(leaf) not in taken]
+                with self.sharded.during(apart, of_rank):
+                    self._reduced_whole(original, roots, scaled, tensors, factors, reached, wanted, inputs=inputs, **options)
+                return
+        self._reduced_whole(original, roots, scaled, tensors, factors, reached, wanted, inputs=inputs, **options)
+
+    def _reduced_whole(
+        self,
+        original: Callable[..., None],
+        roots: list[torch.Tensor],
+        scaled: list[torch.Tensor | None],
+        tensors: Sequence[torch.Tensor],
+        factors: Sequence[float],
+        reached: list[torch.Tensor],
+        wanted: list[torch.Tensor],
+        *,
+        inputs: Sequence[torch.Tensor] | None,
+        **options: Any,
+    ) -> None:
+        """Run a pass from `roots`, which comes to `reached`, and leave the gradients of `wanted` whole on all ranks."""
         if not reached:
             self._run(original, roots, scaled, leaves=(), inputs=inputs, **options)
             return
-        wanted = self._with_siblings(reached) if inputs is None else reached
         if self._noted is not None:
             self._noted += map(noted, self._ordered(wanted))
         for leaf in wanted:

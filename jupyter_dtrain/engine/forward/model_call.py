@@ -55,6 +55,26 @@ class Checks(Protocol):
         """Make a call by `seen` and check it; `alone` makes it as one process does."""
 
 
+class ShardedParameters(Protocol):
+    """Has parameters of which each rank has a part, and fetches them where they are used."""
+
+    def adopt(self, module: nn.Module) -> None:
+        """Shard those of a model. Collective."""
+
+    def sync(self) -> None:
+        """Let all ranks know what the cell has written to them. Collective."""
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Let a model be called by the cell, until the end of the ``with`` block."""
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original`, the call of a module in a model."""
+
+
+def _of_unit(parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return parameters.call(original, module, args, kwargs)
+
+
 class ModelCalls:
     """Surrounds calls of models while it is installed.
 
@@ -107,11 +127,21 @@ class ModelCalls:
         self._num_hooks = 0  # that were registered since the run began
         self._part: ShardedCall | None = None  # the call on the rank's part of the batch that is under way
         self.checks: Checks | None = None
+        self.parameters: ShardedParameters | None = None
 
     def register(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
         self._of(module).is_model = True
         self._on_first_call(module)
+        if self.parameters is not None:
+            self.parameters.adopt(module)
+
+    def shard(self, parameters: ShardedParameters) -> None:
+        """Let `parameters` have those of all models from now on. Collective."""
+        self.parameters = parameters
+        for module, called in self._called.items():
+            if called.is_model:
+                parameters.adopt(module)
 
     def full_tensor(self, values: Any) -> Any:
         """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
@@ -120,6 +150,8 @@ class ModelCalls:
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""
         if (self.inside and self._caller == threading.get_ident()) or self.passes.compute_again((args, kwargs)):
+            if self.parameters is not None:
+                original = partial(_of_unit, self.parameters, original)
             if self._blocks is not None and not self.passes.under_way:
                 result = self._blocks.call(original, module, args, kwargs)
             else:
@@ -140,6 +172,8 @@ class ModelCalls:
                 called.is_lazy = False
             elif called.is_lazy:
                 return original(module, *args, **kwargs)
+        if self.parameters is not None:
+            self.parameters.sync()
         called.normalizes |= module.training
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
@@ -259,6 +293,8 @@ class ModelCalls:
 
     def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
         args, kwargs = given
+        if self.parameters is not None:
+            original = partial(self._fetched, self.parameters, original)
         self.inside, self._caller = True, threading.get_ident()
         if stream is not None:
             stream.switch()
@@ -272,6 +308,11 @@ class ModelCalls:
             if stream is not None:
                 stream.switch()
             self.inside = False
+
+    def _fetched(self, parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Call a model whose parameters are fetched where they are used."""
+        with parameters.calling():
+            return parameters.call(original, module, args, kwargs)
 
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""

@@ -31,7 +31,7 @@ from .recompute import checked_by_parts
 from .redistribute import Exchange, was_exchanged
 from .scalar_args import numbers_read
 
-_TRANSFORMS = (
+TRANSFORMS = (
     (functorch_apis, "vmap_impl"),
     (eager_transforms, "grad_impl"),
     (eager_transforms, "grad_and_value_impl"),
@@ -83,7 +83,7 @@ class GlobalView:
             stack.enter_context(numbers_read(self._rules.full_tensor))
             stack.enter_context(self._hooks.installed())
             stack.enter_context(patched(GlobalTensor, "dispatch", staticmethod(self._rules.dispatch), create=True))
-            for module, name in _TRANSFORMS:
+            for module, name in TRANSFORMS:
                 if hasattr(module, name):
                     stack.enter_context(patched(module, name, self._of_wholes(getattr(module, name))))
             stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._own_functions())))

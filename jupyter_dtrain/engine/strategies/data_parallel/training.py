@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .... import api
-from ...backward.gradient_sync import GradientSync
+from ...backward.gradient_sync import GradientSync, ShardedGradients
 from ...control import Control
 from ...data import iterator_state
 from ...data.batch_layout import placed
@@ -20,7 +20,7 @@ from ...data.iterator_state import IteratorLog
 from ...data.worker_rng import workers_ended
 from ...forward.activation_checkpoint import CheckpointedBlocks
 from ...forward.arguments import InputSharding
-from ...forward.model_call import ModelCalls
+from ...forward.model_call import ModelCalls, ShardedParameters
 from ...module_tree import outermost
 from ...patching import instrumented
 from ...rng.global_rng import ModelSampling
@@ -223,6 +223,12 @@ class DataParallelTraining:
         """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
         started = max(Exchange.objects(time.time_ns())) if self._world_size > 1 else None
         return written_once(rank=self.rank, started=started, log=self._file_log, temporary=self._temporary)
+
+    def shard_parameters(self, parameters: ShardedParameters, gradients: ShardedGradients) -> None:
+        """Let each rank have a part of the parameters of models, and of their gradients. Collective."""
+        assert self._gradients is not None
+        self._gradients.sharded = gradients
+        self._models.shard(parameters)
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""

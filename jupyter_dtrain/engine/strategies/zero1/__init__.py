@@ -7,6 +7,6 @@ INFO = StrategyInfo(
     summary="also shards optimizer state (ZeRO stage 1), which takes less memory",
     implementation=f"{__name__}.strategy:Zero1",
     divides=frozenset({Divided.OPTIMIZER_STATE}),
-    known_as=("zero", "zero-1", "zero2", "zero3", "fsdp", "deepspeed"),
+    known_as=("zero", "zero-1", "zero2"),
 )
 register(INFO)

@@ -1,0 +1,182 @@
+"""What the cell does with sharded parameters, where PyTorch lets it be seen: each operation on one fetches that one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch._functorch import eager_transforms
+
+from ....system.patches import patched
+from ...tensor.placement_types import GlobalTensor
+from ...tensor.view import TRANSFORMS
+from ...user_frames import is_users
+from .parameter import ParameterShard, Zero3Parameter, name_of
+from .rows import quiet
+from .store import ParameterStore
+
+MOST_WRITTEN = 1 << 26
+"""Bytes of parameters that the cell has written to, and that are whole until the ranks are at one place."""
+
+_SHARE_MEMORY = frozenset(
+    """
+    data detach view view_as reshape __getitem__ numpy __array__ untyped_storage storage data_ptr T mT H t transpose permute expand
+    narrow select squeeze unsqueeze flatten ravel unbind split chunk as_strided unfold diagonal movedim swapaxes contiguous to cpu float
+    double alias_copy expand_as real __dlpack__ type requires_grad_ detach_ tensor_split
+    """.split()  # noqa: SIM905
+)
+
+_TRANSFORMS = (*TRANSFORMS, (eager_transforms, "_wrap_all_tensors_to_functional"))
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+_PAST_PYTHON: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (torch, "tensor", _as_it_is),
+    (torch.Tensor, "as_subclass", _as_it_is),
+    (torch.Tensor, "_make_subclass", staticmethod),
+    (torch._C.ScriptFunction, "__call__", _as_it_is),
+)
+"""What is given parameters past ``__torch_function__``: owner, name, and how the owner has it."""
+
+
+class ParameterAccess:
+    """Operations of the cell on the parameters of `store`."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self._store = store
+
+    def _touched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation on parameters."""
+        found = list(self._store.shards_in((args, kwargs), {}).values())
+        name, access = name_of(func)
+        if not self._store.depth:
+            self._make_room(found)
+        with self._store.in_use(found):
+            if len(found) == 1 and access and name == "data":
+                if access == "__get__":
+                    return found[0].data()
+                result = func(*args, **kwargs)
+                self._store.saved.forget(None if found[0].full is None else found[0].full.untyped_storage()._cdata)
+                found[0].replaced()
+                self._store.saved.follow(found[0])
+                return result
+            if name in _SHARE_MEMORY:
+                for shard in found:
+                    shard.is_lent = True
+            with self._store.followed():
+                return func(*args, **kwargs)
+
+    def _make_room(self, needed: Sequence[ParameterShard]) -> None:
+        self._store.sweep(keep=needed)
+        if sum(shard.nbytes for shard in self._store.now_whole() if shard.is_written()) > MOST_WRITTEN:
+            self._store.sync()
+
+    def _gradient(self, func: Any, access: str, parameter: nn.Parameter, *value: Any) -> Any:
+        shard = self._store.shard_of(parameter)
+        if shard is None:
+            with quiet():
+                return func(parameter, *value)
+        if access == "__get__":
+            return shard.read_gradient()
+        new = value[0] if access == "__set__" else None
+        if isinstance(new, GlobalTensor) and new is not shard.read_gradient():
+            new = self._store.full_tensor(new).detach()
+        shard.set_gradient(new)
+        return None
+
+    @contextmanager
+    def installed(self, full_tensor: Callable[[Any], Any]) -> Iterator[None]:
+        """Let parameters be fetched where they are touched, until the end of the ``with`` block.
+
+        Parameters
+        ----------
+        full_tensor : callable
+            Returns a tensor that spans the ranks as a whole.
+        """
+        self._store.full_tensor = full_tensor
+        rules = GlobalTensor.dispatch
+
+        def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self._store.shards_in((args, kwargs), {}):
+                return self._touched(_Named(func, rules), args, kwargs)
+            return rules(func, args, kwargs)
+
+        with ExitStack() as stack:
+            stack.enter_context(patched(GlobalTensor, "dispatch", staticmethod(dispatch)))
+            stack.enter_context(patched(Zero3Parameter, "touched", self._touched))
+            stack.enter_context(patched(Zero3Parameter, "gradient", self._gradient, create=True))
+            for module, name in _TRANSFORMS:
+                if hasattr(module, name):
+                    stack.enter_context(patched(module, name, self._transform(getattr(module, name))))
+            for owner, name, kind in _PAST_PYTHON:
+                stack.enter_context(patched(owner, name, kind(self._whole_for(getattr(owner, name)))))
+            for name in ("DisableTorchFunction", "DisableTorchFunctionSubclass"):
+                stack.enter_context(patched(torch._C, name, _not_in_the_cell(getattr(torch._C, name))))
+            stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._own_function())))
+            yield
+
+    def _transform(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` (of torch.func, below ``__torch_function__``) so that it gets parameters which stay whole."""
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            found = self._store.shards_in((args, kwargs), {})
+            self._store.replicate([shard.parameter for shard in found.values()], "torch.func is given them")
+            return function(*args, **kwargs)
+
+        return called
+
+    def _own_function(self) -> Callable[..., Any]:
+        """Return what runs functions of the user's own, which PyTorch gives parameters past ``__torch_function__``."""
+        bound: Any = torch.autograd.Function.apply
+        return self._whole_for(bound.__func__)
+
+    def _whole_for(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`, which reads parameters past ``__torch_function__``, so that it gets them whole."""
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            found = list(self._store.shards_in((args, kwargs), {}).values())
+            if not found:
+                return function(*args, **kwargs)
+            for shard in found:
+                shard.is_lent = True
+            with self._store.in_use(found), self._store.followed():
+                return function(*args, **kwargs)
+
+        return called
+
+
+def _not_in_the_cell(original: Any) -> Callable[[], Any]:
+    """Return what lets no code of the user's turn off that parameters are fetched: it would read what is not there."""
+    of_user = cache(is_users)
+
+    def disabled() -> Any:
+        if of_user(sys._getframe(1).f_code.co_filename):
+            raise RuntimeError(
+                f"`torch._C.{original.__name__}` hides from `--strategy zero3` who reads parameters. Take `--strategy auto`."
+            )
+        return original()
+
+    return disabled
+
+
+class _Named:
+    """An operation that the rules of tensors that span the ranks run."""
+
+    def __init__(self, func: Any, rules: Callable[..., Any]) -> None:
+        self._func, self._rules = func, rules
+        self.__name__ = str(getattr(func, "__name__", ""))
+        if hasattr(func, "__self__"):
+            self.__self__ = func.__self__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._rules(self._func, args, kwargs)

@@ -1,0 +1,50 @@
+"""Which parameters are sharded, and of the others why not: what cannot be followed is on every rank, and the user is told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ...forward.module_state import may_write
+from .rows import quiet
+
+
+def why_replicated(module: nn.Module) -> dict[int, str]:
+    """Return why parameters of `module` are on every rank, by their ``id``."""
+    found: dict[int, str] = {}
+    for part in module.modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            found.update((id(p), "scripted code reads them past Python") for p in part.parameters())
+        elif hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
+            found.update((id(p), "the model is compiled") for p in part.parameters())
+        elif isinstance(part, nn.Embedding | nn.EmbeddingBag) and (part.sparse or part.max_norm is not None):
+            found[id(part.weight)] = "their gradients are sparse, or lookups write to them"
+    if may_write(module):
+        found.update((id(p), "the code of the model may write to its weights") for p in module.parameters())
+    return found
+
+
+def why_not(parameter: nn.Parameter, world_size: int, homes: Collection[int]) -> str | None:
+    """Return why a parameter is on every rank; empty: it need not be told. What came with memory in `homes` has one who holds that."""
+    kind: Any = type(parameter)
+    if parameter.shape[0] < world_size or is_lazy(parameter):
+        return ""
+    if kind is not nn.Parameter or parameter.layout != torch.strided or not parameter.is_floating_point():
+        return "they are of another kind than usual"
+    if parameter.device.type != "cpu":
+        return "they are on a device"
+    if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        return "they have hooks"
+    if not parameter.is_contiguous() or parameter.untyped_storage().nbytes() != parameter.nbytes or not parameter.is_leaf:
+        return "they share memory with something else"
+    with quiet():
+        memory = parameter.untyped_storage()._cdata
+        if torch._C._storage_Use_Count(memory) > 2 + (memory in homes):
+            return "something else holds their numbers"
+        if parameter.grad is not None and (type(parameter.grad) is not torch.Tensor or parameter.grad.layout != torch.strided):
+            return "their gradients are of another kind than usual"
+    return None

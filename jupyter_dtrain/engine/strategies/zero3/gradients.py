@@ -1,0 +1,119 @@
+"""A backward pass that leaves each rank the rows of sharded gradients: reduced unit by unit, in one order on all ranks.
+
+The engine of autograd comes to the leaves in an order of each rank's own. So a gradient that is there waits for its turn: first that of
+the parameters that are last in the model. Before a pass the ranks tell each other which of the parameters each will come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from ...backward.reducers import average
+from ...comm.collectives import all_gather
+from ...timing import COMMUNICATION, Counted
+from .parameter import ParameterShard
+from .rows import quiet
+from .store import ParameterStore
+
+
+class ShardedReduction:
+    """The reduction of one backward pass.
+
+    Parameters
+    ----------
+    store : ParameterStore
+    shards : sequence of ParameterShard
+        Those that a rank may come to, in the order in which they are reduced.
+    reached : set of int
+        The ``id`` of each of these that this rank comes to.
+    """
+
+    def __init__(self, store: ParameterStore, shards: Sequence[ParameterShard], reached: frozenset[int]) -> None:
+        self._store = store
+        self._own = {id(shard) for shard in shards if id(shard) in reached}
+        by_any = _by_any([id(shard) in self._own for shard in shards])
+        units: dict[int, list[ParameterShard]] = {}
+        for shard, is_reached in zip(shards, by_any, strict=True):
+            if is_reached:
+                units.setdefault(id(shard.unit), []).append(shard)
+        self._units = list(units.values())
+        self._missing = set(self._own)
+        self._next = 0
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Reduce what the pass comes to, until the end of the ``with`` block."""
+        handles = []
+        for shard in (shard for unit in self._units for shard in unit):
+            shard.cut_gradient()
+            if id(shard) in self._own:
+                with torch.enable_grad(), quiet():
+                    node = get_gradient_edge(shard.parameter).node
+                handles.append(node.register_hook(lambda *_, shard=shard: self._come(shard)))
+        try:
+            yield
+            self._missing.clear()
+            self._advance()
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._store.sweep()
+
+    def _come(self, shard: ParameterShard) -> None:
+        self._missing.discard(id(shard))
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._next < len(self._units) and not any(id(shard) in self._missing for shard in self._units[self._next]):
+            self._reduce(self._units[self._next])
+            self._next += 1
+
+    def _reduce(self, unit: Sequence[ParameterShard]) -> None:
+        with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+            gradients = []
+            for shard in unit:
+                gradient = shard.parameter.grad
+                gradients.append(torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient)
+            average(gradients)
+            for shard, gradient in zip(unit, gradients, strict=True):
+                shard.parameter.grad = None
+                shard.add_gradient(gradient[shard.own].clone())
+        for shard in unit:
+            self._store.let_go(shard)
+
+
+def _by_any(reached: Sequence[bool]) -> list[bool]:
+    """Return which parameters any rank comes to. Collective."""
+    own = torch.tensor(reached, dtype=torch.uint8, device="cpu")
+    parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+    all_gather(parts, own)
+    return torch.stack(parts).any(0).tolist()
+
+
+class ShardedGradients:
+    """The gradients of sharded parameters, as :class:`.GradientSync` knows them.
+
+    Parameters
+    ----------
+    store : ParameterStore
+    """
+
+    def __init__(self, store: ParameterStore) -> None:
+        self._store = store
+
+    def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those of `leaves` whose gradients are sharded. Collective: what has hooks, which are to see all of it, is so no more."""
+        sharded = [leaf for leaf in leaves if (shard := self._store.shard_of(leaf)) is not None and not shard.is_pinned]
+        hooked = [leaf for leaf in sharded if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
+        self._store.replicate(hooked, "they have hooks")
+        return [leaf for leaf in sharded if self._store.shard_of(leaf) is not None]
+
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
+        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective."""
+        shards = [shard for leaf in reversed(wanted) if (shard := self._store.shard_of(leaf)) is not None]
+        own = [shard for leaf in reached if (shard := self._store.shard_of(leaf)) is not None]
+        return ShardedReduction(self._store, shards, frozenset(map(id, own))).during()

@@ -1,0 +1,299 @@
+"""Steps of optimizers on the rows of sharded parameters, and what optimizers keep of these.
+
+An optimizer that updates each number by itself comes to the same on rows as on the whole, so it is given those for the time of its step.
+What the cell reads of its state is whole, and a step later each rank is back to its rows. Others see parameters and gradients whole.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ....system.patches import patched
+from ...module_tree import IdentityMap
+from ...timing import COMMUNICATION, Counted
+from ..zero1.partition import KINDS, Step, has_known_step, is_pytorchs, original_step, parameters_of
+from .parameter import ParameterShard
+from .rows import Kind, SharedRows, allocate, give_back, quiet
+from .store import ParameterStore
+
+_NOT_BY_NUMBER = frozenset(("Adafactor", "Muon", "SparseAdam"))
+_BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in _NOT_BY_NUMBER)
+_AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state
+
+
+@dataclass
+class _Kept:
+    """What an optimizer keeps of sharded parameters, by the numbers of these and its own names.
+
+    Attributes
+    ----------
+    rows : dict
+        Where this rank's are.
+    old : dict
+        The notebook's tensors, for which these stand.
+    """
+
+    rows: dict[tuple[int, Any], SharedRows] = field(default_factory=dict)
+    old: dict[tuple[int, Any], torch.Tensor] = field(default_factory=dict)
+
+
+class ShardedSteps:
+    """The optimizers of one rank.
+
+    Parameters
+    ----------
+    store : ParameterStore
+    arrived : sequence of object
+        What came from the notebook: what optimizers in it keep has others who hold it in any case, who compare it with what it was.
+    say : callable
+        Tells the user something.
+    """
+
+    def __init__(self, store: ParameterStore, arrived: Sequence[object] = (), *, say: Callable[[str], None] = lambda _: None) -> None:
+        self._store, self._say = store, say
+        self._kept: IdentityMap[_Kept] = IdentityMap()
+        self._kinds: set[type[Any]] = set()  # whose step is ours
+        self._here = threading.local()
+        self._arrived: IdentityMap[bool] = IdentityMap()
+        self._objects = arrived
+        self._num_holders: int | None = None  # of a tensor, or of a dict with it, that came from the notebook
+        for optimizer in arrived:
+            for kept in vars(optimizer).get("state", {}).values() if isinstance(optimizer, Optimizer) else ():
+                for value in kept.values() if isinstance(kept, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        self._arrived.set(value, True)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let steps be of rows, until the end of the ``with`` block."""
+        with ExitStack() as stack:
+            for kind in _BY_NUMBER:
+                if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
+                    self._kinds.add(kind)
+                    stack.enter_context(patched(kind, "step", self._of_rows(original_step(kind))))
+            stack.enter_context(patched(Optimizer, "state", property(self._read, self._replaced), create=True))
+            stack.callback(register_optimizer_step_pre_hook(self._before_other).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_other).remove)
+            yield
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def _of_rows(self, original: Step) -> Step:
+        """Return the step of a class whose own is `original`."""
+
+        @wraps(original)
+        def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            return sharded(original, self, *args, **kwargs)
+
+        sharded = self._step
+        hooked = Optimizer.profile_hook_step(step)
+        hooked.hooked = True  # type: ignore[attr-defined]  # as PyTorch marks it
+        return hooked
+
+    def _step(self, original: Step, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        shards = self._shards_of(optimizer)
+        if not shards or not self._is_by_number(optimizer):
+            return original(optimizer, closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._store.sync()
+        if self._store.any_says(self._is_held(optimizer)):
+            self._say(f"`--strategy zero3` shards nothing of what `{type(optimizer).__name__}` keeps while the cell holds some of it.")
+            self._make_ready(optimizer)
+            original(optimizer)
+            self._put_back(optimizer)
+            return loss
+        for shard in shards:
+            shard.check()
+        with self._store.writing(len(shards)), self.quiet():
+            self._cut(optimizer)
+            with _rows_in_place(shards):
+                original(optimizer)
+            self._cut(optimizer)  # what is new
+        for shard in shards:
+            if shard.full is not None:
+                self._store.fetch_new(shard)
+        return loss
+
+    def _before_other(self, optimizer: Optimizer, *_: object) -> None:
+        if not self._is_by_number(optimizer):
+            self._store.sync()
+            self._make_ready(optimizer)
+
+    def _make_ready(self, optimizer: Optimizer) -> None:
+        """Let an optimizer have all of parameters, gradients and what it keeps, as it takes them together."""
+        self.make_whole(optimizer)
+        shards = self._shards_of(optimizer)
+        self._store.fetch(shards)
+        for shard in shards:
+            shard.uses += 1
+            shard.is_pinned = True
+            shard.parameter.__class__ = nn.Parameter
+            if shard.gradient is not None:
+                shard.set_gradient(self._store.full_tensor(shard.read_gradient()).detach())
+
+    def _after_other(self, optimizer: Optimizer, *_: object) -> None:
+        if not self._is_by_number(optimizer):
+            self._put_back(optimizer)
+
+    def _put_back(self, optimizer: Optimizer) -> None:
+        for shard in self._shards_of(optimizer):
+            shard.uses -= 1
+            shard.is_pinned = False
+            shard.parameter.__class__ = shard.kind()
+        self._store.sync()
+
+    def _is_by_number(self, optimizer: Optimizer) -> bool:
+        """Return whether `optimizer` updates each number of a parameter by itself."""
+        kind = next((base for base in type(optimizer).__mro__ if base in KINDS), None)
+        return (
+            kind in self._kinds and has_known_step(optimizer) and not any(group.get("differentiable") for group in optimizer.param_groups)
+        )
+
+    def _shards_of(self, optimizer: Optimizer) -> list[ParameterShard]:
+        return [shard for parameter in parameters_of(optimizer) if (shard := self._store.shard_of(parameter)) is not None]
+
+    # -- what it keeps -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Let this thread see the states as they are on this rank, until the end of the ``with`` block."""
+        before = getattr(self._here, "quiet", False)
+        self._here.quiet = True
+        try:
+            yield
+        finally:
+            self._here.quiet = before
+
+    def entries(self, optimizer: Optimizer) -> Iterator[tuple[ParameterShard, Any, dict[Any, Any]]]:
+        """Yield where an optimizer keeps what has the shape of a sharded parameter, or that of this rank's rows, and its name there."""
+        state = vars(optimizer)["state"]
+        for shard in self._shards_of(optimizer):
+            kept = state.get(shard.parameter)
+            for key in list(kept) if isinstance(kept, dict) else ():
+                if _is_of(kept[key], shard.shape) or _is_of(kept[key], tuple(shard.rows.shape)):
+                    yield shard, key, kept
+
+    def _is_held(self, optimizer: Optimizer) -> bool:
+        """Return whether the cell holds something of what an optimizer keeps, which is to change under its eyes, as that does."""
+        with quiet():
+            for shard, key, kept in self.entries(optimizer):
+                value = kept[key]
+                if tuple(value.shape) != shard.shape:
+                    continue
+                came = self._holders(value) if self._arrived.get(value) is not None else 0
+                memory = value.untyped_storage()
+                at_home = memory._cdata in self._store.homes
+                # `value` and `kept` are held here too, the latter where it is yielded as well, and by the argument of the question.
+                if sys.getrefcount(value) > 3 + came or sys.getrefcount(kept) > 4 + came:
+                    return True
+                if torch._C._storage_Use_Count(memory._cdata) > 2 + at_home:
+                    return True
+        return False
+
+    def _holders(self, value: torch.Tensor) -> int:
+        """Return how many of this project hold a tensor that came from the notebook: not known before the cell has begun."""
+        if self._num_holders is None:
+            self._num_holders = _num_lists(value, self._objects) + 1  # and what its dict is compared with
+        return self._num_holders
+
+    def _cut(self, optimizer: Optimizer) -> None:
+        """Keep the rows alone of what is whole, and let what is new lie where all ranks may read it. Collective, where it is new."""
+        of = self._kept.get(optimizer) or self._kept.set(optimizer, _Kept())
+        with quiet(), torch.no_grad():
+            found = list(self.entries(optimizer))
+            new = [(shard, key, kept) for shard, key, kept in found if (shard.number, key) not in of.rows]
+            if new:
+                kinds = [Kind(shard.shape, kept[key].dtype, shard.shares) for shard, key, kept in new]
+                memory = allocate(self._store.memory, kinds)
+                of.rows.update({(shard.number, key): rows for (shard, key, _), rows in zip(new, memory, strict=True)})
+            for shard, key, kept in found:
+                value, rows = kept[key], of.rows[shard.number, key].rows
+                if value is rows:
+                    continue
+                is_whole = tuple(value.shape) == shard.shape
+                rows.copy_(value[shard.own] if is_whole else value)
+                if is_whole and self._arrived.get(value) is not None:
+                    of.old[shard.number, key] = value
+                    if value.untyped_storage()._cdata in self._store.homes:
+                        give_back(value)
+                kept[key] = rows
+
+    def sharded(self) -> list[tuple[Optimizer, ParameterShard, Any, dict[Any, Any], SharedRows, torch.Tensor | None]]:
+        """Return what is kept in rows: the optimizer, of which parameter, by which name and where, its rows, and the notebook's tensor."""
+        return [
+            (optimizer, shard, key, kept, rows, of.old.get((shard.number, key)))
+            for optimizer, of in self._kept.items()
+            for shard, key, kept in self.entries(optimizer)
+            if (rows := of.rows.get((shard.number, key))) is not None and kept[key] is rows.rows
+        ]
+
+    def make_whole(self, optimizer: Optimizer | None = None) -> None:
+        """Have all of what an optimizer keeps, or all of them."""
+        with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+            for one, shard, key, kept, rows, old in self.sharded():
+                if optimizer is None or one is optimizer:
+                    full = torch.empty(shard.shape, dtype=rows.rows.dtype) if old is None else old
+                    rows.read(full)
+                    kept[key] = full
+
+    def _read(self, optimizer: Optimizer) -> Any:
+        state = vars(optimizer).get("state")
+        if state is None:
+            raise AttributeError(f"'{type(optimizer).__name__}' object has no attribute 'state'")
+        if not getattr(self._here, "quiet", False) and self._kept.get(optimizer) is not None and sys._getframe(1).f_code is not _AFTER_STEP:
+            self.make_whole(optimizer)
+        return state
+
+    def _replaced(self, optimizer: Optimizer, state: Any) -> None:
+        vars(optimizer)["state"] = state
+
+
+@contextmanager
+def _rows_in_place(shards: list[ParameterShard]) -> Iterator[None]:
+    """Let parameters and their gradients be this rank's rows, until the end of the ``with`` block."""
+    before: list[tuple[ParameterShard, torch.Tensor, torch.Tensor | None]] = []
+    try:
+        with quiet(), torch.no_grad():
+            for shard in shards:
+                parameter = shard.parameter
+                gradient = parameter.grad
+                before.append((shard, parameter.data, gradient))
+                rows = shard.gradient if shard.gradient is not None else None if gradient is None else gradient.detach()[shard.own]
+                parameter.grad = None
+                parameter.__class__ = nn.Parameter
+                parameter.data = shard.rows
+                parameter.grad = rows
+        yield
+    finally:
+        with quiet(), torch.no_grad():
+            for shard, numbers, gradient in before:
+                parameter = shard.parameter
+                parameter.grad = None
+                parameter.data = numbers
+                parameter.grad = gradient
+                parameter.__class__ = shard.kind()
+
+
+def _num_lists(value: object, objects: Sequence[object]) -> int:
+    """Return how many lists of all `objects`, one of which is `value`, there are: who compares and who moves them has each its own."""
+    found = [holder for holder in gc.get_referrers(value) if type(holder) is list and len(holder) >= len(objects)]
+    return sum(any(one is objects[0] for one in holder) and any(one is objects[-1] for one in holder) for holder in found)
+
+
+def _is_of(value: object, shape: tuple[int, ...]) -> bool:
+    return isinstance(value, torch.Tensor) and tuple(value.shape) == shape

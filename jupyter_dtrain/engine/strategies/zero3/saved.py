@@ -1,0 +1,91 @@
+"""What a graph keeps of sharded parameters for its backward pass: which rows of which, and not the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from .parameter import ParameterShard
+from .rows import quiet
+
+_CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: {what}. It is at version {now}; "
+    "expected version {then} instead."
+)
+
+
+class _Part(NamedTuple):
+    """A view of a parameter, and the version of its numbers."""
+
+    shard: ParameterShard
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    version: int
+
+
+class _Tensor(NamedTuple):
+    """Another tensor. Hooks of saved tensors turn off PyTorch's own look at its version."""
+
+    tensor: torch.Tensor
+    version: int
+
+
+class SavedParameters:
+    """Knows sharded parameters by their memory where a graph keeps one.
+
+    Parameters
+    ----------
+    fetch : callable
+        Lets a parameter be whole again.
+    """
+
+    def __init__(self, fetch: Callable[[ParameterShard], None]) -> None:
+        self._fetch = fetch
+        self._by_storage: dict[int, ParameterShard] = {}
+
+    def follow(self, shard: ParameterShard) -> None:
+        """Know a parameter that is whole."""
+        if shard.full is not None:
+            self._by_storage[shard.full.untyped_storage()._cdata] = shard
+
+    def forget(self, storage: int | None) -> None:
+        """Know nothing of memory that is let go."""
+        if storage is not None:
+            self._by_storage.pop(storage, None)
+
+    def followed(self) -> saved_tensors_hooks:
+        """Return what graphs are made within."""
+        return saved_tensors_hooks(self._pack, self._unpack)
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        with quiet():
+            if tensor.layout != torch.strided or tensor.is_inference():
+                return tensor
+            shard = self._by_storage.get(tensor.untyped_storage()._cdata)
+            if shard is None:
+                return _Tensor(tensor, tensor._version)
+            return _Part(shard, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), shard.parameter._version)
+
+    def _unpack(self, kept: Any) -> torch.Tensor:
+        with quiet():
+            if isinstance(kept, _Part):
+                shard = kept.shard
+                if shard.parameter._version != kept.version:
+                    raise RuntimeError(
+                        _CHANGED.format(what=f"a parameter of shape {shard.shape}", now=shard.parameter._version, then=kept.version)
+                    )
+                if shard.full is None:
+                    self._fetch(shard)
+                assert shard.full is not None
+                return shard.full.as_strided(kept.shape, kept.stride, kept.offset)
+            if isinstance(kept, _Tensor):
+                if kept.tensor._version != kept.version:
+                    shape = tuple(kept.tensor.shape)
+                    raise RuntimeError(_CHANGED.format(what=f"a tensor of shape {shape}", now=kept.tensor._version, then=kept.version))
+                return kept.tensor
+            result: torch.Tensor = kept
+            return result

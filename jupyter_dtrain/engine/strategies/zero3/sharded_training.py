@@ -1,0 +1,60 @@
+"""``--strategy zero3`` on one rank: parameters, gradients and the state of optimizers sharded by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ...comm.shared_memory import SharedMemory
+from ..data_parallel.training import DataParallelTraining
+from .access import ParameterAccess
+from .full_state import FullState
+from .gradients import ShardedGradients
+from .optimizers import ShardedSteps
+from .store import LEAST, ParameterStore
+
+
+class ShardedTraining:
+    """The sharded parts of what a rank trains.
+
+    Parameters
+    ----------
+    training : DataParallelTraining
+        Its models are known. Collective, if they have parameters to shard.
+    memory : SharedMemory
+        Connects the ranks.
+    say : callable
+        Tells the user something.
+    least, homes
+        As of :class:`.ParameterStore`.
+    arrived : sequence of object
+        What came from the notebook.
+    """
+
+    def __init__(
+        self,
+        training: DataParallelTraining,
+        memory: SharedMemory,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        least: int = LEAST,
+        homes: Collection[int] = (),
+        arrived: Sequence[object] = (),
+    ) -> None:
+        self._training = training
+        self.store = ParameterStore(memory, say=say, least=least, homes=homes)
+        self.steps = ShardedSteps(self.store, arrived, say=say)
+        self.full = FullState(self.store, self.steps)
+        self.store.before_replicating = self.steps.make_whole
+        training.shard_parameters(self.store, ShardedGradients(self.store))
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
+        with ParameterAccess(self.store).installed(self._full_tensor), self.steps.installed():
+            yield
+
+    def _full_tensor(self, value: torch.Tensor) -> torch.Tensor:
+        return self._training.wholes([value])[0]

@@ -1,0 +1,74 @@
+"""Data parallelism in which each rank has some rows of every large parameter, of its gradient and of the optimizers' state, on one rank."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from ...comm.process_group import shared_memory
+from ...dedup import NOTHING_APART, Apart
+from ..data_parallel.strategy import DataParallel
+from .sharded_training import ShardedTraining
+
+
+class Zero3(DataParallel):
+    """Parameters are sharded over the ranks, which fetch each other's rows where they are used. One rank has all of them."""
+
+    _sharded: ShardedTraining | None = None
+    _is_home = False  # rank 0 has all of it, to take home
+
+    def begin(self, objects: Sequence[object]) -> None:
+        """Watch over models, loaders and optimizers, and know the memory with which they came."""
+        super().begin(objects)
+        self._thread = threading.get_ident()
+        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and obj.layout == torch.strided]
+        self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors)
+        self._objects = objects
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Shard parameters, until the end of the ``with`` block."""
+        memory, say = shared_memory(), self.context.reports.notes.say
+        with super().installed():
+            if memory is None or not self.context.task.semantics.global_numbers:
+                if self.context.task.world_size > 1:
+                    say("`--strategy zero3` shards parameters of engines that compute on the CPUs of one host, with global semantics.")
+                yield
+                return
+            self._sharded = ShardedTraining(self._training, memory, say=say, homes=self._homes, arrived=self._objects)
+            with self._sharded.installed():
+                yield
+
+    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+        """Return `values` with the shards of batches in them as full tensors, after rank 0 has all parameters and states."""
+        if self._sharded is not None:
+            self._sharded.full.make_whole(on=0)
+            self._is_home = True
+        return super().materialize(*values, unchanged=unchanged)
+
+    def collect(self, step: int, limit: timedelta) -> bool:  # noqa: ARG002  # nobody is waited for
+        """Let this rank have the parameters, whose rows can be read of ranks that have left too."""
+        is_rescue = threading.get_ident() != self._thread  # only then what another rank than the first has is returned
+        if self._sharded is None or (self.context.task.rank and not is_rescue) or (self._is_home and not self.context.task.rank):
+            return True
+        return self._sharded.full.make_whole_alone()
+
+    def as_it_is(self) -> AbstractContextManager[None]:
+        """Let this thread see the states that this rank keeps, until the end of the ``with`` block."""
+        return nullcontext() if self._sharded is None else self._sharded.steps.quiet()
+
+    @contextmanager
+    def put_together(self, all_come: Callable[[], bool]) -> Iterator[Apart | None]:
+        """Let each parameter, gradient and state be whole on one rank, until the end of the ``with`` block."""
+        if self._sharded is None:
+            yield NOTHING_APART
+        elif all_come():
+            with self._sharded.full.standing_in() as apart:
+                yield apart
+        else:
+            yield None

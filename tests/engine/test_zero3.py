@@ -1,0 +1,213 @@
+"""Parameters sharded by rows: what cells do with them comes to what one process comes to, on 2 and 3 ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from jupyter_dtrain.engine.arrival.objects import connect_schedulers
+from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.comm.process_group import shared_memory
+from jupyter_dtrain.engine.strategies.zero3.sharded_training import ShardedTraining
+from tests.engine.ranks import RankError, Run, double_precision, models_in
+from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
+
+CLOSE = 1e-9
+
+
+@double_precision()
+def run_sharded(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+    """Run `setup` as it is and `cell` as the rank's part of a run with parameters of two rows and more sharded; plain on one rank."""
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(setup, "setup", namespace)
+    with contextlib.redirect_stdout(io.StringIO()):
+        if run.world_size == 1:
+            run_cell(cell, "cell", namespace)
+            return {"compared": eval(compare, namespace), "num_sharded": 0, "notes": []}
+        optimizers = [value for value in namespace.values() if isinstance(value, torch.optim.Optimizer)]
+        for optimizer in optimizers:
+            vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
+        connect_schedulers(namespace.values())
+        training = run.training(*models_in(namespace), *optimizers, global_batchnorm=True, global_draws=True)
+        memory = shared_memory()
+        assert memory is not None
+        sharded = ShardedTraining(training, memory, say=run.notes.append, least=0)
+        num_sharded = len(sharded.store.shards())
+        with training.installed(), sharded.installed():
+            run_cell(cell, "cell", namespace)
+            sharded.full.make_whole()
+            training.materialize(None, namespace)
+    return {"compared": eval(compare, namespace), "num_sharded": num_sharded, "notes": run.notes}
+
+
+def distance(one: Any, other: Any) -> float:
+    """Return the largest relative difference of two values, infinite where they are not alike."""
+    if isinstance(one, torch.Tensor):
+        one, other = one.detach().double(), other.detach().double()
+        if one.shape != other.shape:
+            return float("inf")
+        found = float(((one - other).abs() / (1 + one.abs())).max()) if one.numel() else 0.0
+        return found if found == found else float("inf")  # NaN is what is away
+    if isinstance(one, list | tuple):
+        return max([0.0 if len(one) == len(other) else float("inf"), *map(distance, one, other)])
+    if isinstance(one, float):
+        return abs(one - other) / (1 + abs(one)) if other == other else float("inf")
+    return 0.0 if one == other else float("inf")
+
+
+def check(ranks, num_ranks: int, model: str, cell: str) -> list[dict[str, Any]]:
+    """Check that the ranks come to what one process comes to; return what came out on each."""
+    (one,) = ranks.call(1, run_sharded, MODELS[model], cell, STATE)
+    found: list[dict[str, Any]] = ranks.call(num_ranks, run_sharded, MODELS[model], cell, STATE)
+    for of_rank in found:
+        assert of_rank["num_sharded"]
+        assert distance(one["compared"], of_rank["compared"]) < CLOSE
+    return found
+
+
+@pytest.mark.parametrize("name", [*IDIOMS, *MORE])
+def test_cell_with_sharded_parameters(ranks, name):
+    check(ranks, 2, "MLP", {**IDIOMS, **MORE}[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("model", ["transformer", "CNN"])
+@pytest.mark.parametrize("name", IDIOMS)
+def test_cell_with_sharded_parameters_of_other_models(ranks, name, model, num_ranks):
+    check(ranks, num_ranks, model, IDIOMS[name])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sharded_training_on_three_ranks(ranks, model):
+    check(ranks, 3, model, LOOP)
+
+
+def test_parameters_with_hooks_are_on_every_engine_and_said_so(ranks):
+    found = check(ranks, 2, "MLP", IDIOMS["hooks on params"])
+    assert found[0]["notes"] == ["`--strategy zero3` keeps 8 parameters on every engine from now on: they have hooks."]
+
+
+READERS = """
+import io, os, pickle, threading, weakref
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+@torch.jit.script
+def scripted(x):
+    return x.sum()
+
+def in_a_thread(p):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: p.sum().item()).result()
+
+def in_a_file(p):
+    file = io.BytesIO()
+    torch.save(p, file)
+    file.seek(0)
+    return torch.load(file).sum().item()
+
+def dispatched(p):
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+    with Mode():
+        return p.sum().item()
+
+readers = [
+    scripted, in_a_thread, in_a_file, dispatched, copy.copy, copy.deepcopy, torch.clone, torch.as_tensor,
+    lambda p: torch.tensor(p.detach()), lambda p: p.as_subclass(torch.Tensor), lambda p: torch.Tensor._make_subclass(torch.Tensor, p),
+    lambda p: pickle.loads(pickle.dumps(p)), lambda p: np.asarray(p.detach()), lambda p: np.from_dlpack(p.detach()),
+    lambda p: torch.tensor(p.untyped_storage().tolist()[:1]) * 0 + p.sum(), lambda p: torch._C.TensorBase.sum(p),
+    lambda p: torch.ops.aten.sum.default(p), lambda p: torch._C._nn.gelu(p), lambda p: torch.stack([*p]),
+    lambda p: torch.tensor(p.tolist()), lambda p: nn.Parameter(p.data), lambda p: p.detach().to_sparse(),
+    lambda p: torch.einsum("i...->", p), lambda p: torch._foreach_norm([p])[0], lambda p: torch.vmap(torch.sum)(p),
+    lambda p: weakref.ref(p)(), lambda p: torch.empty(0).set_(p.data), lambda p: torch.compile(torch.sum, backend="eager")(p),
+]
+for p in model.parameters():
+    losses.append([float(reader(p).sum()) if not isinstance(reader(p), float) else reader(p) for reader in readers])
+"""
+
+
+def test_whoever_reads_a_parameter_in_the_cell_reads_all_of_it(ranks):
+    """By PyTorch's Python and C++, NumPy, pickle, threads, modes: what is away is NaN, and none of them comes to that."""
+    check(ranks, 2, "MLP", LOOP + READERS)
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        (
+            "with torch._C.DisableTorchFunctionSubclass():\n    model[0].weight.sum()\n",
+            "hides from `--strategy zero3` who reads parameters",
+        ),
+        ("model[0].weight.data = torch.zeros(2)\n", "its `data` was set to a tensor of another shape"),
+    ],
+)
+def test_what_cannot_be_followed_is_an_error(ranks, cell, says):
+    with pytest.raises(RankError, match=says):
+        ranks.call(2, run_sharded, MODELS["MLP"], LOOP + cell, STATE)
+
+
+def read_after_the_end(run: Run) -> list[str]:
+    """Read what is on other ranks when the cell has ended, in the ways in which results are written."""
+    model = torch.nn.Linear(8, 8)
+    training = run.training(model)
+    memory = shared_memory()
+    assert memory is not None
+    sharded = ShardedTraining(training, memory, least=0)
+    with training.installed(), sharded.installed():
+        sharded.full.make_whole(on=0)
+    found = []
+    for read in (torch.sum, pickle.dumps, lambda p: p.detach().numpy(), lambda p: p.data, copy.deepcopy):
+        try:
+            read(model.weight)
+            found.append("read")
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+def test_what_is_away_when_the_cell_has_ended_is_read_by_nobody(ranks):
+    whole, away = ranks.call(2, read_after_the_end)
+    assert whole == ["read"] * 5
+    assert set(away) == {"`--strategy zero3`: the numbers of this parameter are on other engines, and its cell has ended."}
+
+
+KEPT = "losses.append([float(v.double().sum()) for v in kept])\n"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        LOOP + "kept = [v for s in optimizer.state_dict()['state'].values() for v in s.values()]\n" + LOOP + KEPT,
+        LOOP + "kept = [s['exp_avg'][0] for s in optimizer.state.values()]\n" + LOOP + KEPT,
+        "model = copy.deepcopy(model); kept = [*model.state_dict().values()]; optimizer = torch.optim.Adam(model.parameters())\n"
+        + LOOP
+        + KEPT,
+        LOOP + "losses.append(sum(float(v.double().sum()) for s in optimizer.state.values() for v in s.values()))\n" + LOOP,
+        LOOP + "kept = copy.deepcopy(optimizer.state_dict())\noptimizer.load_state_dict(kept)\n" + LOOP,
+    ],
+    ids=["state_dict", "view of a moment", "state_dict of a model of the cell", "read between", "loaded"],
+)
+def test_what_the_cell_has_kept_of_what_it_trains(ranks, cell):
+    """It follows what is trained where it does so in one process, and else stays as it was."""
+    check(ranks, 2, "MLP", cell)
+
+
+def test_writing_by_numpy_is_an_error(ranks):
+    """PyTorch counts no such write, and whether all ranks have seen it cannot be told: loud rather than wrong."""
+    cell = LOOP + "for p in model.parameters():\n    a = p.detach().numpy()\n    a *= 0.5\n"
+    with pytest.raises(RankError, match="There was written to a parameter by NumPy"):
+        ranks.call(2, run_sharded, MODELS["MLP"], cell, STATE)

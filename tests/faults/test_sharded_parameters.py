@@ -1,0 +1,66 @@
+"""``--strategy zero3``: each engine has rows of parameters, gradients and moments, and none of it is lost with one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disturbed import CELL, ROUNDED, SETUP, STATE, Disturbed, checkpoints, kill_kernel
+from tests.notebook.conftest import IMPORTS
+from tests.notebook.kernel import difference
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_is_killed(two, rank):
+    """What the cell comes to is what it comes to undisturbed, and with all of it on each engine."""
+    cell = two.start("--strategy zero3")
+    two.wait_for_snapshot(cell)
+    os.kill(two.pids[rank], signal.SIGKILL)
+    assert f"Lost rank {rank} (its process has ended): resuming from step " in two.finish(cell)
+
+
+def test_all_engines_are_killed(two):
+    cell = two.start("--strategy zero3")
+    two.wait_for_snapshot(cell)
+    for pid in two.pids:
+        os.kill(pid, signal.SIGKILL)
+    assert "Lost ranks 0, 1 (their processes have ended): resuming from step " in two.finish(cell)
+
+
+@pytest.mark.long
+def test_before_there_is_a_snapshot(two):
+    cell = two.start("--strategy zero3")
+    two.wait_for_step(1, cell)
+    os.kill(two.pids[1], signal.SIGKILL)
+    assert "resuming from " in two.finish(cell)
+
+
+@pytest.fixture(scope="module")
+def killed(module_notebook, two: Disturbed) -> tuple[Path, object, object]:
+    """Return the folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
+    notebook = module_notebook()
+    notebook.run(IMPORTS + SETUP)
+    notebook.run("%distribute start -n 2 --device cpu\nmake()")
+    cell = notebook.start(f"%%distribute --engines 2 --strategy zero3 --checkpoint-every 20 --name digits{CELL}")
+    notebook.wait(lambda: checkpoints(notebook) or not cell.running, "a checkpoint", cell)
+    assert cell.running
+    kill_kernel(notebook)
+    two.go()
+    return notebook.folder, two.expected, two.notebook.value(ROUNDED)
+
+
+@pytest.mark.parametrize("engines", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
+def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
+    folder, expected, rounded = killed
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    notebook = new_notebook(tmp_path)
+    notebook.run("%load_ext jupyter_dtrain")
+    assert "digits: resuming from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
+    notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
+    if engines == 2:
+        assert notebook.value(STATE) == expected
+    assert difference(notebook.value(ROUNDED), rounded) is None

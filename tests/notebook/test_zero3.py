@@ -1,0 +1,121 @@
+"""``--strategy zero3`` as a user comes to it: what comes home is whole, and to the last bit that of `auto`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.notebook.kernel import difference
+
+SETUP = """
+import copy
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(1)
+inputs = torch.randn(45, 6)
+targets = torch.sin(inputs.sum(1, keepdim=True))
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+losses, kept = [], []
+"""
+CELL = """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    losses.append(loss.item())
+"""
+NOTING = """
+kept.append([tuple(v.shape) for s in vars(optimizer)['state'].values() for v in s.values() if v.dim() > 1])
+"""
+INNER = CELL.replace("\n", "\n    ")
+STATE = "(model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), losses, [p.grad for p in model.parameters()])"
+
+
+def run(notebook, *first_lines: str, cell: str = CELL) -> tuple[Any, list[Any]]:
+    notebook.run("import jupyter_dtrain\n" + SETUP)
+    shown = [notebook.run(line + cell) for line in first_lines]
+    return notebook.value(STATE), shown
+
+
+def test_cell_after_cell_in_any_strategy(notebook):
+    expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
+    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in ("zero3", "zero3", "auto", "zero3")]
+    found, shown = run(notebook, *lines, cell=CELL + NOTING)
+    notebook.run("optimizer.step()")  # plain, with all of it
+    assert difference(found, expected) is None
+    assert all("zero3" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
+    assert (64, 128) in notebook.value("kept")[0]
+    assert (64, 128) not in notebook.value("kept")[2]
+
+
+def test_a_loop_that_takes_snapshots(notebook):
+    expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
+    found, _ = run(notebook, "%%distribute --engines 2 --strategy zero3 --checkpoint-every 2\nfor epoch in range(3):" + INNER)
+    assert difference(found, expected) is None
+
+
+def test_a_checkpoint_is_what_any_strategy_has_at_that_step(notebook):
+    run(
+        notebook,
+        f"%%distribute --engines 2 --strategy zero3 --checkpoint-every 3 --keep-checkpoints 9 --name whole\nfor _ in range(1):{INNER}",
+    )
+    found = notebook.value(
+        "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('whole', 3))"
+    )
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 3)"))
+    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+def test_the_notebooks_own_tensors_have_the_new_numbers(notebook):
+    """Also where names hold them that the cell does not know of."""
+    run(notebook, "%%distribute --engines 2")
+    notebook.run("before, weights = optimizer.state_dict(), model.state_dict()")
+    cell = notebook.run("%%distribute --engines 2 --strategy zero3" + CELL + NOTING)
+    same = "all(before['state'][k][n] is v for k, kept in optimizer.state_dict()['state'].items() for n, v in kept.items())"
+    assert notebook.value(same)
+    assert notebook.value("all(torch.equal(weights[key], value) for key, value in model.state_dict().items())")
+    assert (64, 128) in notebook.value("kept")[0]
+    assert "zero3" not in cell.stderr
+
+
+def test_what_the_cell_holds_of_an_optimizer_follows_it_as_in_one_process(notebook):
+    expected, _ = run(notebook, *["%%distribute --engines 2"] * 2)
+    run(notebook, "%%distribute --engines 2")
+    notebook.run("state = optimizer.state_dict()")
+    cell = notebook.run(
+        "%%distribute --engines 2 --strategy zero3" + CELL + "moments = [v['exp_avg'].sum().item() for v in state['state'].values()]"
+    )
+    assert difference(notebook.value(STATE), expected) is None
+    assert notebook.value("moments == [v['exp_avg'].sum().item() for v in optimizer.state_dict()['state'].values()]")
+    assert "`--strategy zero3` shards nothing of what `Adam` keeps while the cell holds some of it." in cell.stderr
+
+
+FAILING = CELL.replace("    losses", "    if len(losses) == 3 and {where}:\n        raise ValueError('no')\n    losses")
+
+
+@pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
+def test_an_error_of_all_ranks_or_of_one(notebook, where):
+    """What the engines have is read from where it lies, whether they have left or not."""
+    notebook.run("import torch.distributed as dist\n" + SETUP)
+    cell = notebook.fail("%%distribute --engines 2 --strategy zero3\nrank = dist.get_rank()" + FAILING.format(where=where))
+    assert cell.error == ("ValueError", "no")
+    found = notebook.value("(model.state_dict(), optimizer.state_dict())")
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 4)"))
+    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first"])
+def test_an_option_that_it_does_not_support_is_refused(notebook, option):
+    cell = notebook.fail(f"%%distribute --engines 2 --strategy zero3 {option}{CELL}")
+    assert cell.error[0] == "UsageError"
+    assert cell.error[1].count("which --strategy zero3 does not have: leave out one of the two.") == 1
+
+
+def test_without_global_semantics_everything_is_on_every_engine_and_a_line_says_so(notebook):
+    _, (cell,) = run(notebook, "%%distribute --engines 2 --strategy zero3 --semantics local")
+    assert "`--strategy zero3` shards parameters of engines that compute on the CPUs of one host, with global semantics." in cell.stderr
