@@ -7,8 +7,12 @@ import pytest
 from tests.notebook.corpus_cells import CELLS
 from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED, assert_same
 
-FEW = ("batchnorm", "lbfgs", "state_in_iterators")
+FEW = ("batchnorm", "gradients_with_a_graph", "lbfgs")
 """These are tried each time; `pytest -m long` tries all."""
+
+
+ON_RANK_0 = ("folders_made_anew",)
+"""These compare files, which stay on the host of rank 0 here."""
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +27,6 @@ def test_a_cell_of_the_corpus_comes_to_the_same(on_three_hosts, cell):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.name not in ON_RANK_0], ids=lambda cell: cell.name)
 def test_every_cell_of_the_corpus_comes_to_the_same(on_three_hosts, cell):
     assert_same(on_three_hosts, cell, [2, 3])

@@ -100,16 +100,16 @@ class BucketReducer(Reducer):
         """
         if shared_memory() is not None:
             return  # there it is the order of the ranks
-        before = [(leaf, leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in self._leaves]
+        before = [(leaf, leaf.grad) for leaf in self._leaves]
+        for leaf in self._leaves:
+            leaf.grad = None  # what is there may be part of a graph, and is not to be written to
         with torch.enable_grad():
             roots = [leaf.reshape(-1)[:1].sum() for leaf in self._leaves]
         self._ddp.reducer.prepare_for_backward([])
         with hooks_set_aside(self._leaves):
             backward(roots, [torch.zeros_like(root) for root in roots])
-        for leaf, gradient, values in before:
+        for leaf, gradient in before:
             leaf.grad = gradient
-            if gradient is not None and values is not None:
-                gradient.copy_(values)  # the reducer has averaged it
 
 
 class _Leaves(nn.Module):
