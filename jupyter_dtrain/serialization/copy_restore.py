@@ -32,6 +32,7 @@ from .pickler import Numbers
 from .python_reducers import slots_of
 from .reducers import foreign_attributes
 from .shared_memory import is_in_shared_memory
+from .shared_values import is_shared_value, set_bytes
 from .torch_reducers import is_leaf
 from .weak_references import is_weak_container, items_of_weak, refill
 
@@ -168,7 +169,7 @@ def items_of(obj: Any) -> Any:
             return [*deque.__iter__(obj)]
         case _ if is_weak_container(obj):
             return items_of_weak(obj)
-        case bytearray():
+        case _ if isinstance(obj, bytearray) or is_shared_value(obj):
             return bytes(obj)
         case array():
             return obj[:]
@@ -235,7 +236,7 @@ def _restore_items(obj: Any, items: Any) -> None:
         case io.StringIO() | io.BytesIO() | io.TextIOWrapper():
             _restore_stream(obj, items)
         case _:
-            obj._update_inplace(items)
+            set_bytes(obj, items) if is_shared_value(obj) else obj._update_inplace(items)
 
 
 def _restore_stream(stream: Any, items: Any) -> None:

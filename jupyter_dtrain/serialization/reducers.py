@@ -48,6 +48,7 @@ from .python_reducers import (
 )
 from .registries import registered
 from .shared_memory import reduced_array
+from .shared_values import reduced_shared_value
 from .torch_reducers import (
     methods_of,
     reduced_compiled,
@@ -155,7 +156,7 @@ def _as_it_was(obj: Any) -> Any:
 
 _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_lock, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_state),
+    *(reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_state),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,

@@ -21,6 +21,7 @@ import torch
 from ...analysis.code_objects import names_in, original_code
 from ...serialization.copy_restore import Contents, items_of, restore
 from ...serialization.python_reducers import attribute_holders
+from ...serialization.shared_values import is_shared_value
 from ..forward.containers import copy_of, is_same, refill
 from ..user_frames import is_users, is_users_module
 
@@ -28,6 +29,7 @@ _MOST, _WIDTH, _LONGEST = 2000, 64, 1_000_000  # objects that are looked at; of 
 _LARGE = 1 << 20  # bytes of a tensor or array from which on it is not copied
 _PLAIN = (int, float, str, bytes, type(None), ModuleType, np.generic, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set, deque)
+_STREAMS = (io.StringIO, io.BytesIO, bytearray, array.array)
 _FOLLOWED = (*_CONTAINERS, torch.Tensor, np.ndarray, torch.nn.Module)
 _MISSING = object()
 
@@ -101,7 +103,7 @@ class FetchState:
             case torch.Tensor():
                 small = value.layout == torch.strided and value.nbytes <= _LARGE
                 self._numbers.append((value, value._version if not value.is_inference() else 0, value.detach().clone() if small else None))
-            case io.StringIO() | io.BytesIO() | bytearray() | array.array():  # a file of the notebook's that is read is a copy of it here
+            case _ if isinstance(value, _STREAMS) or is_shared_value(value):  # a file of the notebook's that is read is a copy of it here
                 self._streams.append((value, items_of(value)))
             case np.ndarray():
                 if value.nbytes <= _LARGE and not value.dtype.hasobject and value.flags.writeable:

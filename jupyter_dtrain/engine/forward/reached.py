@@ -28,6 +28,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ...analysis.code_objects import everything, names_in
 from ...serialization.copy_restore import is_frame
 from ...serialization.python_reducers import SlotValues, attribute_holders
+from ...serialization.shared_values import is_shared_value
 from ..module_tree import modules_in
 from ..tensor.materialize import attributes_worth_a_look
 from ..tensor.placement_types import GlobalTensor
@@ -249,7 +250,7 @@ class _Walk:
                 return ()
             case type():
                 return self._of_class(value)
-            case _ if isinstance(value, _BUFFERS) or is_frame(value):
+            case _ if isinstance(value, _BUFFERS) or is_frame(value) or is_shared_value(value):
                 self.found.others.append(value)
                 return ()
             case _ if isinstance(value, (*_NO_STATE, ModuleType)):

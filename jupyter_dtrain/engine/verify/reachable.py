@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader
 
 from ...analysis.code_objects import names_in
 from ...serialization.python_reducers import attribute_holders
+from ...serialization.shared_values import is_shared_value
 from ..rng.streams import state_of
 from ..user_frames import is_users, is_users_module
 from .contents import Cell, ClassValues, Globals
@@ -174,6 +175,8 @@ class Reachable:
         library = kind.__module__.partition(".")[0]
         if state_of(value) is not None:
             self.generators.append(value)
+        elif is_shared_value(value):
+            self.obstacle = f"{where} (a `multiprocessing.Value`)"
         elif isinstance(value, functools._lru_cache_wrapper):
             self._push(((where, value.__wrapped__),))
         elif library in _TELLING or (
