@@ -11,6 +11,7 @@ import type { CommandName } from './protocol';
 
 export const CommandIDs = {
   show: 'jupyter-dtrain:show',
+  openRuns: 'jupyter-dtrain:open-runs',
   stopRun: 'jupyter-dtrain:stop-run',
   pauseRun: 'jupyter-dtrain:pause-run',
   resumeRun: 'jupyter-dtrain:resume-run',
@@ -27,16 +28,26 @@ export interface ICommandOptions {
   trans: TranslationBundle;
   /** Bring the sidebar to the front. */
   show: () => void;
+  /** Open the page of runs. */
+  openRuns: () => void;
 }
 
 /** Add the commands; those that act on a run are enabled when they can. */
 export function addCommands(options: ICommandOptions): void {
-  const { commands, model, cells, trans, show } = options;
+  const { commands, model, cells, trans, show, openRuns } = options;
   commands.addCommand(CommandIDs.show, {
     label: trans.__('Show Distributed Training'),
     caption: trans.__('Show the cluster and the run of the current notebook'),
     icon: trainingIcon,
     execute: show,
+    describedBy: { args: NO_ARGUMENTS }
+  });
+
+  commands.addCommand(CommandIDs.openRuns, {
+    label: trans.__('Open Training Runs'),
+    caption: trans.__('Compare all recorded runs in a tab'),
+    icon: trainingIcon,
+    execute: openRuns,
     describedBy: { args: NO_ARGUMENTS }
   });
 

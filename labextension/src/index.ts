@@ -19,6 +19,7 @@ import { TrainingModel } from './model/training';
 import { clearDeadViews } from './deadViews';
 import { openAtFirstRun } from './introduction';
 import { addNotifications } from './notifications';
+import { runsPageOpener } from './page/open';
 import { Sidebar, SIDEBAR_ID } from './panels/sidebar';
 import { StatusItem } from './panels/statusItem';
 import { RunningTraining } from './running';
@@ -79,13 +80,28 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_dtrain');
     const cells = new NotebookCells(app, tracker);
-    const sidebar = new Sidebar(model, trans, themes, cells);
+    const openRuns = runsPageOpener({
+      app,
+      model,
+      trans,
+      themes,
+      restorer,
+      command: CommandIDs.openRuns
+    });
+    const sidebar = new Sidebar(model, trans, themes, cells, openRuns);
     app.shell.add(sidebar, 'right', { rank: 900, type: 'Training' });
     restorer?.add(sidebar, SIDEBAR_ID);
     const show = (): void => {
       app.shell.activateById(sidebar.id);
     };
-    addCommands({ commands: app.commands, model, cells, trans, show });
+    addCommands({
+      commands: app.commands,
+      model,
+      cells,
+      trans,
+      show,
+      openRuns
+    });
     running?.add(new RunningTraining(model, tracker, trans, show));
     const settings = new Settings();
     if (registry !== null) {

@@ -74,14 +74,15 @@ def open_lab(server, browser, request):
 def screenshot():
     """Return a function that takes pictures in three themes for docs/images, where UPDATE_SCREENSHOTS=1 asks for them."""
 
-    def take(lab: Lab, name: str, *, cell: int) -> None:
+    def take(lab: Lab, name: str, *, cell: int | None = None) -> None:
         if not os.environ.get("UPDATE_SCREENSHOTS"):
             return
         lab.execute("application:toggle-left-area")
         lab.page.mouse.move(0, 0)  # no tooltip, no value under the pointer
         for shade, theme in THEMES.items():
             lab.change_theme(theme)
-            lab.cell(cell).evaluate("node => node.scrollIntoView({ block: 'start' })")
+            if cell is not None:
+                lab.cell(cell).evaluate("node => node.scrollIntoView({ block: 'start' })")
             lab.page.screenshot(path=IMAGES / f"{name}-{shade}.png")
         lab.execute("application:toggle-left-area")
 

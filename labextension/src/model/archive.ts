@@ -19,6 +19,11 @@ import { XPositions } from './xAxis';
 export type PastRun = Nested<IPastRun>;
 export type Comparison = Nested<IComparison>;
 export type RunCell = Nested<IRunCell>;
+/** Of a hyperparameter. */
+export type Value = PastRun['hyperparameters'][string];
+
+/** Curves of so many steps take the kernel a while to thin. */
+const LONG = 20_000;
 
 export class Archive {
   constructor(private readonly _ask: Ask) {
@@ -68,27 +73,46 @@ export class Archive {
     });
   }
 
-  /** Draw the curves of a run beside the others, or no longer. */
-  async pin(run: PastRun, pinned: boolean): Promise<void> {
+  /**
+   * Draw the curves of a run beside the others, or no longer; of at most
+   * `limit` points each.
+   */
+  async pin(run: PastRun, pinned: boolean, limit?: number): Promise<void> {
     if (!pinned) {
+      this._wanted.delete(run.run_id);
       this._pinned.delete(run.run_id);
       this._changed.emit();
       return;
     }
+    const { run_id, name, metrics } = run;
+    this._wanted.add(run_id);
+    const series = new Map<string, Series>();
+    // Of long curves one after the other: each is drawn when it is there.
+    const isLong = run.steps > LONG && metrics.length > 0;
+    const curves = isLong ? metrics.map(metric => metric.name) : [null];
     await this._try(async () => {
-      const reply = await this._ask('get_curves', { run_id: run.run_id });
-      const series = new Map<string, Series>();
-      for (const points of reply.points) {
-        const one = new Series(points.name);
-        one.add(points);
-        series.set(points.name, one);
+      for (const curve of curves) {
+        const { points } = await this._ask('get_curves', {
+          run_id,
+          ...(curve === null ? {} : { curve }),
+          ...(limit === undefined ? {} : { limit })
+        });
+        if (!this._wanted.has(run_id)) {
+          return; // no longer
+        }
+        for (const one of points) {
+          const added = new Series(one.name);
+          added.add(one);
+          series.set(one.name, added);
+        }
+        this._pinned.set(run_id, {
+          runId: run_id,
+          name,
+          series,
+          positions: new XPositions(run.started, series)
+        });
+        this._changed.emit();
       }
-      this._pinned.set(run.run_id, {
-        runId: run.run_id,
-        name: run.name,
-        series,
-        positions: new XPositions(run.started, series)
-      });
     });
   }
 
@@ -161,6 +185,7 @@ export class Archive {
 
   private readonly _changed = new Signal<this, void>(this);
   private readonly _pinned = new Map<string, ICurveRun>();
+  private readonly _wanted = new Set<string>();
   private _runs: readonly PastRun[] | null = null;
   private _error: string | null = null;
   private _comparison: Comparison | null = null;

@@ -17,6 +17,7 @@ import type { Ask } from './details';
 import type { ICurveRun } from './lines';
 import { PlotOptions } from './plotOptions';
 import { RunEnds } from './runEnds';
+import { RunSelection } from './runSelection';
 
 /** What is known of one kernel's training, and what can be done to it. */
 export interface ITraining {
@@ -24,6 +25,8 @@ export interface ITraining {
   readonly controls: Controls;
   readonly archive: Archive;
   readonly checkpoints: Checkpoints;
+  /** What the page of runs shows. */
+  readonly page: RunSelection;
   /** The runs whose curves are drawn: the present one, then pinned ones. */
   curveRuns(): ICurveRun[];
 }
@@ -121,11 +124,13 @@ export class TrainingModel implements IDisposable {
     const ask: Ask = (name, options) => connection.ask(name, options);
     const archive = new Archive(ask);
     const checkpoints = new Checkpoints(ask);
+    const page = new RunSelection(ask);
     const training: ITraining = {
       connection,
       controls: new Controls(connection),
       archive,
       checkpoints,
+      page,
       curveRuns: () => {
         const { curves, trials } = connection.state;
         const shown = curves === null ? trials : [curves, ...trials];
@@ -149,6 +154,7 @@ export class TrainingModel implements IDisposable {
     training.controls.changed.connect(onAction);
     archive.changed.connect(onAction);
     checkpoints.changed.connect(onAction);
+    page.changed.connect(onAction);
     kernel.disposed.connect(() => {
       this._trainings.delete(kernel);
       this._anyChanged.emit();

@@ -4,13 +4,20 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { LineChart } from '../charts/lineChart';
 import { download, drawPicture, fileName } from '../charts/picture';
 import { toCsv, type ITableCurve } from '../model/csv';
-import type { ITraining } from '../model/training';
+import type { Details } from '../model/details';
+import type { ICurveRun } from '../model/lines';
 
 export interface IExportOptions {
   label: string;
   chart: LineChart;
   trans: TranslationBundle;
-  training: () => ITraining | null;
+  /** Whose curves they are. */
+  training: () => ICurveSource | null;
+}
+
+export interface ICurveSource {
+  curveRuns: () => readonly ICurveRun[];
+  archive: { details: Details };
 }
 
 export function exportButtons(options: IExportOptions): HTMLElement[] {

@@ -37,6 +37,8 @@ export interface ICurvePlotsOptions {
   trans: TranslationBundle;
   /** Called when something is to be drawn again. */
   schedule: () => void;
+  /** Of a chart, in pixels. */
+  height?: number;
   /** Buttons that act on a chart. */
   actions?: (chart: LineChart, label: string) => HTMLElement[];
 }
@@ -231,12 +233,12 @@ export class CurvePlots {
       chart = undefined;
     }
     if (chart === undefined) {
-      const { plot, trans, actions } = this._options;
+      const { plot, trans, actions, height = HEIGHT } = this._options;
       const folded = FOLDED.includes(group.stem);
       chart = new LineChart({
         name: group.stem,
         label,
-        height: folded ? SMALL_HEIGHT : HEIGHT,
+        height: folded ? SMALL_HEIGHT : height,
         hint: trans.__(
           'Drag: zoom. Shift+drag: move. Ctrl+wheel: zoom. Double-click: reset zoom. Keys: + − ← → 0.'
         ),
@@ -288,6 +290,10 @@ export class CurvePlots {
         return trans.__('Learning rate');
       case 'samples_per_second':
         return trans.__('Samples/s');
+      case 'utilization':
+        return trans.__('Utilization');
+      case 'memory_used':
+        return trans.__('Memory');
       default:
         return name;
     }

@@ -18,7 +18,9 @@ export class RunsView extends View {
     id: string,
     model: TrainingModel,
     trans: TranslationBundle,
-    private readonly _cells: NotebookCells
+    private readonly _cells: NotebookCells,
+    /** Open the page of runs. */
+    private readonly _open: () => void
   ) {
     super(id, model, trans);
   }
@@ -26,7 +28,12 @@ export class RunsView extends View {
   protected render(): React.ReactElement | null {
     const training = this.model.current;
     return training?.connection.status === 'connected' ? (
-      <PastRuns training={training} cells={this._cells} trans={this.trans} />
+      <PastRuns
+        training={training}
+        cells={this._cells}
+        onOpenPage={this._open}
+        trans={this.trans}
+      />
     ) : null;
   }
 }
@@ -37,7 +44,12 @@ interface IRunsProps {
   trans: TranslationBundle;
 }
 
-function PastRuns({ training, cells, trans }: IRunsProps): React.ReactElement {
+function PastRuns({
+  training,
+  cells,
+  onOpenPage,
+  trans
+}: IRunsProps & { onOpenPage: () => void }): React.ReactElement {
   const { archive, connection } = training;
   const { run, running } = connection.state;
   const canAsk = connection.canCommand;
@@ -68,6 +80,14 @@ function PastRuns({ training, cells, trans }: IRunsProps): React.ReactElement {
             {trans.__('Past runs')}
           </button>
         </h2>
+        <button
+          type="button"
+          className="jp-dtrain-link jp-dtrain-open-page"
+          title={trans.__('Open all runs in a tab of the main area')}
+          onClick={onOpenPage}
+        >
+          {trans.__('Open in a tab')}
+        </button>
       </header>
       {open && <RunList training={training} cells={cells} trans={trans} />}
     </section>

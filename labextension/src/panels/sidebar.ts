@@ -23,7 +23,8 @@ export class Sidebar extends Panel {
     private readonly _model: TrainingModel,
     trans: TranslationBundle,
     themes: IThemeManager | null,
-    cells: NotebookCells
+    cells: NotebookCells,
+    openRuns: () => void
   ) {
     super();
     this.id = SIDEBAR_ID;
@@ -42,7 +43,9 @@ export class Sidebar extends Panel {
     );
     this.addWidget(new TimesView('jp-dtrain-times', _model, trans));
     this.addWidget(new ClusterView('jp-dtrain-cluster', _model, trans));
-    this.addWidget(new RunsView('jp-dtrain-runs', _model, trans, cells));
+    this.addWidget(
+      new RunsView('jp-dtrain-runs', _model, trans, cells, openRuns)
+    );
     this.addWidget(new NoticesView('jp-dtrain-notices', _model, trans));
   }
 

@@ -1,0 +1,146 @@
+/** One run: what it was, what it trained with, its devices, checkpoints and cell. */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { PastRun } from '../model/archive';
+import type { Checkpoint } from '../model/checkpoints';
+import { durationOf } from '../model/runList';
+import { bestOf } from '../model/runTable';
+import type { RunSelection } from '../model/runSelection';
+import {
+  formatBytes,
+  formatCount,
+  formatSeconds,
+  formatValue,
+  formatWhen
+} from '../panels/format';
+import { runPhaseText } from '../panels/texts';
+import { Host } from './host';
+import type { RunPlots } from './runPlots';
+
+export interface IOpenedRunProps {
+  run: PastRun | undefined;
+  selection: RunSelection;
+  devices: RunPlots;
+  trans: TranslationBundle;
+}
+
+export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
+  const { run, selection, devices, trans } = props;
+  if (run === undefined) {
+    return (
+      <p className="jp-dtrain-hint">
+        {trans.__('Click the name of a run in the table to see all of it.')}
+      </p>
+    );
+  }
+  const { checkpoints, cell } = selection;
+  const list = checkpoints.runId === run.run_id ? checkpoints.list : null;
+  const best = bestOf(run);
+  const duration = durationOf(run);
+  const facts: [string, string][] = [
+    [trans.__('State'), runPhaseText(run.phase, trans)],
+    [trans.__('Started'), formatWhen(run.started)],
+    [trans.__('Duration'), duration === null ? '–' : formatSeconds(duration)],
+    [trans.__('Engines'), String(run.world_size)],
+    [trans.__('Steps'), formatCount(run.steps)],
+    [trans.__('Loss'), formatValue(run.loss)],
+    ...(best === null
+      ? []
+      : [
+          [trans.__('Best %1', best.name), formatValue(best.value)] as [
+            string,
+            string
+          ]
+        ]),
+    ...(run.tags.length === 0
+      ? []
+      : [[trans.__('Tags'), run.tags.join(', ')] as [string, string]])
+  ];
+  return (
+    <div className="jp-dtrain-opened" data-testid="jp-dtrain-opened">
+      <h3>{run.name}</h3>
+      {run.error !== null && (
+        <pre className="jp-dtrain-error" tabIndex={0}>
+          {run.error}
+        </pre>
+      )}
+      <div className="jp-dtrain-opened-facts">
+        <Values title={trans.__('Run')} values={facts} />
+        <Values
+          title={trans.__('Hyperparameters')}
+          values={Object.entries(run.hyperparameters).map(([name, value]) => [
+            name,
+            value === null ? '–' : String(value)
+          ])}
+        />
+        <Values
+          title={trans.__('Metrics (last, lowest, highest)')}
+          values={run.metrics.map(({ name, last, low, high }) => [
+            name,
+            [last, low, high].map(formatValue).join(', ')
+          ])}
+        />
+        <Values
+          title={trans.__('Checkpoints')}
+          values={(list ?? []).map(checkpoint => [
+            trans.__('Step %1', formatCount(checkpoint.step)),
+            checkpointText(checkpoint, trans)
+          ])}
+        />
+      </div>
+      {selection.devices.length > 0 && (
+        <>
+          <h4>{trans.__('Utilization (%) and memory (bytes) of each rank')}</h4>
+          <Host node={devices.node} />
+        </>
+      )}
+      {cell !== null && (
+        <>
+          <h4>{trans.__('Cell')}</h4>
+          <pre tabIndex={0} role="region" aria-label={trans.__('Cell')}>
+            {cell}
+          </pre>
+        </>
+      )}
+    </div>
+  );
+}
+
+function checkpointText(
+  checkpoint: Checkpoint,
+  trans: TranslationBundle
+): string {
+  const { loss, num_bytes, time, pinned, best } = checkpoint;
+  return [
+    loss === null ? '' : trans.__('loss %1', formatValue(loss)),
+    formatBytes(num_bytes),
+    formatWhen(time),
+    best ? trans.__('best') : '',
+    pinned ? trans.__('pinned') : ''
+  ]
+    .filter(Boolean)
+    .join(' · ');
+}
+
+interface IValuesProps {
+  title: string;
+  values: readonly (readonly [string, string])[];
+}
+
+/** A list of names and values; nothing where there are none. */
+function Values({ title, values }: IValuesProps): React.ReactElement | null {
+  return values.length === 0 ? null : (
+    <section>
+      <h4>{title}</h4>
+      <dl>
+        {values.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}

@@ -1,0 +1,247 @@
+/**
+ * The table of all runs: sorted by a click on a column, selected by ticks. Rows
+ * that are scrolled out of sight are not there: a folder may have a thousand.
+ */
+
+import * as React from 'react';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { lineColor } from '../charts/theme';
+import type { PastRun } from '../model/archive';
+import { runColor } from '../model/lines';
+import type { IColumn, IOrder } from '../model/runTable';
+import { formatSeconds, formatValue, formatWhen } from '../panels/format';
+import { runPhaseText } from '../panels/texts';
+
+export interface IRunsTableProps {
+  rows: readonly PastRun[];
+  columns: readonly IColumn[];
+  order: IOrder;
+  selected: readonly string[];
+  opened: string | null;
+  onOrder: (order: IOrder) => void;
+  onToggle: (id: string) => void;
+  /** Select all rows, or none. */
+  onAll: (selected: boolean) => void;
+  onOpen: (id: string) => void;
+  trans: TranslationBundle;
+}
+
+/** The height of a row in pixels, as the style sheet has it. */
+const ROW = 28;
+/** Rows beyond the edges that are there, for those who scroll fast. */
+const AHEAD = 10;
+
+export const RunsTable = React.memo(function RunsTable(
+  props: IRunsTableProps
+): React.ReactElement {
+  const { rows, columns, selected, onAll, trans } = props;
+  const scroller = React.useRef<HTMLDivElement>(null);
+  const [view, setView] = React.useState({ top: 0, height: 600 });
+  React.useEffect(() => {
+    const node = scroller.current;
+    if (node === null) {
+      return;
+    }
+    const look = (): void => {
+      setView({ top: node.scrollTop, height: node.clientHeight });
+    };
+    const observer = new ResizeObserver(look);
+    observer.observe(node);
+    node.addEventListener('scroll', look, { passive: true });
+    return () => {
+      observer.disconnect();
+      node.removeEventListener('scroll', look);
+    };
+  }, []);
+  const first = Math.max(
+    0,
+    Math.min(rows.length, Math.floor(view.top / ROW)) - AHEAD
+  );
+  const last = Math.min(
+    rows.length,
+    Math.ceil((view.top + view.height) / ROW) + AHEAD
+  );
+  const numSelected = rows.filter(run => selected.includes(run.run_id)).length;
+  return (
+    <div
+      className="jp-dtrain-runs-scroller"
+      ref={scroller}
+      tabIndex={0}
+      role="region"
+      aria-label={trans.__('Table of runs')}
+    >
+      <table
+        className="jp-dtrain-runs-table"
+        data-testid="jp-dtrain-runs-table"
+        aria-rowcount={rows.length + 1}
+      >
+        <thead>
+          <tr aria-rowindex={1}>
+            <th scope="col">
+              <input
+                type="checkbox"
+                aria-label={trans.__('Select all runs that are listed')}
+                title={trans.__('Select all runs that are listed')}
+                checked={numSelected > 0 && numSelected === rows.length}
+                ref={node => {
+                  if (node !== null) {
+                    node.indeterminate =
+                      numSelected > 0 && numSelected < rows.length;
+                  }
+                }}
+                onChange={event => {
+                  onAll(event.target.checked);
+                }}
+              />
+            </th>
+            {columns.map(column => (
+              <Head key={column.id} column={column} {...props} />
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          <Blank rows={first} />
+          {rows.slice(first, last).map((run, index) => (
+            <Row key={run.run_id} run={run} index={first + index} {...props} />
+          ))}
+          <Blank rows={rows.length - last} />
+        </tbody>
+      </table>
+    </div>
+  );
+});
+
+function Blank({ rows }: { rows: number }): React.ReactElement | null {
+  return rows <= 0 ? null : (
+    <tr aria-hidden="true" style={{ height: rows * ROW }}>
+      <td />
+    </tr>
+  );
+}
+
+function Head({
+  column,
+  order,
+  onOrder
+}: IRunsTableProps & { column: IColumn }): React.ReactElement {
+  const isOrder = order.column === column.id;
+  return (
+    <th
+      scope="col"
+      data-kind={column.kind}
+      aria-sort={
+        !isOrder ? 'none' : order.descending ? 'descending' : 'ascending'
+      }
+    >
+      <button
+        type="button"
+        title={column.label}
+        onClick={() => {
+          onOrder({
+            column: column.id,
+            descending: isOrder && !order.descending
+          });
+        }}
+      >
+        {column.label}
+        <span aria-hidden="true">
+          {!isOrder ? '' : order.descending ? ' ▾' : ' ▴'}
+        </span>
+      </button>
+    </th>
+  );
+}
+
+function Row(
+  props: IRunsTableProps & { run: PastRun; index: number }
+): React.ReactElement {
+  const { run, index, columns, selected, opened, onToggle, onOpen } = props;
+  const { trans } = props;
+  const place = selected.indexOf(run.run_id);
+  return (
+    <tr
+      aria-rowindex={index + 2}
+      data-testid="jp-dtrain-runs-row"
+      data-run-id={run.run_id}
+      data-selected={place >= 0}
+    >
+      <td>
+        <input
+          type="checkbox"
+          checked={place >= 0}
+          aria-label={trans.__('Select %1', run.name)}
+          onChange={() => {
+            onToggle(run.run_id);
+          }}
+        />
+      </td>
+      {columns.map(column =>
+        column.id === 'name' ? (
+          <th key={column.id} scope="row">
+            <span
+              className="jp-dtrain-swatch"
+              style={{
+                borderTopColor:
+                  place < 0 ? 'transparent' : lineColor(runColor(place))
+              }}
+            />
+            <button
+              type="button"
+              title={trans.__('Show %1', run.name)}
+              aria-current={opened === run.run_id}
+              onClick={() => {
+                onOpen(run.run_id);
+              }}
+            >
+              {run.name}
+            </button>
+          </th>
+        ) : (
+          <td
+            key={column.id}
+            data-numeric={typeof column.value(run) === 'number'}
+            title={fullText(column, run)}
+          >
+            {textOf(column, run, trans)}
+          </td>
+        )
+      )}
+    </tr>
+  );
+}
+
+/** What a cell says; a dash for what is not known. */
+export function textOf(
+  column: IColumn,
+  run: PastRun,
+  trans: TranslationBundle
+): string {
+  const value = column.value(run);
+  if (value === null) {
+    return '–';
+  }
+  if (column.id === 'phase') {
+    return runPhaseText(run.phase, trans);
+  }
+  if (typeof value !== 'number') {
+    return String(value);
+  }
+  switch (column.id) {
+    case 'duration':
+      return formatSeconds(value);
+    case 'started':
+      return formatWhen(value);
+    default:
+      return column.kind === 'hyperparameter'
+        ? String(value)
+        : formatValue(value);
+  }
+}
+
+function fullText(column: IColumn, run: PastRun): string | undefined {
+  const value = column.value(run);
+  if (column.id === 'started' && typeof value === 'number') {
+    return new Date(value * 1000).toLocaleString();
+  }
+  return value === null || column.id === 'phase' ? undefined : String(value);
+}
