@@ -1,4 +1,4 @@
-"""What docs/semantics.md says that each engine has of its own: together it is what one process has."""
+"""What docs/semantics/exact.md says that each engine has of its own: together it is what one process has."""
 
 from __future__ import annotations
 
