@@ -119,14 +119,14 @@ def find(name: str) -> StrategyInfo:
 
 def available() -> list[StrategyInfo]:
     """Return all strategies: this project's own and those of installed packages. Takes some 50 ms the first time."""
-    _register_own()
+    own = _register_own()
     _register_installed(None)
-    return list(_known.values())
+    return [*own, *(info for info in _known.values() if info not in own)]
 
 
-def _register_own() -> None:
-    for folder in _OWN:
-        import_module(f"{__package__}.engine.strategies.{folder}")  # registers itself
+def _register_own() -> list[StrategyInfo]:
+    """Return this project's own, in the order of the help: one may have been imported, and so registered, before the others."""
+    return [import_module(f"{__package__}.engine.strategies.{folder}").INFO for folder in _OWN]  # each registers itself
 
 
 def _register_installed(names: Iterable[str] | None) -> None:
