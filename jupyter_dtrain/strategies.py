@@ -62,6 +62,8 @@ class StrategyInfo:
         An option or a command that needs anything else is refused.
     divides : frozenset of Divided
         What each engine has a part of alone; ``%distribute plan`` predicts by it.
+    divides_on : frozenset of str
+        Kinds of devices on which it does; on others each engine has all of it.
     known_as : tuple of str
         What other projects call it, or something near it: who types that is told of this one.
     is_program : bool
@@ -75,6 +77,7 @@ class StrategyInfo:
     implementation: str
     supports: frozenset[Feature] = frozenset(Feature)
     divides: frozenset[Divided] = frozenset()
+    divides_on: frozenset[str] = frozenset({"cpu", "cuda"})
     known_as: tuple[str, ...] = ()
     is_program: bool = False
 

@@ -41,7 +41,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})
     trained = measure(tree, {name: namespace[name] for name in find_names(tree) if name in namespace}, engines=engines, device=device)
-    strategies = [info for info in available() if not info.is_program]
+    strategies = [info for info in available() if not info.is_program and device in info.divides_on]
     found = plans(trained, strategies, engines)
     step = next(iter(trained.steps.values()))
     by = " and ".join(type(optimizer).__name__ for optimizer in trained.optimizers) or "no optimizer"

@@ -8,6 +8,7 @@ INFO = StrategyInfo(
     implementation=f"{__name__}.strategy:Zero3",
     supports=frozenset(Feature) - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY},
     divides=frozenset(Divided),
+    divides_on=frozenset({"cpu"}),  # ranks read each other's rows in shared memory
     known_as=("fsdp", "fsdp2", "zero-3", "deepspeed"),
 )
 register(INFO)
