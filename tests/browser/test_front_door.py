@@ -1,11 +1,13 @@
 """The first minutes: from an empty sidebar to a run that is watched, paused and stopped in its cell."""
 
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser import cells
+from tests.browser.server import LIMIT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,6 +34,14 @@ def part_of_a_core(lab, seconds):
 def states(server):
     """Return the state of each kernel, as the server tells hubs and what shuts down idle kernels."""
     return [kernel["execution_state"] for kernel in server.request("GET", "kernels")]
+
+
+def wait_for_states(server, expected):
+    """Wait until the server tells these states: what a kernel replies comes to the page another way than what it is doing."""
+    deadline = time.monotonic() + LIMIT
+    while states(server) != expected:
+        assert time.monotonic() < deadline, f"the kernels are {states(server)}"
+        time.sleep(0.05)
 
 
 def test_an_empty_sidebar_leads_to_a_run_that_is_stopped_in_its_cell(open_lab, server):
@@ -80,4 +90,4 @@ def test_an_empty_sidebar_leads_to_a_run_that_is_stopped_in_its_cell(open_lab, s
     lab.finish(train)
     expect(lab.error(train)).to_have_count(0)
     expect(lab.cell(train)).to_contain_text(re.compile("Stopped after step"))
-    assert states(server) == ["idle"]
+    wait_for_states(server, ["idle"])
