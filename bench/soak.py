@@ -53,6 +53,7 @@ UNIT = 1 << 20
 
 SETUP = """
 %load_ext jupyter_dtrain
+get_ipython().enable_tip = False  # IPython draws one from Python's random stream whenever a page asks what kernel this is
 import hashlib, random, time
 import numpy as np
 import torch
@@ -407,7 +408,9 @@ def main() -> None:
     with soaked(options) as watched:
         try:
             soak(watched, options.minutes)
-        except (KeyboardInterrupt, PlaywrightError, AssertionError) as error:
+        except KeyboardInterrupt:
+            print(f"interrupted after {watched.seconds:.0f} s", flush=True)
+        except (PlaywrightError, AssertionError) as error:
             watched.note(f"broken off: {error!r}"[:4000])
         text = report(watched, min(options.minutes, watched.seconds / 60))
     print(text)
