@@ -146,7 +146,7 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     select = row.get_by_label("Compare")
     select.select_option(value=select.locator("option", has_text="first").get_attribute("value"))
     comparison = lab.part("comparison")
-    expect(comparison.get_by_role("heading")).to_have_text(re.compile("first → a very long name"))
+    expect(comparison.get_by_role("heading", level=3)).to_have_text(re.compile("first → a very long name"))
     expect(comparison).to_contain_text("Same hyperparameters.")
     expect(comparison.get_by_role("rowheader")).to_have_text(["random state"])
     expect(comparison.locator("[data-change=removed]")).to_have_text("-for epoch in range(4):")
