@@ -16,9 +16,7 @@ from .arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_
 def line_parser() -> argparse.ArgumentParser:
     """Return what understands a ``%distribute`` line."""
     parser = MagicParser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
-    actions = parser.add_subparsers(
-        dest="action", metavar="start | status | preview | plan | resume | attach | doctor | stop", parser_class=ActionParser
-    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=ActionParser)
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
     start.add_argument("count", nargs="?", type=whole_number, metavar="N", help="the same as --engines N")
     add_cluster(start, "--engines", "-n")
