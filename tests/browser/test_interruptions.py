@@ -98,10 +98,12 @@ def test_engines_started_in_the_sidebar_run_cells_also_after_one_that_fails(lab)
     assert psutil.wait_procs(started, timeout=60)[1] == []
 
 
-def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
+def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab, server):
     lab.start(long)
     lab.wait_for_points(20)
     before = lab.points()
+    (kernel,) = (process for process in server.descendants() if "ipykernel_launcher" in process.cmdline())
+    threads = kernel.num_threads()
     notice = lab.part("notices").get_by_text("renorm` (line 9) has no sharding rule")
     expect(notice).to_be_visible()
 
@@ -111,6 +113,12 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab):
     lab.wait_for_points(before)
     expect(notice).to_be_visible()
     lab.wait_for_points(lab.points() + 10)  # and it goes on
+    lab.page.reload()
+    lab.wait_until_ready()
+    lab.wait_for_points(before)
+    # Each page has three subshells in the kernel, and those before it none any more.
+    assert kernel.num_threads() <= threads + 2
+    expect(lab.error(long)).to_have_count(0)
     lab.part("stop").click()
     lab.expect_phase("stopped")
 

@@ -53,6 +53,18 @@ export interface IOpenComm {
   close(): void;
 }
 
+/** Who sends a message, and which of the kernel's shells takes it. */
+interface IAddress {
+  channel: 'shell';
+  username: string;
+  session: string;
+  subshellId: string | null;
+}
+
+/** The page, which tests do without. */
+const page: Partial<Pick<Window, 'addEventListener' | 'removeEventListener'>> =
+  globalThis;
+
 /** The states of a kernel that takes no more messages. */
 export const GONE: readonly KernelLink['status'][] = [
   'terminating',
@@ -126,6 +138,7 @@ class OpenComm implements IOpenComm {
   }
 
   open(): void {
+    page.addEventListener?.('pagehide', this._onPageHide);
     const { commId: comm_id, targetName: target_name } = this._comm;
     void this._post(
       KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({
@@ -151,17 +164,9 @@ class OpenComm implements IOpenComm {
     if (this._closing) {
       return;
     }
-    this._closing = true;
+    this._setClosing();
     this._comm.onClose = ignore;
-    const { commId: comm_id } = this._comm;
-    const posted = this._post(
-      KernelMessage.createMessage<KernelMessage.ICommCloseMsg<'shell'>>({
-        ...this._address(),
-        msgType: 'comm_close',
-        content: { comm_id, data: {} }
-      })
-    );
-    void posted.then(() => {
+    void this._postClose(this._address()).then(() => {
       this._comm.dispose();
       this._deleteOwnSubshell();
     });
@@ -170,9 +175,42 @@ class OpenComm implements IOpenComm {
   /** The kernel closed the comm: there is nothing left to close. */
   forget(): void {
     if (!this._closing) {
-      this._closing = true;
+      this._setClosing();
       this._deleteOwnSubshell();
     }
+  }
+
+  private _setClosing(): void {
+    this._closing = true;
+    page.removeEventListener?.('pagehide', this._onPageHide);
+  }
+
+  /**
+   * The page goes, at a reload too: the kernel would keep the comm and its
+   * subshell, a thread and eight files, until it ends. Nothing can be awaited
+   * any more, so the main shell is told of the end of the comm.
+   */
+  private readonly _onPageHide = (event: Event): void => {
+    if (this._closing || (event as PageTransitionEvent).persisted) {
+      return;
+    }
+    this._setClosing();
+    const address = this._address();
+    void this._postClose({ ...address, subshellId: null });
+    if (address.subshellId !== null && isThere(this._kernel)) {
+      deleteSubshell(this._kernel, address.subshellId);
+    }
+  };
+
+  private _postClose(address: IAddress): Promise<void> {
+    const { commId: comm_id } = this._comm;
+    return this._post(
+      KernelMessage.createMessage<KernelMessage.ICommCloseMsg<'shell'>>({
+        ...address,
+        msgType: 'comm_close',
+        content: { comm_id, data: {} }
+      })
+    );
   }
 
   private _deleteOwnSubshell(): void {
@@ -181,12 +219,7 @@ class OpenComm implements IOpenComm {
     }
   }
 
-  private _address(): {
-    channel: 'shell';
-    username: string;
-    session: string;
-    subshellId: string | null;
-  } {
+  private _address(): IAddress {
     return {
       channel: 'shell',
       username: this._kernel.username,
