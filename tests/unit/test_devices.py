@@ -200,7 +200,7 @@ def test_sharing_gpus_means_nothing_without_any(machine):
 
 def test_a_cluster_that_takes_anothers_place_shares_gpus_as_it_did(machine, monkeypatch):
     machine(gpus=["H100"])
-    old = types.SimpleNamespace(device_plans=plan_devices(ClusterOptions(devices="shared")))
+    old = types.SimpleNamespace(device_plans=plan_devices(ClusterOptions(devices="shared")), can_be_inherited=True)
     wanted = []
 
     def start(_pool, options, _progress):

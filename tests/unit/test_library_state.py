@@ -34,6 +34,7 @@ def store(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(pyro, "_PLACES", {module.__name__: "STORE"})
     monkeypatch.setitem(registry._known, module.__name__, registry._known["pyro"])
+    monkeypatch.setattr(registry, "_is_told", True)  # or a look at what is installed would drop it
     registry._loaded.pop(module.__name__, None)
     return module.STORE
 

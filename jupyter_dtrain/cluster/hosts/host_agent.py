@@ -193,11 +193,14 @@ class HostAgent:
         folders.blobs = self._blobs
         kept = [folder for folder in folders.all if folder != self._blobs]
         if not is_notebooks:
-            self._blobs.mkdir(mode=0o700, parents=True)
+            # Where the notebook's host has little shared memory it lies in a folder of the notebook's, which is nobody's here.
+            made = [folder for folder in (self._blobs, *self._blobs.parents) if not folder.exists()]
+            for folder in reversed(made):
+                folder.mkdir(mode=0o700)
             overflow = folders.private / "overflow"
             overflow.mkdir(mode=0o700, exist_ok=True)
             (self._blobs / OVERFLOW).symlink_to(overflow)
-            kept.append(self._blobs)
+            kept.append(made[-1])
         self._kept = kept
         if hash_seed:  # a set of texts has one order on all hosts
             os.environ["PYTHONHASHSEED"] = hash_seed
