@@ -3,6 +3,7 @@
 [ -x /usr/sbin/sshd ] && exit 0
 if [ "$(uname)" = Linux ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "Installing openssh-server with apt-get for the tests of several hosts; it is not started."
-  RUNLEVEL=1 apt-get update -q && RUNLEVEL=1 apt-get install -q -y --no-install-recommends openssh-server openssh-client iproute2 && exit 0
+  export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive
+  apt-get update -q && apt-get install -q -y --no-install-recommends openssh-server openssh-client iproute2 && exit 0
 fi
 echo "There is no sshd, and apt-get cannot install it here: the tests of several hosts are skipped." >&2

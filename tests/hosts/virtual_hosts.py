@@ -65,7 +65,9 @@ def why_not() -> str:
             return f"there is no {tool}"
     if not Path("/usr/sbin/sshd").exists():
         return "there is no sshd (Debian's openssh-server)"
-    tried = subprocess.run(["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "true"], capture_output=True, check=False)
+    pair = "ip link add port0 type veth peer name port1 && ip link add bridge0 type bridge && mount -t tmpfs none /mnt"
+    inside = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "sh", "-c", pair]
+    tried = subprocess.run(inside, capture_output=True, check=False)
     return "" if not tried.returncode else f"namespaces cannot be made: {tried.stderr.decode().strip()}"
 
 
