@@ -181,11 +181,7 @@ def visible_gpus() -> list[Gpu]:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         found = [
-            Gpu(
-                index=_text(nvml.nvmlDeviceGetUUID(handle)),
-                name=_text(nvml.nvmlDeviceGetName(handle)),
-                memory=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
+            Gpu(index=_text(nvml.nvmlDeviceGetUUID(handle)), name=_text(nvml.nvmlDeviceGetName(handle)), memory=_memory_of(nvml, handle))
             for handle in handles
         ]
     except nvml.NVMLError:
@@ -196,8 +192,15 @@ def visible_gpus() -> list[Gpu]:
     return found if chosen is None else _chosen(chosen, found)
 
 
+def _memory_of(nvml: Any, handle: Any) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except (AttributeError, nvml.NVMLError):  # where host and GPU share their memory, NVML tells of none
+        return 0
+
+
 def bytes_for_each(num_engines: int, *, device: str) -> int:
-    """Return the bytes that each of `num_engines` engines may have of what this machine has: of a GPU, or its part of the memory."""
+    """Return the bytes that each of `num_engines` engines may have: of a GPU, or its part of the memory; 0 where that is not known."""
     gpus = visible_gpus() if device == "cuda" else []
     if not gpus:
         return memory().total // num_engines
