@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from ..analysis.names import CellNames
 from ..errors import CaptureError
+from ..system.resources import size_text
 from .bundle import pack
 
 
@@ -132,16 +133,9 @@ def table(rows: list[Row]) -> str:
     cells = [("name", "line", "what it is", "size", "what happens")]
     for row in rows:
         fate = row.fate + (f" (shared with {', '.join(row.shares_with)})" if row.shares_with else "")
-        cells.append((row.name, str(row.line), row.kind, _size(row.num_bytes), fate))
+        cells.append((row.name, str(row.line), row.kind, size_text(row.num_bytes), fate))
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
     return "\n".join(
         f"{name:<{widths[0]}}  {line:>{widths[1]}}  {kind:<{widths[2]}}  {size:>{widths[3]}}  {fate}"
         for name, line, kind, size, fate in cells
     )
-
-
-def _size(num_bytes: int) -> str:
-    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} B"

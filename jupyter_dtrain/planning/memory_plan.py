@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import UsageError
 from ..strategies import Divided, StrategyInfo
+from ..system.resources import size_text
 from .fake_step import Call, StepMemory, train_on_fakes
 from .forked import call_in_fork
 
@@ -149,16 +150,21 @@ def plans(trained: Trained, strategies: Sequence[StrategyInfo], engines: Sequenc
 
 def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
     """Return the plan of `engines` engines that exchanges least among those that have room, and why in a sentence."""
+    if not capacity:
+        return None, f"How much memory each of {engines} engines has is not known here."
     candidates = sorted((plan for plan in found if plan.engines == engines), key=lambda plan: len(plan.strategy.divides))
     for plan in candidates:
         if plan.fits(capacity):
             smaller = [one for one in candidates if len(one.strategy.divides) < len(plan.strategy.divides)]
-            why = "it exchanges least" if not smaller else f"{smaller[-1].strategy.name} would take {_size(smaller[-1].total)}"
-            return plan, f"--strategy {plan.strategy.name}: {_size(plan.total)} of {_size(capacity)} for each of {engines} engines; {why}."
+            why = "it exchanges least" if not smaller else f"{smaller[-1].strategy.name} would take {size_text(smaller[-1].total)}"
+            return (
+                plan,
+                f"--strategy {plan.strategy.name}: {size_text(plan.total)} of {size_text(capacity)} for each of {engines} engines; {why}.",
+            )
     least = min(candidates, key=lambda plan: plan.total)
     return None, (
-        f"None has room: --strategy {least.strategy.name} takes least, {_size(least.total)} for each of {engines} engines, which have "
-        f"{_size(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
+        f"None has room: --strategy {least.strategy.name} takes least, {size_text(least.total)} for each of {engines} engines, which have "
+        f"{size_text(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
     )
 
 
@@ -167,7 +173,7 @@ def table(found: Sequence[Plan]) -> str:
     lines: list[tuple[str, ...]] = [("engines", "strategy", "per engine", "parameters", "gradients", "optimizer", "activations")]
     for plan in found:
         parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations)
-        lines.append((str(plan.engines), plan.strategy.name, *map(_size, parts)))
+        lines.append((str(plan.engines), plan.strategy.name, *map(size_text, parts)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
 
@@ -191,10 +197,3 @@ def _calls(tree: ast.Module, name: str, model: nn.Module) -> Call:
         return called(batch)
 
     return call
-
-
-def _size(num_bytes: float) -> str:
-    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes:.0f} B"

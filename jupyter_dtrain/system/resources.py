@@ -152,6 +152,14 @@ def check_disk(folder: Path, num_bytes: int, *, what: str) -> None:
         raise CheckpointError(f"There is no room for {what} in {folder}: {gibibytes(needed)} are needed, and {gibibytes(free)} are free.")
 
 
+def size_text(num_bytes: int) -> str:
+    """Return a size in the largest unit that it has one of: ``1.5 MiB``."""
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} B"
+
+
 def gibibytes(num_bytes: float) -> str:
     """Return a number of bytes as people read it, with its unit."""
     if num_bytes < 2**27:

@@ -209,6 +209,7 @@ def test_the_choice_exchanges_least_of_those_that_have_room():
     plan, why = choice(found, 4, int(1.2 * zero1.total))
     assert plan is zero1
     assert "auto would take" in why
+    assert choice(found, 4, 0) == (None, "How much memory each of 4 engines has is not known here.")
     plan, why = choice(found, 4, 1000)
     assert plan is None
     assert why.startswith("None has room: --strategy zero1 takes least")
