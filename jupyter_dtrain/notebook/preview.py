@@ -37,6 +37,8 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     from ..cluster.devices import bytes_for_each, plan_devices
     from ..planning.memory_plan import choice, measure, plans, table
 
+    if cluster.hosts:
+        raise UsageError("%distribute plan knows the memory of this host alone: omit --hosts, and give --engines N.")
     devices = plan_devices(cluster)
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})

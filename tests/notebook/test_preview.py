@@ -57,5 +57,6 @@ def test_what_a_cell_would_take(new_notebook):
     assert "for each of 2 engines; it exchanges least." in shown
     assert notebook.value("torch.equal(torch.get_rng_state(), before)")
     assert notebook.engines() == []
+    assert "knows the memory of this host alone" in notebook.fail(f"%distribute plan {number} --hosts a:2,b:2").error[1]
     notebook.run("model = nn.Linear(3, 1)")
     assert "What model takes cannot be told before the cell runs" in notebook.fail(f"%distribute plan {number}").error[1]
