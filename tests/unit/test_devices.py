@@ -125,6 +125,22 @@ def test_fewer_threads_where_the_user_says_so(machine, monkeypatch, wanted, num_
     assert [plan.num_threads for plan in plan_devices(ClusterOptions(num_engines=2))] == [num_threads] * 2
 
 
+def test_a_gpu_whose_memory_is_not_told_is_there_all_the_same(machine, monkeypatch):
+    def refused(_self, _handle):
+        raise FakeNvml.NVMLError("not supported")
+
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetMemoryInfo", refused)
+    machine(gpus=["GB10"])
+    assert [plan.name for plan in plan_devices(ClusterOptions())] == ["GB10"]
+    assert devices.bytes_for_each(1, device="cuda") == 0
+
+
+def test_the_bytes_of_an_engine_are_those_of_its_part_of_a_gpu(machine):
+    machine(gpus=["H100", "H100"])
+    assert devices.bytes_for_each(2, device="cuda") == 100
+    assert devices.bytes_for_each(3, device="cuda") == 50
+
+
 def test_one_engine_per_gpu(machine):
     machine(gpus=["H100", "H100", "A100"], cores=12)
     plans = plan_devices(ClusterOptions())
