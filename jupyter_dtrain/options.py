@@ -22,6 +22,7 @@ ShownOutput = Literal["main", "all"]
 Balance = Literal["auto", "off"]
 View = Literal["live", "summary", "off"]
 Verify = Literal["auto", "always", "first", "off"]
+KeepInputs = Literal["auto", "always", "never"]
 _CHOICES = {
     "semantics": Semantics,
     "batch_size": BatchSize,
@@ -31,6 +32,7 @@ _CHOICES = {
     "view": View,
     "balance": Balance,
     "verify": Verify,
+    "keep_inputs": KeepInputs,
 }
 
 
@@ -172,6 +174,8 @@ class RunOptions:
     keep_secrets : bool
         Whether environment variables that look like secrets are written to disk with checkpoints; by default a kernel that goes on from one
         has to have them.
+    keep_inputs : {"auto", "always", "never"}
+        Whether the record keeps the values that the cell begins with, from which it can be run again: ``auto`` up to 64 MiB.
     semantics : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     batch_size : {"global", "per-rank"}
@@ -226,6 +230,7 @@ class RunOptions:
     best: Metric | None = None
     elastic: tuple[int, int] | None = None
     keep_secrets: bool = False
+    keep_inputs: KeepInputs = "auto"
     view: View = "live"
     detach: bool = False
     vary: tuple[tuple[str, str], ...] = ()

@@ -150,8 +150,9 @@ class Session:
             return self._runner.run(options.cluster, work, output=output)
 
     def run_handed(self, options: ClusterOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
-        """Run a cell of another process on the engines: see :meth:`Runner.run`."""
+        """Run a cell of another process, or of the record, on the engines: see :meth:`Runner.run`."""
         with self._one_run():
+            self._stop_lanes()
             return self._runner.run(options, work, output=output)
 
     def attach(self, run: str | None, *, trusted: bool, output: Output) -> tuple[RunResult, Packed]:

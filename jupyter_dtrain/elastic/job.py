@@ -143,6 +143,7 @@ class CellJob(CellInput):
             "keep_checkpoints": options.keep_checkpoints,
             "best": None if options.best is None else f"{options.best.name}:{options.best.mode}",
             "keep_secrets": options.keep_secrets,
+            "keep_inputs": options.keep_inputs,
             "detach": options.detach,
             "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
             "engines_per_trial": options.engines_per_trial if options.vary else None,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
+from ..checkpoint.inputs import RunInputs
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import part_with_secrets, with_secrets
 from ..checkpoint.snapshot_folder import SnapshotFolder
@@ -172,9 +173,12 @@ class Runner:
             keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
             writer = None if cluster.no_checkpoints else self._writer(recording, task, output, expects_best=not options.vary)
+        inputs = RunInputs(folder).keep(task, blobs) if folder is not None else None
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
         finally:
+            if inputs is not None:  # the next cell may write over the buffers
+                inputs.join()
             if work.strategy.is_program and not options.detach:
                 # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))

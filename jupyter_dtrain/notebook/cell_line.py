@@ -167,6 +167,13 @@ def cell_parser() -> argparse.ArgumentParser:
         "that resumes has to provide them",
     )
     parser.add_argument(
+        "--keep-inputs",
+        default="auto",
+        metavar="WHEN",
+        help="keep the values that the cell begins with in the record, for `run.rerun()`: auto (up to 64 MiB), always or never "
+        "(default: auto)",
+    )
+    parser.add_argument(
         "--best",
         type=_metric,
         metavar="METRIC[:min|max]",
@@ -209,6 +216,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         best=found.best,
         elastic=found.elastic,
         keep_secrets=found.keep_secrets,
+        keep_inputs=found.keep_inputs,
         detach=found.detach,
         vary=tuple(found.vary),
         engines_per_trial=found.engines_per_trial,

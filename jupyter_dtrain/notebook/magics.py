@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..elastic.runner import RunResult
     from ..engine.task import Outcome
     from ..options import ClusterOptions, RunOptions
+    from ..serialization.pickler import Packed
     from .control_line import LineCommand
 
 
@@ -123,6 +124,10 @@ class DistributeMagics(Magics):
         names = self.session.run_names
         return completions(line, runs=lambda: names_to_offer(names()), detached=lambda: [run.run_id for run in unfollowed(DEFAULT_FOLDER)])
 
+    def live_view(self) -> RunView:
+        """Return what shows a run whose cell is no ``%%distribute`` cell."""
+        return self._run_view(self.view, at_once=True)
+
     def _run_view(self, view: View, *, at_once: bool) -> RunView:
         return RunView(view, at_once=at_once, has_extension=lambda: self.session.telemetry.num_listeners > 0)
 
@@ -180,19 +185,25 @@ class DistributeMagics(Magics):
 
     def _go_on(self, command: LineCommand) -> None:
         """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""
-        from ..capture.bundle import unpack
-        from ..serialization.pickler import Unpacker
-        from .results import device_here
-
         shell = self.shell
         assert shell is not None
-        output = CellOutput(self._run_view(self.view, at_once=True))
+        output = CellOutput(self.live_view())
         session = self.session.get()
         with busy(shell):
             if command.action == "attach":
                 result, packed = session.attach(command.run, trusted=command.trusted, output=output)
             else:
                 result, packed = session.resume(command.run, command.cluster, step=command.step, trusted=command.trusted, output=output)
+        self.take(result, packed, output)
+
+    def take(self, result: RunResult, packed: Packed, output: CellOutput) -> None:
+        """Put what a cell of another kernel, or of the record, began with and what it made of it into the notebook."""
+        from ..capture.bundle import unpack
+        from ..serialization.pickler import Unpacker
+        from .results import device_here
+
+        shell = self.shell
+        assert shell is not None
         task = result.task
         values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
         shell.user_ns.update(values)

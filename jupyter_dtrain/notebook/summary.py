@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
-from .svg_chart import picture
+from ..runs.svg_chart import picture
 
 MAX_ROWS = 8
 _LEVELS = "▁▂▃▄▅▆▇█"

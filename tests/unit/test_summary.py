@@ -12,9 +12,9 @@ import pytest
 
 from jupyter_dtrain.notebook.run_view import MAX_POINTS
 from jupyter_dtrain.notebook.summary import Summary
-from jupyter_dtrain.notebook.svg_chart import picture
 from jupyter_dtrain.protocol import Points, RunUpdate, Steps
 from jupyter_dtrain.runs.recorder import RunRecorder
+from jupyter_dtrain.runs.svg_chart import picture
 
 
 def run(**changes):

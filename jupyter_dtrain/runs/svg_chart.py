@@ -29,14 +29,14 @@ class _Line(NamedTuple):
     points: Points
 
 
-def picture(curves: Iterable[Points]) -> str:
-    """Return an ``<img>`` of curves, those of one quantity in one chart; empty where there is nothing to draw."""
+def picture(curves: Iterable[Points], *, limit: int = MAX_CHARTS) -> str:
+    """Return an ``<img>`` of curves, those of one quantity in one chart and `limit` at most; empty where there is nothing to draw."""
     charts: dict[str, list[_Line]] = {}
     for curve in curves:
         if sum(value is not None for value in curve.value) > 1:
             stem, part = _split(curve.name)
             charts.setdefault(stem, []).append(_Line(part, curve))
-    shown = sorted(charts.items(), key=lambda chart: chart[0] != "loss")[:MAX_CHARTS]  # the loss first, as in the sidebar
+    shown = sorted(charts.items(), key=lambda chart: chart[0] != "loss")[:limit]  # the loss first, as in the sidebar
     if not shown:
         return ""
     columns = min(2, len(shown))

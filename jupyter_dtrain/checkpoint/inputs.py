@@ -1,0 +1,142 @@
+"""What a run began with, kept in its record: `run.rerun()` runs the cell again from it, in any kernel.
+
+Checkpoints keep it as well, but go when the run has finished. This stays, and so it is small: cells that begin with more than `LIMIT` keep
+it only where `--keep-inputs always` says so. A buffer that an earlier run has kept is linked and not copied, so a hundred runs
+over one data set keep it once.
+
+::
+
+    dtrain-runs/<run>/inputs/
+        manifest.json             checksums of all else, signed
+        task.pickle               what the ranks were given
+        blobs/<hash>
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..engine.task import Task
+from ..errors import CheckpointError, StoreError
+from ..system.atomic_files import alone_in, folder_made_whole, write_whole
+from ..system.confined import file_below, is_file_below, is_run_id, names_below, read_below
+from ..system.resources import check_disk
+from ..transport.base import BlobStore
+from ..transport.blob_store import BlobFolder, bytes_of
+from .disk_blobs import DiskBlobs
+from .manifest import check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling, write_manifest
+from .secrets_at_rest import without_secrets
+
+INPUTS, MANIFEST, TASK, BLOBS = "inputs", "manifest.json", "task.pickle", "blobs"
+LIMIT = 64 * 2**20
+"""Bytes that are kept without being asked for."""
+NEIGHBOURS = 8
+"""Earlier runs, the last ones, that are looked at for buffers to link."""
+TRUSTING = "`run.rerun(trust=True)` runs it anyway"
+
+
+class RunInputs:
+    """What the run of a folder began with; `run_folder` is there."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._runs, self._run_id = run_folder.parent, run_folder.name
+        self._what = f"What {self._run_id} began with"
+
+    @property
+    def exist(self) -> bool:
+        """Whether the record has them."""
+        return is_file_below(self._runs, self._run_id, INPUTS, MANIFEST)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def keep(self, task: Task, blobs: BlobStore) -> threading.Thread | None:
+        """Begin to write what a run begins with, if it is to be kept; return the thread that does. The engines do not wait for it."""
+        wanted, size = task.options.keep_inputs, sum(map(bytes_of, set(task.parcel.keys))) + task.parcel.num_bytes
+        if wanted == "never" or (wanted == "auto" and size > LIMIT):
+            return None
+        thread = threading.Thread(target=self._write_quietly, args=(task, blobs, size), name="dtrain-inputs", daemon=True)
+        thread.start()
+        return thread
+
+    def _write_quietly(self, task: Task, blobs: BlobStore, size: int) -> None:
+        """Write it, or leave nothing: a disk that is full must not cost the run, and `rerun` says that it is not there."""
+        with suppress(CheckpointError, StoreError, OSError):
+            self.write(task, blobs, size)
+
+    def write(self, task: Task, blobs: BlobStore, size: int = 0) -> None:
+        """Write what a run begins with, its buffers from `blobs`."""
+        folder = self._runs / self._run_id
+        check_disk(folder, size, what="what a cell begins with")
+        data = pickle.dumps(task if task.options.keep_secrets else without_secrets(task), protocol=pickle.HIGHEST_PROTOCOL)
+        with alone_in(folder), folder_made_whole(folder / INPUTS) as aside:
+            sums = {key: checksum_of(blobs.open(key)) for key in sorted(set(task.parcel.keys))}
+            stored = BlobFolder(aside / BLOBS)
+            for key, checksum in sums.items():
+                if not self._link(key, checksum, stored.path / key):
+                    stored.write(key, blobs.open(key))
+            write_whole(aside / TASK, data)
+            write_manifest(aside / MANIFEST, "task", {"blobs": sums, "data": checksum_of(data)}, run_id=self._run_id)
+
+    def _link(self, key: str, checksum: str, target: Path) -> bool:
+        """Let a buffer be that of an earlier run; return whether one has it."""
+        for other in self._neighbours():
+            with suppress(CheckpointError, OSError):
+                manifest = read_manifest(self._runs, other, INPUTS, MANIFEST, kind="task", what=other)
+                check_signature(manifest, other)
+                theirs = next((name for name, known in manifest["blobs"].items() if known == checksum), None)
+                if theirs is not None:  # names need not say what they hold
+                    with file_below(self._runs, other, INPUTS, BLOBS, theirs) as handle:
+                        if os.fstat(handle).st_size != bytes_of(key):
+                            continue
+                        os.link(self._runs / other / INPUTS / BLOBS / theirs, target, follow_symlinks=False)
+                        if os.fstat(handle).st_ino != target.lstat().st_ino:  # something else has been put there meanwhile
+                            target.unlink()
+                            continue
+                    return True
+        return False
+
+    def _neighbours(self) -> Iterator[str]:
+        runs = sorted((name for name in names_below(self._runs) if is_run_id(name) and name != self._run_id), reverse=True)
+        yield from runs[:NEIGHBOURS]
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, *, trusted: bool = False) -> Task:
+        """Return what the ranks of the run were given; :meth:`copy_to` gets its buffers.
+
+        Raises
+        ------
+        CheckpointError
+            It has been changed, or somebody else has written it and it is not `trusted`; or this Python cannot read it.
+        """
+        manifest = read_manifest(self._runs, self._run_id, INPUTS, MANIFEST, kind="task", what=self._what)
+        if not trusted:
+            check_signature(manifest, self._run_id, advice=TRUSTING)
+        check_versions(manifest, self._what)
+        try:
+            data = read_below(self._runs, self._run_id, INPUTS, TASK, limit=None)
+        except OSError:
+            raise CheckpointError(f"{self._what} is damaged: {TASK} is gone.") from None
+        if checksum_of(data) != manifest["data"]:
+            raise CheckpointError(f"{self._what} has been changed on disk: run its cell again.")
+        with unpickling(manifest, self._what):
+            task: Task = pickle.loads(data)
+        self._blobs = dict(manifest["blobs"])
+        self._versions = other_versions(manifest)
+        return task
+
+    @property
+    def other_versions(self) -> str:
+        """With which versions the run began that are others here, after :meth:`read`."""
+        return self._versions
+
+    def copy_to(self, blobs: BlobStore) -> None:
+        """Store the buffers of what was read in `blobs`; a `CheckpointError`: one is not what was written."""
+        stored = DiskBlobs(self._runs, self._run_id, INPUTS, BLOBS)
+        for key, checksum in self._blobs.items():
+            stored.copy_to(blobs, key, checksum=checksum, what=self._what)

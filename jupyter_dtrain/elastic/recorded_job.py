@@ -1,0 +1,88 @@
+"""A cell of the record, to be run again from its beginning: with the values, options and random streams that it began with then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..checkpoint.folder import CheckpointFolder
+from ..checkpoint.inputs import TRUSTING, RunInputs
+from ..checkpoint.secrets_at_rest import with_secrets
+from ..engine.task import Task
+from ..errors import UsageError
+from ..options import ClusterOptions, RunOptions
+from ..runs.record import RunRecord
+from ..serialization.pickler import Packed
+from ..transport.base import BlobStore
+from ..transport.parcel import from_parcel
+from .job import CellJob
+
+
+class RecordedJob:
+    """A run of the record, as it began.
+
+    Parameters
+    ----------
+    record : RunRecord
+    engines : int, optional
+        How many to run it on; by default as many as it had.
+    trusted : bool
+        Load it even if not signed by you; this may execute arbitrary code.
+
+    Attributes
+    ----------
+    cluster : ClusterOptions
+        Its engines.
+    packed : Packed, optional
+        What the cell begins with, after :meth:`job`.
+
+    Raises
+    ------
+    UsageError
+        The record does not have what the cell began with.
+    CheckpointError
+        Somebody else has written it, it is damaged, or this version cannot read it.
+    """
+
+    def __init__(self, record: RunRecord, *, engines: int | None = None, trusted: bool = False) -> None:
+        self._record, self._engines, self._trusted = record, engines, trusted
+        self._inputs = RunInputs(record.folder)
+        self._checkpoints = CheckpointFolder(record.folder, trusting=TRUSTING)
+        self._task: Task | None = self._inputs.read(trusted=trusted) if self._inputs.exist else None
+        if self._task is None and not self._checkpoints.newest_first():
+            raise UsageError(
+                f"The record of {record.name} does not have the values that its cell began with, so it cannot be run again: they are kept "
+                "up to 64 MiB, and more with `%%distribute --keep-inputs always`. Make them in this notebook and run the cell by hand: "
+                "`print(run.cell)` shows it."
+            )
+        self.packed: Packed | None = None
+
+    @property
+    def cluster(self) -> ClusterOptions:
+        """Its engines."""
+        if self._task is None:  # its options lie with the buffers of its checkpoints
+            return ClusterOptions(num_engines=self._engines or self._record.world_size)
+        before = self._task.options.cluster
+        return replace(before, num_engines=self._engines or before.num_engines or self._record.world_size, part=(0, 1))
+
+    @property
+    def differs(self) -> str:
+        """Versions that are others than the run had; empty where none are."""
+        return self._inputs.other_versions if self._task is not None else self._checkpoints.other_versions()
+
+    def job(self, blobs: BlobStore) -> CellJob:
+        """Return the cell, its values stored in `blobs`."""
+        if self._task is None:
+            task = self._checkpoints.read_task(blobs, trusted=self._trusted)
+        else:
+            task = self._task
+            self._inputs.copy_to(blobs)
+        task = with_secrets(task)
+        self.packed = from_parcel(task.parcel, blobs)
+        fields = task.shared() | {"options": self._options(task.options)}
+        record = self._record
+        return CellJob(**fields, cell=record.cell(), origin=record.origin(), functions=record.functions())
+
+    def _options(self, options: RunOptions) -> RunOptions:
+        """Return those of the run: in this kernel, and of as many engines as are wanted."""
+        elastic = options.elastic if self._engines in (None, options.cluster.num_engines) else None
+        return replace(options, cluster=self.cluster, elastic=elastic, detach=False)

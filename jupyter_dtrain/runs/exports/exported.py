@@ -1,0 +1,80 @@
+"""What every tool is given of a run, and how a library that is missing is told."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ...errors import UsageError
+from ...protocol import Value
+from ..curves import OF_DEVICES
+from ..record import RunRecord
+from ..store import RunStore
+
+
+@dataclass(frozen=True)
+class ExportedRun:
+    """A run as it is written elsewhere: every point of its curves, none thinned.
+
+    Attributes
+    ----------
+    record : RunRecord
+    curves : dict of str to list of (step, time, value)
+        By name; times in seconds since the epoch. A value that is no number is ``nan``.
+    """
+
+    record: RunRecord
+    curves: dict[str, list[tuple[int, float, float]]]
+
+    @classmethod
+    def of(cls, record: RunRecord, store: RunStore, *, devices: bool) -> ExportedRun:
+        """Return a run of `store`; `devices`: with the curves of its devices."""
+        curves = {}
+        for name in store.names(record.run_id):
+            if devices or not name.startswith(OF_DEVICES):
+                found = store.points(record.run_id, name)
+                curves[name] = list(zip(found.step, found.time, found.value, strict=True))
+        return cls(record, curves)
+
+    @property
+    def hyperparameters(self) -> dict[str, Value]:
+        """Those that are recorded."""
+        return dict(self.record.hyperparameters or {})
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What else is known of it, by name."""
+        record, found = self.record, {}
+        found["run id"] = record.run_id
+        found["state"] = record.phase if record.error is None else f"{record.phase}: {record.error}"
+        found["engines"] = str(record.world_size)
+        found |= {name: str(value) for name, value in record.arguments.items() if value not in (None, False, "", [])}
+        found |= {name: str(value) for name, value in record.environment().get("packages", {}).items()}
+        return found
+
+    def by_step(self) -> Iterator[tuple[int, float, dict[str, float]]]:
+        """Yield each step with the time of its last value and the values by curve; steps rise, a value that is logged twice is the last."""
+        steps: dict[int, tuple[float, dict[str, float]]] = {}
+        for name, points in self.curves.items():
+            for step, when, value in points:
+                before, values = steps.get(step, (when, {}))
+                steps[step] = max(before, when), values | {name: value}
+        for step in sorted(steps):
+            yield step, *steps[step]
+
+
+def library(name: str, package: str | None = None) -> ModuleType:
+    """Return a module of a tool; a `UsageError`: it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = package or name.partition(".")[0]
+        raise UsageError(f"The run is written with {package}, which is not installed: `pip install {package}`.") from None
+
+
+def shown(value: Any) -> str:
+    """Return a hyperparameter as text."""
+    return "None" if value is None else str(value)
