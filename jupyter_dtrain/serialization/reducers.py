@@ -192,7 +192,17 @@ def _is_found_by_name(method: MethodType) -> bool:
 
 
 def stands_for(obj: object) -> Any:
-    """Return the function or class that `obj`, one of this project's, takes the place of during a run; ``None`` if it does not."""
+    """Return the function or class that `obj`, one of this project's, takes the place of during a run; ``None`` if it does not.
+
+    Where two of ours stand before it, one in the place of the other, it is what both do so for.
+    """
+    found = None
+    while (behind := _behind(obj)) is not None:
+        found = obj = behind
+    return found
+
+
+def _behind(obj: object) -> Any:
     if isinstance(obj, FunctionType):
         ours = str(obj.__globals__.get("__name__")).startswith(_OURS)
     else:
