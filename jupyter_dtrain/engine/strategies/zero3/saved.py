@@ -61,13 +61,20 @@ class SavedParameters:
         """Return what graphs are made within."""
         return saved_tensors_hooks(self._pack, self._unpack)
 
+    def has_others(self) -> bool:
+        """Return whether hooks of somebody else's are told of what graphs keep."""
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        return hooks is not None and hooks[0] != self._pack
+
     def _pack(self, tensor: torch.Tensor) -> Any:
         with quiet():
             if tensor.layout != torch.strided or tensor.is_inference():
                 return tensor
             shard = self._by_storage.get(tensor.untyped_storage()._cdata)
             if shard is None:
-                return _Tensor(tensor, tensor._version)
+                # A leaf that the model has made and nobody holds is known by that (:mod:`...backward.graph`): it is not held here.
+                is_leaf = tensor.requires_grad and tensor.is_leaf and type(tensor) is torch.Tensor
+                return _Tensor(tensor.detach() if is_leaf else tensor, tensor._version)
             return _Part(shard, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), shard.parameter._version)
 
     def _unpack(self, kept: Any) -> torch.Tensor:

@@ -299,8 +299,12 @@ class ParameterStore:
                     self.let_go(shard)
 
     def followed(self) -> Any:
-        """Return what graphs of parameters are made within."""
-        return self.saved.followed() if torch.is_grad_enabled() and not in_transform() else nullcontext()
+        """Return what graphs of parameters are made within.
+
+        Where the cell has hooks of its own for what graphs keep (checkpointing, ``save_on_cpu``), these go on to see all of it.
+        """
+        is_due = torch.is_grad_enabled() and not in_transform() and not self.saved.has_others()
+        return self.saved.followed() if is_due else nullcontext()
 
     def shards_in(self, values: Iterable[Any], found: dict[int, ParameterShard]) -> dict[int, ParameterShard]:
         """Add to `found` the sharded parameters in `values`, by their ``id``, and return it."""
