@@ -50,8 +50,11 @@ class ShardedGradients(Protocol):
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of `leaves` whose gradients are such. Collective."""
 
-    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
-        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective."""
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
+        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective.
+
+        What is given is to be called when the pass is over, before anything else is exchanged.
+        """
 
 
 class GradientSync:
@@ -181,8 +184,10 @@ class GradientSync:
                 of_rank = [leaf for leaf in reached if id(leaf) in taken]
                 reached = [leaf for leaf in reached if id(leaf) not in taken]
                 wanted = [leaf for leaf in wanted if id(leaf) not in taken]
-                with self.sharded.during(apart, of_rank):
-                    self._reduced_whole(original, roots, scaled, tensors, factors, reached, wanted, inputs=inputs, **options)
+                with self.sharded.during(apart, of_rank) as complete:
+                    self._reduced_whole(
+                        original, roots, scaled, tensors, factors, reached, wanted, inputs=inputs, complete_sharded=complete, **options
+                    )
                 return
         self._reduced_whole(original, roots, scaled, tensors, factors, reached, wanted, inputs=inputs, **options)
 
@@ -197,11 +202,15 @@ class GradientSync:
         wanted: list[torch.Tensor],
         *,
         inputs: Sequence[torch.Tensor] | None,
+        complete_sharded: Callable[[], None] | None = None,
         **options: Any,
     ) -> None:
-        """Run a pass from `roots`, which comes to `reached`, and leave the gradients of `wanted` whole on all ranks."""
-        if not reached:
-            self._run(original, roots, scaled, leaves=(), inputs=inputs, **options)
+        """Run a pass from `roots`, which comes to `reached`, and leave the gradients of `wanted` whole on all ranks.
+
+        `complete_sharded` exchanges those that are not whole, before these are.
+        """
+        if not reached and (complete_sharded is None or not wanted):  # else another rank may come to some of `wanted`
+            self._run(original, roots, scaled, leaves=(), inputs=inputs, finish=complete_sharded or _nothing, **options)
             return
         if self._noted is not None:
             self._noted += map(noted, self._ordered(wanted))
@@ -225,8 +234,14 @@ class GradientSync:
         hooks = hooks_after_reduction(
             wanted if reducer.may_lack_leaves else reached, original, create_graph=bool(options.get("create_graph"))
         )
+
+        def finish() -> None:
+            if complete_sharded is not None:
+                complete_sharded()
+            reducer.finish()
+
         with _Computed(roots, self._on_computed):
-            self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, finish=reducer.finish, **options)
+            self._run(original, roots, scaled, leaves=wanted, hooks=hooks, inputs=inputs, finish=finish, **options)
         found = [leaf for leaf in untouched if leaf.grad is not None]
         reached = torch.stack([leaf.grad.any() for leaf in found if leaf.grad is not None]).tolist() if found else []
         for leaf, by_another in zip(found, reached, strict=True):
@@ -353,6 +368,10 @@ class _Computed:
     def __exit__(self, *_: object) -> None:
         if self._node is not None:
             self._handle.remove()
+
+
+def _nothing() -> None:
+    """Have nothing to finish."""
 
 
 def _scaled(part: torch.Tensor, start: torch.Tensor | None, factor: float) -> torch.Tensor | None:

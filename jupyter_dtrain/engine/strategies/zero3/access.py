@@ -87,8 +87,8 @@ class ParameterAccess:
         if access == "__get__":
             return shard.read_gradient()
         new = value[0] if access == "__set__" else None
-        if isinstance(new, GlobalTensor) and new is not shard.read_gradient():
-            new = self._store.full_tensor(new).detach()
+        if isinstance(new, GlobalTensor) and new is not shard.read_gradient() and not shard.has_rows_of(new):
+            new = self._store.full_tensor(new)  # with the graph that it may have
         shard.set_gradient(new)
         return None
 

@@ -6,7 +6,7 @@ the parameters that are last in the model. Before a pass the ranks tell each oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -43,25 +43,31 @@ class ShardedReduction:
         self._units = list(units.values())
         self._missing = set(self._own)
         self._next = 0
+        self._stay_whole: set[int] = set()
 
     @contextmanager
-    def during(self) -> Iterator[None]:
-        """Reduce what the pass comes to, until the end of the ``with`` block."""
+    def during(self) -> Iterator[Callable[[], None]]:
+        """Reduce what the pass comes to, until the end of the ``with`` block; what is given does so with the rest, when it is over."""
         handles = []
         for shard in (shard for unit in self._units for shard in unit):
-            shard.cut_gradient()
+            with quiet():
+                # The cell has set it: the pass adds to that very tensor, whoever else has it.
+                if shard.parameter.grad is not None:
+                    self._stay_whole.add(id(shard))
             if id(shard) in self._own:
                 with torch.enable_grad(), quiet():
                     node = get_gradient_edge(shard.parameter).node
                 handles.append(node.register_hook(lambda *_, shard=shard: self._come(shard)))
         try:
-            yield
-            self._missing.clear()
-            self._advance()
+            yield self._complete
         finally:
             for handle in handles:
                 handle.remove()
             self._store.sweep()
+
+    def _complete(self) -> None:
+        self._missing.clear()
+        self._advance()
 
     def _come(self, shard: ParameterShard) -> None:
         self._missing.discard(id(shard))
@@ -80,8 +86,9 @@ class ShardedReduction:
                 gradients.append(torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient)
             average(gradients)
             for shard, gradient in zip(unit, gradients, strict=True):
-                shard.parameter.grad = None
-                shard.add_gradient(gradient[shard.own].clone())
+                if id(shard) not in self._stay_whole:
+                    shard.parameter.grad = None
+                    shard.add_gradient(gradient[shard.own].clone())
         for shard in unit:
             self._store.let_go(shard)
 
@@ -112,8 +119,11 @@ class ShardedGradients:
         self._store.replicate(hooked, "they have hooks")
         return [leaf for leaf in sharded if self._store.shard_of(leaf) is not None]
 
-    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
-        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective."""
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
+        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective.
+
+        What is given is to be called when the pass is over, before anything else is exchanged.
+        """
         shards = [shard for leaf in reversed(wanted) if (shard := self._store.shard_of(leaf)) is not None]
         own = [shard for leaf in reached if (shard := self._store.shard_of(leaf)) is not None]
         return ShardedReduction(self._store, shards, frozenset(map(id, own))).during()

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ...tensor.placement_types import GlobalTensor, Shard, from_local
+from ...tensor.placement_types import GlobalTensor, Shard, from_local, to_local
 from .rows import SharedRows, give_back, quiet
 
 _ASKS_FOR_NO_NUMBERS = frozenset(
@@ -91,8 +91,6 @@ class ParameterShard:
         This rank's. (r, ...)
     full : Tensor, optional
         All of them.
-    gradient : Tensor, optional
-        The rows of the gradient. (r, ...)
     uses : int
         Calls that need all of it.
     is_lent : bool
@@ -118,7 +116,7 @@ class ParameterShard:
             give_back(home)
         parameter.__class__ = Zero3Parameter
         self.full: torch.Tensor | None = None
-        self.gradient: torch.Tensor | None = None
+        self._gradient: torch.Tensor | None = None
         self._gradient_view: GlobalTensor | None = None
         self.uses, self.is_pinned = 0, False
         self.unit: list[ParameterShard] = [self]
@@ -258,7 +256,7 @@ class ParameterShard:
                 self.full = torch.empty(self.shape, dtype=self.dtype)
                 self.storage.read(self.full)
             self._put(self.full, self.parameter.grad if gradient is None else gradient)
-            self.gradient = self._gradient_view = None
+            self._gradient = self._gradient_view = None
             self.parameter.__class__ = nn.Parameter
 
     def be_as_it_came(self) -> None:
@@ -313,36 +311,53 @@ class ParameterShard:
 
     # -- its gradient ------------------------------------------------------------------------------------------------
 
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        """The rows of the gradient: those of what the cell sees of it, which it may have given others. (r, ...)."""
+        return self._gradient if self._gradient_view is None else to_local(self._gradient_view)
+
     def read_gradient(self) -> torch.Tensor | None:
         """Return what the cell sees as ``parameter.grad``: rows of which are on each rank, or what it has set."""
         with quiet():
-            if self.gradient is None:
+            if self._gradient is None:
                 return self.parameter.grad
             if self._gradient_view is None:
-                self._gradient_view = from_local(self.gradient, Shard(0, self.shares[self._rank]))
+                self._gradient_view = from_local(self._gradient, Shard(0, self.shares[self._rank]))
             return self._gradient_view
 
     def set_gradient(self, value: torch.Tensor | None) -> None:
-        """Let ``parameter.grad`` be `value`, which is whole."""
-        if value is None or value is not self._gradient_view:
-            self.gradient = self._gradient_view = None
-            with quiet():
+        """Let ``parameter.grad`` be `value`, which is whole, or has its rows on the ranks as the parameter has them."""
+        if value is not None and value is self._gradient_view:
+            return
+        self._gradient = self._gradient_view = None
+        with quiet():
+            if isinstance(value, GlobalTensor):
+                self.parameter.grad = None
+                self._gradient, self._gradient_view = to_local(value), value
+            else:
                 self.parameter.grad = value
+
+    def has_rows_of(self, value: GlobalTensor) -> bool:
+        """Return whether `value` has its rows on the ranks as the parameter has them, and nothing behind it."""
+        with quiet():
+            alike = value.dtype == self.dtype and value.shape == self.rows.shape and not value.requires_grad
+            return alike and value.placement == Shard(0, self.shares[self._rank])
 
     def add_gradient(self, rows: torch.Tensor) -> None:
         """Add to the rows of the gradient."""
-        if self.gradient is None:
-            self.gradient = rows
+        own = self.gradient
+        if own is None:
+            self._gradient = rows
         else:
             with quiet(), torch.no_grad():
-                self.gradient.add_(rows)
+                own.add_(rows)
 
     def cut_gradient(self) -> None:
         """Keep the rows alone of a gradient that is whole."""
         with quiet(), torch.no_grad():
             whole = self.parameter.grad
-            if self.gradient is None and whole is not None:
-                self.gradient = whole.detach()[self.own].clone()
+            if self._gradient is None and whole is not None:
+                self._gradient = whole.detach()[self.own].clone()
                 self.parameter.grad = None
 
 

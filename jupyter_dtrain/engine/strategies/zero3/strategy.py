@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,11 +14,19 @@ from ...comm.process_group import shared_memory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
 from .sharded_training import ShardedTraining
+from .store import LEAST
 
 
 class Zero3(DataParallel):
-    """Parameters are sharded over the ranks, which fetch each other's rows where they are used. One rank has all of them."""
+    """Parameters are sharded over the ranks, which fetch each other's rows where they are used. One rank has all of them.
 
+    Attributes
+    ----------
+    least : int
+        Bytes of a parameter that is sharded.
+    """
+
+    least: ClassVar[int] = LEAST
     _sharded: ShardedTraining | None = None
     _is_home = False  # rank 0 has all of it, to take home
 
@@ -40,7 +48,7 @@ class Zero3(DataParallel):
                     say("`--strategy zero3` shards parameters of engines that compute on the CPUs of one host, with global semantics.")
                 yield
                 return
-            self._sharded = ShardedTraining(self._training, memory, say=say, homes=self._homes, arrived=self._objects)
+            self._sharded = ShardedTraining(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
             with self._sharded.installed():
                 yield
 
