@@ -82,7 +82,7 @@ def test_cell_with_sharded_parameters(ranks, name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [2, 3])
-@pytest.mark.parametrize("model", ["transformer", "CNN"])
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", IDIOMS)
 def test_cell_with_sharded_parameters_of_other_models(ranks, name, model, num_ranks):
     check(ranks, num_ranks, model, IDIOMS[name])

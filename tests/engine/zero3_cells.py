@@ -73,6 +73,49 @@ losses = []
 """
 )
 
+SEQ2SEQ = (
+    HEAD
+    + """
+class Seq2Seq(nn.Module):
+    def __init__(self, v, d):
+        super().__init__()
+        self.source, self.target = nn.Embedding(v, d), nn.Embedding(v, d)
+        self.transformer = nn.Transformer(d, 4, 2, 2, 2*d, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(d, v)
+    def forward(self, ids):
+        source, target = ids.chunk(2, 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(target.size(1))
+        return self.head(self.transformer(self.source(source), self.target(target), tgt_mask=mask, tgt_is_causal=True))
+X = torch.randint(0, V, (48, 2*T))
+Y = X[:, T:].roll(-1, 1).contiguous()
+loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
+model = Seq2Seq(V, D)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+losses = []
+"""
+)
+
+LSTM = (
+    HEAD
+    + """
+class Tagger(nn.Module):
+    def __init__(self, v, d):
+        super().__init__()
+        self.tok = nn.Embedding(v, d)
+        self.rnn = nn.LSTM(d, d, 2, batch_first=True, dropout=0.1, bidirectional=True)
+        self.head = nn.Linear(2*d, v)
+    def forward(self, ids):
+        out, (h, c) = self.rnn(self.tok(ids))
+        return self.head(out + h[-1].repeat(1, 2)[:, None])
+X = torch.randint(0, V, (48, T))
+Y = X.roll(1, 1).contiguous()
+loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
+model = Tagger(V, D)
+optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+losses = []
+"""
+)
+
 LOOP = """
 for epoch in range(2):
     for x, y in loader:
@@ -89,7 +132,13 @@ STATE = (
     " [[v for v in optimizer.state[p].values() if isinstance(v, torch.Tensor)] for p in model.parameters()], list(model.buffers())"
 )
 
-MODELS = {"MLP": "W = 24\n" + MLP, "transformer": "V, D, N, T, B = 40, 16, 3, 6, 16\n" + TRANSFORMER, "CNN": "C = 8\n" + CNN}
+MODELS = {
+    "MLP": "W = 24\n" + MLP,
+    "transformer": "V, D, N, T, B = 40, 16, 3, 6, 16\n" + TRANSFORMER,
+    "CNN": "C = 8\n" + CNN,
+    "encoder-decoder": "V, D, T = 30, 16, 5\n" + SEQ2SEQ,
+    "LSTM": "V, D, T = 20, 12, 6\n" + LSTM,
+}
 
 IDIOMS = {
     "plain": """

@@ -84,6 +84,47 @@ def test_a_cell_comes_to_the_same_where_each_engine_has_a_part_of_the_optimizers
     assert_same(notebook, cell, [MANY[cell.name] - 1], "--strategy zero1")
 
 
+SHARDED = (
+    "checkpointed",
+    "coordinates",
+    "ctc_speech",
+    "gradients_with_a_graph",
+    "hf_style",
+    "kept_gradients",
+    "lazy_and_saved",
+    "lbfgs",
+    "own_backward",
+    "scripted",
+)
+"""Those of the corpus that the ways of sharded parameters are tried with each time: `pytest -m long` tries all."""
+REFUSED: dict[str, str] = {}
+"""What cannot be done with sharded parameters, and what is said of it."""
+
+
+@pytest.fixture(scope="module")
+def sharding(notebook):
+    notebook.run("import tests.notebook.sharded_strategy")
+    return notebook
+
+
+@pytest.mark.parametrize(("index", "name"), enumerate(SHARDED), ids=SHARDED)
+def test_a_cell_comes_to_the_same_where_parameters_are_sharded(sharding, index, name):
+    (cell,) = (cell for cell in CELLS if cell.name == name)
+    assert_same(sharding, cell, [2 + index % 2], "--strategy zero3-all")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engines", [2, 3, 4])
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_cell_comes_to_the_same_where_all_parameters_are_sharded_or_says_why_not(sharding, cell, engines):
+    if (said := REFUSED.get(cell.name)) is None:
+        assert_same(sharding, cell, [engines], "--strategy zero3-all")
+        return
+    sharding.run(FORGET + SEEDS + cell.setup)
+    failed = sharding.fail(f"%%distribute --engines {engines} --strategy zero3-all --replicate\n" + cell.cell)
+    assert said in str(failed.error)
+
+
 def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int], options: str = "") -> None:
     plain = run(notebook, cell, PLAIN)
     for engines in numbers:
