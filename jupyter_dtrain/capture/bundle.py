@@ -29,9 +29,9 @@ from ..analysis.imports import asked_for
 from ..analysis.names import CellNames
 from ..errors import CaptureError
 from ..integrations.registry import look
-from ..serialization.archives import go_back_to_archives
 from ..serialization.copy_restore import attributes_of
 from ..serialization.library_state import library_states, stays
+from ..serialization.own_ways import go_back
 from ..serialization.pickler import Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import reduced
 from ..serialization.torch_reducers import operators
@@ -187,7 +187,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
         try:
             return packed()
         except Exception as error:
-            if go_back_to_archives(lambda obj: _Search(packer).why_not(obj) is not None):
+            if go_back(lambda obj: _Search(packer).why_not(obj) is not None):
                 return _pack(names, namespace)
             # Find the names at fault, one by one: only now, so that what can be sent is pickled once.
             for name in list(values):

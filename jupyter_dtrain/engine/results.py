@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..serialization.archives import go_back_to_archives
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, items_of, restore, restore_all
 from ..serialization.library_state import arrived, library_states, stays
+from ..serialization.own_ways import go_back, stays_with_classes
 from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable
 from ..serialization.reducers import bar_at_rest, forgets, is_progress_bar, itself, stands_for
 from ..serialization.torch_reducers import without_graph
@@ -129,7 +129,7 @@ class CellResults:
         try:
             return self._pickled(*graphs_of(changes, bound, value, states)), {}
         except Exception:
-            if go_back_to_archives(lambda obj: self._why_not(obj) is not None):
+            if go_back(lambda obj: self._why_not(obj) is not None):
                 return self.pack(value, skip=skip)
             # Something cannot be sent; now find out what, piece by piece.
             not_sent = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
@@ -180,6 +180,8 @@ class CellResults:
         try:
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         except Exception:
+            if stays_with_classes(lambda obj: self._why_not(obj, _Spanning().note) is not None):
+                return self.save(extra, gather=gather, skip=skip, elsewhere=elsewhere)
             everything_there = everything
             missing = [
                 frozenset(name for name, obj in part.items() if self._why_not(obj, spanning.note) is not None) for part in everything
@@ -299,8 +301,8 @@ class CellResults:
         stays |= {name + key: reason for key, reason in reasons.items()}
         return replace(new, items=None if reason is not None else new.items, attributes=attributes)
 
-    def _pickled(self, *graphs: object, whole: Callable[[Any], Any] | None = None) -> Packed:
-        packer = self._packer(whole)
+    def _pickled(self, *graphs: object) -> Packed:
+        packer = self._packer(None)
         for graph in graphs:
             packer.dump(graph)
         return packer.packed()
@@ -325,7 +327,7 @@ class CellResults:
 
     def _why_not(self, obj: object, whole: Callable[[Any], Any] | None = None) -> str | None:
         try:
-            self._pickled(obj, whole=whole)
+            self._packer(whole).dump(obj)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return None

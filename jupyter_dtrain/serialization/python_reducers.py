@@ -184,11 +184,17 @@ def reduced_container(obj: Any) -> Any:
         return *cast("tuple[Any, ...]", obj.__reduce__())[:3], iter([*deque.__iter__(obj)])
     if kind is base:
         return NotImplemented
+    function, args, contents = empty_container(obj, base)
+    return function, args, (contents, obj.__getstate__()), None, None, _fill
+
+
+def empty_container(obj: Any, base: Any) -> tuple[Any, tuple[Any, Any], tuple[list[Any], Any]]:
+    """Return what makes an empty container like `obj`, of what, and its contents for :func:`fill_container`."""
     if base is deque:
         made_of: Any = obj.maxlen
     else:
         made_of = obj.default_factory if base is defaultdict else None
-    return _bare, (kind, base), (_items(obj, base), made_of, obj.__getstate__()), None, None, _fill
+    return _bare, (type(obj), base), (_items(obj, base), made_of)
 
 
 def set_attributes(obj: object, state: Any) -> None:
@@ -209,13 +215,16 @@ def _items(obj: Any, base: Any) -> list[Any]:
     return list(base.items(obj)) if issubclass(base, dict) else [*base.__iter__(obj)]
 
 
-def _fill(obj: Any, contents: tuple[list[Any], Any, Any]) -> None:
-    items, made_of, state = contents
+def fill_container(obj: Any, contents: tuple[list[Any], Any]) -> None:
+    """Give a container these items and no others, past its own ways to take them."""
+    items, made_of = contents
     base = next(base for base in BASES if isinstance(obj, base))
     if base is deque:
         deque.__init__(obj, (), made_of)
-    elif base is defaultdict:
-        obj.default_factory = made_of
+    else:
+        base.clear(obj)
+        if base is defaultdict:
+            obj.default_factory = made_of
     if issubclass(base, dict):
         set_item = OrderedDict.__setitem__ if base is OrderedDict else dict.__setitem__
         for key, value in items:
@@ -224,6 +233,11 @@ def _fill(obj: Any, contents: tuple[list[Any], Any, Any]) -> None:
         set.update(obj, items)
     else:
         base.extend(obj, items)
+
+
+def _fill(obj: Any, parts: tuple[tuple[list[Any], Any], Any]) -> None:
+    contents, state = parts
+    fill_container(obj, contents)
     if state is not None and hasattr(type(obj), "__setstate__"):
         obj.__setstate__(state)
     else:

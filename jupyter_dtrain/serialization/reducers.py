@@ -33,6 +33,7 @@ from .cached_functions import is_notebooks, reduced_cached
 from .library_state import reduced_state
 from .locks import reduced_lock
 from .open_files import reduced_file
+from .own_ways import leaves_out, reduced_as_it_is
 from .python_reducers import (
     bare,
     reduced_class,
@@ -122,6 +123,8 @@ def _of_other_class(obj: Any) -> Any:
 
 def forgets(obj: object, name: str) -> bool:
     """Return whether `obj` itself leaves attribute `name` out of what is pickled."""
+    if (left := leaves_out(obj, name)) is not None:
+        return left
     found = _as_it_was(obj)
     if found is NotImplemented or len(found) < 3:
         return False
@@ -154,15 +157,17 @@ def _as_it_was(obj: Any) -> Any:
     return function, args, state, *rest, *((set_attributes,) if asks else ())
 
 
-_CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_container)
+_CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     *(reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_state),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,
+    reduced_as_it_is,
     reduced_archive,
     _as_it_was,
 )
+_WAYS_OF_LAYERS: tuple[Callable[[Any], Any], ...] = (reduced_by_library, reduced_as_it_is, reduced_archive, _as_it_was)
 
 
 def become(obj: Any, attributes: dict[str, Any]) -> None:
@@ -254,6 +259,8 @@ _ITERATOR, _STEP, _REFERENCES = frozenset({"_iterator"}), frozenset({"step"}), f
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
     """Return how `obj` reduces, less some of its attributes."""
+    if type(found := reduced_as_it_is(obj, without=names)) is tuple:
+        return found
     if _is_to_go_by_attributes(obj):
         own_state = {key: value for key, value in vars(obj).items() if key not in names}
         return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
@@ -283,9 +290,7 @@ def _is_to_go_by_attributes(obj: Any) -> bool:
 def _module_of_layers(module: nn.Module) -> Any:
     if parametrize.is_parametrized(module):
         return _parametrized(module)
-    if (found := reduced_by_library(module)) is not NotImplemented:
-        return found
-    return _as_it_was(module) if (found := reduced_archive(module)) is NotImplemented else found
+    return next((found for way in _WAYS_OF_LAYERS if (found := way(module)) is not NotImplemented), NotImplemented)
 
 
 def _parametrized(module: nn.Module) -> tuple[Any, ...]:

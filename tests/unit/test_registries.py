@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from jupyter_dtrain.analysis.code_objects import installed_folders
 from jupyter_dtrain.serialization.pickler import Packer, Unpacker
 from jupyter_dtrain.serialization.registries import left_afterwards
 
@@ -40,7 +41,7 @@ def library(monkeypatch):
     """A module that is found by its name, as one that is installed."""
     made = ModuleType("a_library")
     monkeypatch.setitem(sys.modules, "a_library", made)
-    exec(LIBRARY, vars(made))
+    exec(compile(LIBRARY, f"{installed_folders()[0]}a_library.py", "exec"), vars(made))
     return made
 
 
