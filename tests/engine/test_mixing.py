@@ -170,7 +170,11 @@ def test_a_sample_for_each_engine(ranks, name, batch_size):
 
 def test_a_scripted_model_that_mixes_samples(ranks):
     code = setup("return x - x.mean(0, keepdim=True)")
-    assert_same(ranks, code.replace("nn.Sequential(Net(), nn.Tanh())", "torch.jit.script(nn.Sequential(Net(), nn.Tanh()))"), 3)
+    assert_same(
+        ranks,
+        code.replace("nn.Sequential(Net(nn.Identity()), nn.Tanh())", "torch.jit.script(nn.Sequential(Net(nn.Identity()), nn.Tanh()))"),
+        3,
+    )
 
 
 def assert_same(ranks: Ranks, code: str, world_size: int) -> None:
@@ -231,6 +235,14 @@ def test_what_a_first_call_has_come_to_is_not_computed_again(ranks, dropped, sta
     code += CALLED.format(dropped=dropped, statistic=statistic, last=last)
     for found in ranks.call(2, run_notebook, code, CELL, "calls", {"global_draws": True, "global_batchnorm": True}):
         assert found["compared"] == [6, *looks, 4]
+
+
+def test_what_a_later_call_makes_is_no_state(ranks):
+    code = setup("return nn.Sequential(nn.Softmax(1), nn.LeakyReLU(0.2))(x)")
+    made = "nn.Sequential(Net(nn.Identity()), nn.Tanh())"
+    assert made in code
+    for tried in (code, code.replace(made, "torch.compile(Net(nn.Identity()), backend='aot_eager')")):
+        assert_same(ranks, tried, 2)  # it would end with `KeepsState`, as dynamo makes modules of the graphs that it compiles
 
 
 def test_so_it_is_where_each_rank_draws_for_itself(ranks):

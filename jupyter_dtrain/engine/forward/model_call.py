@@ -347,6 +347,8 @@ class ModelCalls:
 
     def made(self, module: nn.Module) -> None:
         """Note that `module` is being made now."""
+        if self._part is not None:
+            self._part.made(module)
         self._made.set(module, None)
 
     @property

@@ -128,6 +128,7 @@ class ShardedCall:
         self._handed = CallArguments(*self.own)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
         self._first: ModuleState | None = None
+        self._made: dict[int, nn.Module] = {}
         if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
             self._before: ModuleState | LightModuleState = self._as_it_is()
             self._first = self._before
@@ -197,9 +198,13 @@ class ShardedCall:
             if self.normalization is not None:
                 self.normalization.share = None
 
+    def made(self, module: nn.Module) -> None:
+        """Note that the call makes `module`, a layer that it uses once or a graph of the compiler's: what that holds is new anyway."""
+        self._made[id(module)] = module
+
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
         """Note that attribute `name` of `module` is about to be set to `value`."""
-        if isinstance(self._before, LightModuleState):
+        if isinstance(self._before, LightModuleState) and id(module) not in self._made:
             self._before.setting(module)
         if isinstance(value, torch.Tensor | list | tuple | dict):
             leaves = pytree.tree_leaves(value)
