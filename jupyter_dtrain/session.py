@@ -235,7 +235,7 @@ class Session:
             devices=recorder.devices() if recorder is not None else [],
             times=recorder.times() if recorder is not None else [],
             notices=recorder.notices() if recorder is not None else [],
-            trials=recorder.trials() if isinstance(recorder, SideBySide) else [],
+            trials=recorder.trials() if isinstance(recorder, SideBySide) else None,
             detached=unfollowed(self._store.folder),
         )
 
@@ -254,6 +254,8 @@ class Session:
             case "stop_run":
                 stopping = self.stop_run()
                 return Reply(id=command.id, ok=stopping is not None, message=stopping or NOT_RUNNING)
+            case "stop_trial":
+                return Reply(id=command.id, ok=True, message=self._lanes.stop_trial(command.run_id))
             case "pause_run":
                 self._supervisor().pause()
                 return Reply(id=command.id, ok=True, message="Pausing after this step.")

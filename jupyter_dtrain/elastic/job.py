@@ -41,12 +41,15 @@ class CellJob(CellInput):
         Those of the notebook's functions and classes that the cell uses, by name.
     has_models : bool
         Whether modules, or PyTorch's own, go along.
+    sweep : mapping, optional
+        Of a trial: the ``id`` of its sweep, its ``name``, and how many ``trials`` it has.
     """
 
     cell: str
     origin: CellOrigin
     functions: Mapping[str, str] = field(default_factory=dict)
     has_models: bool = False
+    sweep: Mapping[str, str | int] | None = None
 
     @property
     def on_one_engine(self) -> bool:
@@ -66,6 +69,7 @@ class CellJob(CellInput):
         cell: str,
         origin: CellOrigin,
         on_progress: OnProgress,
+        sweep: Mapping[str, str | int] | None = None,
     ) -> CellJob:
         """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
         return cls(
@@ -79,6 +83,7 @@ class CellJob(CellInput):
             strategy=find(options.strategy),
             cell=cell,
             origin=origin,
+            sweep=sweep,
             num_threads=torch.get_num_threads() if _is_for_one_engine(source, bundle, options) else None,
             has_models=any(isinstance(obj, torch.nn.Module) or obj is torch.nn for obj in bundle.seen),
         )
@@ -147,6 +152,7 @@ class CellJob(CellInput):
             "detach": options.detach,
             "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
             "engines_per_trial": options.engines_per_trial if options.vary else None,
+            "sweep": None if self.sweep is None else dict(self.sweep),
         }
 
 

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from ..runs.archive import RunArchive
     from ..session import Session
 
-OF_SESSION = ("stop_run", "pause_run", "resume_run", "checkpoint_now", "roll_back", "start_cluster", "stop_cluster", "restart_engine")
+OF_SESSION = (
+    "stop_run",
+    "stop_trial",
+    "pause_run",
+    "resume_run",
+    "checkpoint_now",
+    "roll_back",
+    "start_cluster",
+    "stop_cluster",
+    "restart_engine",
+)
 """Commands that act on engines; all others are about the record, and need no session."""
 OF_SHELF = ("list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint")
 """Those about checkpoints."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -67,11 +68,13 @@ class TrialsCell:
             self._check_set(root_of(target))
         trials = trials_of(options.vary, namespace)
         output, table, moment = CellOutput(), TrialsTable(options.best), ProcessState.now(self.source)
+        name = options.name or ", ".join(target for target, _ in options.vary)
+        sweep: dict[str, str | int] = {"id": secrets.token_hex(8), "name": name, "trials": len(trials)}
 
         def prepare(trial: Trial) -> tuple[OfTrial, Sequence[object]]:
             with having(namespace, trial.values):
                 bundle = self._packed(namespace, options)
-            return self._work(trial, bundle, options, moment), bundle.tracked
+            return self._work(trial, bundle, options, moment, sweep), bundle.tracked
 
         result = session.run_trials(trials, options, prepare, output=output, on_tick=lambda trials: table.update(trials.tried, trials.best))
         table.show(result.tried, result.best, _after(result, options))
@@ -99,7 +102,7 @@ class TrialsCell:
                 raise UsageError(f"--vary {name}: neither the cell nor a function that it calls uses {name!r}.")
         return bundle
 
-    def _work(self, trial: Trial, bundle: Bundle, options: RunOptions, moment: ProcessState) -> OfTrial:
+    def _work(self, trial: Trial, bundle: Bundle, options: RunOptions, moment: ProcessState, sweep: Mapping[str, str | int]) -> OfTrial:
         own = replace(options, vary=trial.texts, name=" ".join(filter(None, (options.name, trial.label))))
 
         def work(blobs: BlobStore) -> CellJob:
@@ -113,6 +116,7 @@ class TrialsCell:
                 filename=self.filename,
                 moment=moment,
                 on_progress=Sending(lambda _: None),
+                sweep=sweep,
             )
 
         return work

@@ -11,7 +11,7 @@ numbers and not a few objects.
 
 from __future__ import annotations
 
-from .commands import Change, CheckpointInfo, Command, CommandName, Comparison, CurveSummary, FunctionChange, PastRun, Reply, RunCell
+from .commands import Change, CheckpointInfo, Command, CommandName, Comparison, CurveSummary, FunctionChange, PastRun, Reply, RunCell, Sweep
 from .events import (
     ENGINE_EVENTS,
     DeviceUse,
@@ -89,6 +89,7 @@ __all__ = [
     "Standing",
     "StateSize",
     "Steps",
+    "Sweep",
     "TimeSplit",
     "TrialRun",
     "TrialRuns",

@@ -10,6 +10,7 @@ from .updates import Points
 
 CommandName = Literal[
     "stop_run",
+    "stop_trial",
     "pause_run",
     "resume_run",
     "checkpoint_now",
@@ -21,6 +22,7 @@ CommandName = Literal[
     "get_curves",
     "compare_runs",
     "find_cell",
+    "share_run",
     "rename_run",
     "tag_run",
     "delete_run",
@@ -68,11 +70,20 @@ class CurveSummary(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sweep(Message):
+    """A cell that was tried with several values: which one, what it is called, and how many trials there are, begun or not."""
+
+    sweep_id: str
+    name: str
+    trials: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PastRun(Message):
     """One run of the folder's record. `loss` is the last one recorded; times in seconds since the epoch.
 
     `metrics` are its curves but those of devices. `best` names the one by which its checkpoints or trials are compared, and whether
-    less of it is better (``val_loss:min``).
+    less of it is better (``val_loss:min``). `sweep`: it is a trial of that.
     """
 
     run_id: str
@@ -89,6 +100,7 @@ class PastRun(Message):
     hyperparameters: dict[str, Value] = field(default_factory=dict)
     metrics: list[CurveSummary] = field(default_factory=list)
     best: str | None = None
+    sweep: Sweep | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +180,7 @@ class Reply(Message):
 
     `runs` answers ``list_runs``, the newest first, `points` ``get_curves``, `comparison` ``compare_runs`` and `cell`
     ``find_cell``; `checkpoints`, the newest first, and the `free_bytes` of their disk answer ``list_checkpoints``, and `paths` are what
-    ``export_checkpoint`` has written.
+    ``export_checkpoint`` has written. `page` answers ``share_run``: all of a run as the text of an HTML file.
     """
 
     id: str
@@ -181,3 +193,4 @@ class Reply(Message):
     checkpoints: list[CheckpointInfo] = field(default_factory=list)
     free_bytes: int | None = None
     paths: list[str] = field(default_factory=list)
+    page: str | None = None

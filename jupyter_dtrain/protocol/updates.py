@@ -78,18 +78,25 @@ class Points(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRun(Message):
-    """A run that is one of a cell's trials. `started` is in seconds since the epoch."""
+    """A run that is one of a cell's trials. `started` is in seconds since the epoch, `elapsed` are seconds until now or its end."""
 
     run_id: str
     name: str
     started: float
+    phase: RunPhase = "running"
+    elapsed: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRuns(Message):
-    """All trials of the cell that have begun, in that order: their curves are told as well, beside those of the run that is shown."""
+    """All trials of the cell that have begun, in that order: their curves are told as well, beside those of the run that is shown.
+
+    `total` counts those that have not begun too. `over`: nothing more comes of any.
+    """
 
     runs: list[TrialRun]
+    total: int = 0
+    over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +118,7 @@ class Snapshot(Message):
     devices: list[DeviceUse] = field(default_factory=list)
     times: list[TimeSplit] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
-    trials: list[TrialRun] = field(default_factory=list)
+    trials: TrialRuns | None = None
     detached: list[DetachedRun] = field(default_factory=list)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import StoreError
-from ..protocol import Command, CurveSummary, PastRun, Points, Reply, RunCell
+from ..protocol import Command, CurveSummary, PastRun, Points, Reply, RunCell, Sweep
 from .comparison import compare
 from .curves import LEAST_LIMIT, MAX_VIEW_POINTS, OF_DEVICES
+from .exports.to_html import page_of
 from .record import DEFAULT_FOLDER, RunRecord
 from .recorder import LOSS
 from .store import RunStore
@@ -59,6 +60,8 @@ class RunArchive:
                 return Reply(id=command.id, ok=True, message="", comparison=compare(before, after))
             case "find_cell":
                 return Reply(id=command.id, ok=True, message="", cell=_cell_of(self._store.get_run(_named(command.run_id))))
+            case "share_run":
+                return Reply(id=command.id, ok=True, message="", page=page_of(self._store.get_run(_named(command.run_id)), self._store))
             case "rename_run":
                 self._store.rename_run(_named(command.run_id), command.text or "")
                 return Reply(id=command.id, ok=True, message="Renamed.")
@@ -93,6 +96,7 @@ class RunArchive:
             hyperparameters=record.hyperparameters or {},
             metrics=metrics,
             best=best if isinstance(best := record.arguments.get("best"), str) else None,
+            sweep=_sweep_of(record),
         )
 
     def _curves(self, command: Command) -> list[Points]:
@@ -113,6 +117,17 @@ class RunArchive:
 def _cell_of(record: RunRecord) -> RunCell:
     origin = record.origin()
     return RunCell(run_id=record.run_id, text=record.cell(), cell_id=origin.cell_id, notebook=origin.notebook)
+
+
+def _sweep_of(record: RunRecord) -> Sweep | None:
+    """Return the sweep that a run is a trial of; what is none of ours is none."""
+    found = record.arguments.get("sweep")
+    if not isinstance(found, dict):
+        return None
+    sweep_id, name, trials = (found.get(part) for part in ("id", "name", "trials"))
+    if not (isinstance(sweep_id, str) and isinstance(name, str) and isinstance(trials, int)):
+        return None
+    return Sweep(sweep_id=sweep_id, name=name, trials=trials)
 
 
 def _named(run_id: str | None) -> str:

@@ -47,5 +47,6 @@ def _facts(record: RunRecord) -> dict[str, str]:
         **environment,
         **(packages if isinstance(packages, dict) else {}),
     }
+    named.pop("sweep", None)  # no two sweeps are one
     named.pop("vary", None)  # said by the values that it had here, which are hyperparameters
     return {name: _text(value) for name, value in named.items()}

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import StoreError
 from ..protocol import RunPhase, Value
+from .curves import Curve
 from .record import CellOrigin, RunRecord, new_run_id
 from .recorder import RunRecorder
 from .store import RunStore
@@ -111,10 +112,14 @@ class Recording:
     @classmethod
     def resume(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
         """Go on with the record of a run that was broken off; a `UsageError`: another process does so already."""
-        recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started)
-        recorder.hyperparameters.start(record.hyperparameters or {}, written=True)
+        curves: dict[str, Curve] = {}
         with suppress(StoreError):  # what follows says so
-            recorder.restore({name: store.points(record.run_id, name) for name in store.names(record.run_id)})
+            curves = {name: store.points(record.run_id, name) for name in store.names(record.run_id)}
+        left = record.ended or max((curve.time[-1] for curve in curves.values() if curve.time), default=record.started)
+        idle = max(0.0, time.time() - left)
+        recorder = RunRecorder(run_id=record.run_id, name=record.name, world_size=world_size, started=record.started, idle=idle)
+        recorder.hyperparameters.start(record.hyperparameters or {}, written=True)
+        recorder.restore(curves)
         recording = cls(store, record.run_id, record.folder, recorder, say=say)
         recording._write(lambda store: store.reopen_run(record.run_id, world_size))
         return recording

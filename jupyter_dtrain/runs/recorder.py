@@ -56,6 +56,8 @@ class RunRecorder:
         Number of ranks.
     started : float, optional
         When the run started, in seconds since the epoch; by default now.
+    idle : float
+        Seconds since it began in which nobody ran it: it was resumed after them.
     detached : bool
         Whether the run goes on without the kernel.
     clock : callable
@@ -73,6 +75,7 @@ class RunRecorder:
         name: str,
         world_size: int,
         started: float | None = None,
+        idle: float = 0.0,
         detached: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -83,6 +86,7 @@ class RunRecorder:
         self._world_size = world_size
         self._started = clock() if started is None else started
         self._ended: float | None = None
+        self._idle = idle
         self._detached = detached
         self._phase: RunPhase = "starting"
         self._error: str | None = None
@@ -332,7 +336,7 @@ class RunRecorder:
             phase=self._phase,
             world_size=self._world_size,
             started=self._started,
-            elapsed=max(0.0, (self._clock() if self._ended is None else self._ended) - self._started),
+            elapsed=max(0.0, (self._clock() if self._ended is None else self._ended) - self._started - self._idle),
             step=self._last.step,
             epoch=progress.epoch if progress else None,
             batch=progress.batch if progress else None,

@@ -64,12 +64,13 @@ class LanePool:
         """Run a cell's trials on lanes with the engines `wanted`, and return what has become of them: see :meth:`TrialScheduler.run`."""
         lanes = self._get(wanted)
         self._trials = running = TrialScheduler(trials, lanes, metric=options.best, output=output)
-        self._shown = shown = SideBySide(lanes)
+        self._shown = shown = SideBySide(lanes, len(trials))
         self._on_begin(shown)
         try:
             running.run(prepare, on_tick=lambda: on_tick(running))
         finally:
             self._trials = None
+            shown.finish()
         if running.best is not None and running.best.run is not None:
             shown.show(running.best.run)
         self._on_news()
@@ -82,6 +83,15 @@ class LanePool:
         self._trials.stop()
         self._shown.set_stopping()
         return "Stopping all trials, each after its current step."
+
+    def stop_trial(self, run_id: str | None) -> str:
+        """Ask one trial to stop, and return how it does; the others go on. A `UsageError`: it is not running. Any thread may call this."""
+        for lane in self._lanes if self._trials is not None else ():
+            recorder = lane.recorder
+            if recorder is not None and not recorder.has_ended and recorder.run_update().run_id == run_id:
+                lane.stop()
+                return "Stopping this trial after its current step."
+        raise UsageError("That trial is not running.")
 
     def check_none(self) -> None:
         """Raise a `UsageError` if trials are running, which cannot do what single runs can."""

@@ -23,10 +23,12 @@ class SideBySide:
     Parameters
     ----------
     lanes : sequence of Lane
+    total : int
+        How many trials there are, begun or not.
     """
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: Sequence[Lane], total: int) -> None:
+        self._lanes, self._total = lanes, total
         self._lock = threading.Lock()
         self._begun: list[tuple[RunRecorder, Lane]] = []
         self._num_told = 0
@@ -34,6 +36,8 @@ class SideBySide:
         self._shown: RunRecorder | None = None
         self._told_of: RunRecorder | None = None  # as the one that is shown
         self._stopping = False
+        self._over_all = False
+        self._told_phases: list[str] = []
         for lane in lanes:
             lane.on_begin = self._note
 
@@ -45,6 +49,10 @@ class SideBySide:
         """Show from now on that the trials are stopping."""
         self._stopping = True
 
+    def finish(self) -> None:
+        """Show from now on that no trial runs any more and none will."""
+        self._over_all = True
+
     def show(self, run: ViewedRun) -> None:
         """Show this one of the runs from now on: all have ended."""
         with self._lock:
@@ -54,10 +62,10 @@ class SideBySide:
         """Return the run that is shown, as it is now; ``None`` before the first has begun."""
         return None if self._shown is None else self._told(self._shown.run_update())
 
-    def trials(self) -> list[TrialRun]:
+    def trials(self) -> TrialRuns:
         """Return the trials that have begun, as far as :meth:`drain` has told them."""
         with self._lock:
-            return self._trials()[: self._num_told]
+            return TrialRuns(runs=self._trials()[: self._num_told], total=self._total, over=self._over_all)
 
     def snapshot_points(self) -> list[Points]:
         """Return the curves of all trials up to the last :meth:`drain`."""
@@ -80,9 +88,10 @@ class SideBySide:
         """Return what is new since the last call."""
         with self._lock:
             messages: list[Message] = []
-            if len(self._begun) > self._num_told:
-                messages.append(TrialRuns(runs=self._trials()))
-                self._num_told = len(self._begun)
+            trials = self._trials()
+            if (phases := [*(trial.phase for trial in trials), str(self._over_all)]) != self._told_phases:
+                messages.append(TrialRuns(runs=trials, total=self._total, over=self._over_all))
+                self._told_phases, self._num_told = phases, len(trials)
             self._choose()
             if self._shown is not None and self._shown is not self._told_of:
                 self._told_of = self._shown
@@ -101,7 +110,7 @@ class SideBySide:
 
     def _trials(self) -> list[TrialRun]:
         runs = [recorder.run_update() for recorder, _ in self._begun]
-        return [TrialRun(run_id=run.run_id, name=run.name, started=run.started) for run in runs]
+        return [TrialRun(run_id=r.run_id, name=r.name, started=r.started, phase=r.phase, elapsed=r.elapsed) for r in runs]
 
     def _choose(self) -> None:
         """Show another run if the one that was shown has ended and one is going on."""

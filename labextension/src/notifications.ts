@@ -2,7 +2,7 @@
 
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { Run } from './model/state';
+import type { EndedRun } from './model/runEnds';
 import type { TrainingModel } from './model/training';
 import { formatCount, formatDuration, formatLoss } from './panels/format';
 
@@ -44,7 +44,16 @@ export function addNotifications(options: INotificationOptions): void {
   });
 }
 
-function runEndText(run: Run, trans: TranslationBundle): string {
+function runEndText(run: EndedRun, trans: TranslationBundle): string {
+  if (run.trials !== null && run.phase !== 'lost') {
+    const { ended, total } = run.trials;
+    return trans.__(
+      '%1 of %2 trials have ended. Shown: %3.',
+      String(ended),
+      String(total),
+      run.name
+    );
+  }
   const after = trans.__(
     '%1 steps in %2',
     formatCount(run.step),

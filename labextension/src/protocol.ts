@@ -45,6 +45,7 @@ export type RunPhase =
  */
 export type CommandName =
   | 'stop_run'
+  | 'stop_trial'
   | 'pause_run'
   | 'resume_run'
   | 'checkpoint_now'
@@ -56,6 +57,7 @@ export type CommandName =
   | 'get_curves'
   | 'compare_runs'
   | 'find_cell'
+  | 'share_run'
   | 'rename_run'
   | 'tag_run'
   | 'delete_run'
@@ -362,22 +364,29 @@ export interface IPoints {
 
 /**
  * A run that is one of a cell's trials. `started` is in seconds since the
- * epoch.
+ * epoch, `elapsed` are seconds until now or its end.
  */
 export interface ITrialRun {
   type: 'trial_run';
   run_id: string;
   name: string;
   started: number;
+  phase: RunPhase;
+  elapsed: number;
 }
 
 /**
  * All trials of the cell that have begun, in that order: their curves are told
  * as well, beside those of the run that is shown.
+ *
+ * `total` counts those that have not begun too. `over`: nothing more comes of
+ * any.
  */
 export interface ITrialRuns {
   type: 'trial_runs';
   runs: Nested<ITrialRun>[];
+  total: number;
+  over: boolean;
 }
 
 /**
@@ -403,7 +412,7 @@ export interface ISnapshot {
   devices: Nested<IDeviceUse>[];
   times: Nested<ITimeSplit>[];
   notices: Nested<INotice>[];
-  trials: Nested<ITrialRun>[];
+  trials: Nested<ITrialRuns> | null;
   detached: Nested<IDetachedRun>[];
 }
 
@@ -449,12 +458,23 @@ export interface ICurveSummary {
 }
 
 /**
+ * A cell that was tried with several values: which one, what it is called, and
+ * how many trials there are, begun or not.
+ */
+export interface ISweep {
+  type: 'sweep';
+  sweep_id: string;
+  name: string;
+  trials: number;
+}
+
+/**
  * One run of the folder's record. `loss` is the last one recorded; times in
  * seconds since the epoch.
  *
  * `metrics` are its curves but those of devices. `best` names the one by which
  * its checkpoints or trials are compared, and whether less of it is better
- * (`val_loss:min`).
+ * (`val_loss:min`). `sweep`: it is a trial of that.
  */
 export interface IPastRun {
   type: 'past_run';
@@ -472,6 +492,7 @@ export interface IPastRun {
   hyperparameters: Record<string, string | number | boolean | null>;
   metrics: Nested<ICurveSummary>[];
   best: string | null;
+  sweep: Nested<ISweep> | null;
 }
 
 /**
@@ -562,7 +583,8 @@ export interface IRunCell {
  * `runs` answers `list_runs`, the newest first, `points` `get_curves`,
  * `comparison` `compare_runs` and `cell` `find_cell`; `checkpoints`, the newest
  * first, and the `free_bytes` of their disk answer `list_checkpoints`, and
- * `paths` are what `export_checkpoint` has written.
+ * `paths` are what `export_checkpoint` has written. `page` answers `share_run`:
+ * all of a run as the text of an HTML file.
  */
 export interface IReply {
   type: 'reply';
@@ -576,6 +598,7 @@ export interface IReply {
   checkpoints: Nested<ICheckpointInfo>[];
   free_bytes: number | null;
   paths: string[];
+  page: string | null;
 }
 
 /**

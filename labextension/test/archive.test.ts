@@ -20,7 +20,8 @@ const RUN: PastRun = {
   loss: 0.5,
   hyperparameters: {},
   metrics: [],
-  best: null
+  best: null,
+  sweep: null
 };
 
 /** A kernel with one curve, whose value at each step is the step. */
@@ -62,7 +63,8 @@ class FakeRecord {
           : null,
       checkpoints: [],
       free_bytes: null,
-      paths: []
+      paths: [],
+      page: null
     };
     return Promise.resolve(reply);
   };

@@ -55,7 +55,8 @@ class Shelf {
       cell: null,
       checkpoints: this.list.map(one => ({ type: 'checkpoint_info', ...one })),
       free_bytes: 5000,
-      paths: []
+      paths: [],
+      page: null
     });
   };
 }

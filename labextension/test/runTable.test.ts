@@ -9,7 +9,14 @@ import {
   tableCsv,
   type IColumn
 } from '../src/model/runTable';
-import type { ICommand, IReply } from '../src/protocol';
+import { countTrials, groupedRows } from '../src/model/sweeps';
+import type {
+  ICommand,
+  IReply,
+  ITrialRun,
+  Nested,
+  RunPhase
+} from '../src/protocol';
 import { settle } from './fakes';
 
 const LABELS = {
@@ -19,7 +26,8 @@ const LABELS = {
   best: 'Best',
   world_size: 'Engines',
   duration: 'Duration',
-  started: 'Started'
+  started: 'Started',
+  tags: 'Tags'
 };
 
 function run(number: number, more: Partial<PastRun> = {}): PastRun {
@@ -41,12 +49,63 @@ function run(number: number, more: Partial<PastRun> = {}): PastRun {
       { name: 'accuracy', last: 0.5, low: 0.1 * number, high: 0.2 * number }
     ],
     best: null,
+    sweep: null,
     ...more
   };
 }
 
 const ids = (columns: readonly IColumn[]): string[] =>
   columns.map(({ id }) => id);
+
+const trial = (number: number, more: Partial<PastRun> = {}): PastRun =>
+  run(number, {
+    sweep: { sweep_id: 's', name: 'lr', trials: 4 },
+    best: 'accuracy:max',
+    ...more
+  });
+
+describe('the trials of a sweep', () => {
+  const runs = [run(5), trial(3, { ended: null }), run(4), trial(2), trial(1)];
+
+  it('are one row, which unfolds', () => {
+    const folded = groupedRows(runs, new Set());
+    assert.deepEqual(
+      folded.map(row => (row.kind === 'sweep' ? row.sweep.name : row.run.name)),
+      ['run-5', 'lr', 'run-4']
+    );
+    const unfolded = groupedRows(runs, new Set(['s']));
+    assert.deepEqual(
+      unfolded.map(row => row.kind === 'run' && row.trial),
+      [false, false, true, true, true, false]
+    );
+  });
+
+  it('are counted, with the best and the time that is left', () => {
+    const [, row] = groupedRows(runs, new Set());
+    assert.ok(row?.kind === 'sweep');
+    const { total, ended, best, remaining } = row.sweep;
+    assert.deepEqual([total, ended, best?.name], [4, 2, 'run-3']);
+    assert.equal(remaining, 15 * 2); // two took 20 and 10 seconds, one runs
+  });
+
+  it('are counted as the kernel tells them too', () => {
+    const told = (phase: RunPhase, elapsed: number): Nested<ITrialRun> => ({
+      run_id: phase,
+      name: phase,
+      started: 0,
+      phase,
+      elapsed
+    });
+    const runs = [told('finished', 30), told('running', 1)];
+    assert.deepEqual(countTrials({ runs, total: 3, over: false }), {
+      total: 3,
+      ended: 1,
+      over: false,
+      remaining: 60
+    });
+    assert.equal(countTrials(null), null);
+  });
+});
 
 describe('the columns of a table of runs', () => {
   it('are facts, and what tells the runs apart', () => {
@@ -140,7 +199,8 @@ describe('the runs that are selected', () => {
     cell: null,
     checkpoints: [],
     free_bytes: null,
-    paths: []
+    paths: [],
+    page: null
   };
   const selection = new RunSelection((name, options) => {
     asked.push({ ...options, name });

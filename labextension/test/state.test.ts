@@ -204,7 +204,9 @@ describe("a cell's trials", () => {
   const [one, two] = ['one', 'two'].map(name => ({
     run_id: name,
     name: `lr=${name}`,
-    started: 0
+    started: 0,
+    phase: 'running' as const,
+    elapsed: 0
   }));
   assert.ok(one !== undefined && two !== undefined);
   const run = play('digits-two-engines').run;
@@ -229,7 +231,12 @@ describe("a cell's trials", () => {
 
   it('have their curves beside those of the one that is shown', () => {
     const state = play('digits-two-engines');
-    state.apply({ type: 'trial_runs', runs: [one, two] });
+    state.apply({
+      type: 'trial_runs',
+      runs: [one, two],
+      total: 2,
+      over: false
+    });
     state.apply(update('one'));
     state.apply(points('one', 1));
     state.apply(points('two', 2));
@@ -249,7 +256,12 @@ describe("a cell's trials", () => {
 
   it('are gone when another cell runs', () => {
     const state = play('digits-two-engines');
-    state.apply({ type: 'trial_runs', runs: [one, two] });
+    state.apply({
+      type: 'trial_runs',
+      runs: [one, two],
+      total: 2,
+      over: false
+    });
     state.apply(update('one'));
     state.apply(points('two', 2));
     state.apply(update('another'));

@@ -138,7 +138,26 @@ def test_runs_in_a_tab_of_the_main_area(open_lab, screenshot):
     expect(opened).to_contain_text("(0.9, 0.999)")
     expect(opened.locator('figure[data-series="utilization"] .jp-dtrain-legend li')).to_have_count(2)
     expect(opened.locator("pre").last).to_contain_text("torch.optim.Adam")
+
+    # Marked with a tag, by which it is found.
+    opened.get_by_label("Add a tag").fill("paper")
+    opened.get_by_label("Add a tag").press("Enter")
+    expect(opened.get_by_test_id("jp-dtrain-opened-tags")).to_contain_text("paper")
+    assert sorted(column(page, "Tags")) == ["paper", "–", "–"]
     screenshot(lab, "page-run")
+    opened.get_by_role("button", name="paper", exact=True).click()
+    expect(search).to_have_value("tag=paper")
+    expect(page.get_by_test_id("jp-dtrain-runs-row")).to_have_count(1)
+    opened.get_by_role("button", name="Remove the tag paper").click()
+    expect(page.get_by_test_id("jp-dtrain-runs-row")).to_have_count(0)
+    search.fill("")
+
+    # One file to share.
+    with lab.page.expect_download() as shared:
+        opened.get_by_role("button", name="HTML").click()
+    text = shared.value.path().read_text(encoding="utf-8")
+    assert "<h1>adam</h1>" in text
+    assert "torch.optim.Adam" in text
 
     # A table for a spreadsheet.
     with lab.page.expect_download() as saved:

@@ -49,6 +49,7 @@ def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
     expect(lab.part("run")).to_contain_text(f"lr={best}")
     for lr in ("0.1", "0.01", "0.001"):
         expect(lab.part("curves").get_by_role("listitem", name=f"lr={lr}", exact=True)).to_have_count(2)  # of the loss, of the metric
+    expect(lab.part("trials")).to_contain_text("Trials: 3 of 3")
     assert lab.faults() == []
     screenshot(lab, "trials", cell=train)
 
@@ -56,10 +57,35 @@ def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
     expect(lab.part("run-phase")).to_have_text("Running", timeout=60_000)
     expect(rows.last).to_contain_text("finished")
     expect(lab.cell(long).locator("table tbody tr").nth(1)).to_contain_text("%")
+    expect(lab.part("trials")).to_contain_text("Trials: 0 of 3")
+    expect(lab.part("pause")).to_have_attribute("title", "Trials can’t be paused. Stop ends all of them.")
+    expect(lab.part("pause")).to_have_attribute("aria-disabled", "true")
+
+    # On the page all trials are one row, which unfolds; one of them is stopped, and the next begins.
+    lab.page.get_by_role("button", name="Past runs").click()
+    lab.part("past-runs").get_by_role("button", name="Open in a tab").click()
+    page = lab.page.get_by_test_id("jp-dtrain-page")
+    sweeps = page.get_by_test_id("jp-dtrain-sweep-row")
+    expect(sweeps).to_have_count(2)
+    expect(page.get_by_test_id("jp-dtrain-runs-row")).to_have_count(0)
+    expect(sweeps.first).to_contain_text("0 of 3")
+    expect(sweeps.last).to_contain_text("3 of 3")
+    sweeps.first.get_by_role("button", name="Sweep: lr").click()
+    trials = page.get_by_test_id("jp-dtrain-runs-row")
+    expect(trials).to_have_count(2)
+    assert lab.faults(page) == []
+    page.get_by_role("button", name="Stop lr=0.1").click()
+    expect(sweeps.first).to_contain_text("1 of 3")
+    expect(trials).to_have_count(3)
+    expect(trials.filter(has_text="Stopped")).to_have_count(1)
+    screenshot(lab, "page-sweep")
+    lab.execute("application:close")
+    lab.page.get_by_role("button", name="Past runs").click()
+
     lab.part("stop").click()
     lab.finish(long)
     stopped = lab.cell(long).locator("table tbody tr")
-    for number, phase in enumerate(("stopped", "stopped", "pending")):
+    for number, phase in enumerate(("stopped", "stopped", "stopped")):
         expect(stopped.nth(number)).to_contain_text(phase)
     expect(lab.cell(long)).to_contain_text("no trial has a finite value of 'final'")
     assert lab.faults() == []

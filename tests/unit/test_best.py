@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +37,14 @@ def test_what_the_cell_finds_in_the_notebook_is_not_of_this_run():
     namespace["loss"] = torch.tensor(0.5)
     best.look(namespace)
     assert best.value == 0.5
+
+
+def test_a_loss_in_its_graph_is_read_without_a_warning():
+    best = Best(Metric("loss"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        best.note(torch.tensor(2.0, requires_grad=True) * 2)
+    assert best.value == 4.0
 
 
 def test_another_process_goes_on_from_it():

@@ -135,7 +135,7 @@ def test_a_new_message_class_gets_its_type():
         ({"type": "notice", "rank": 0}, "missing 1 required keyword-only argument: 'text'"),
         (
             {"type": "command", "id": "c1", "name": "rm -rf"},
-            "unknown command 'rm -rf'; known are stop_run, pause_run, resume_run, checkpoint_now",
+            "unknown command 'rm -rf'; known are stop_run, stop_trial, pause_run, resume_run",
         ),
         ({"type": "command", "id": "c1"}, "unknown command None"),
     ],

@@ -291,6 +291,13 @@ def test_a_loss_that_is_not_finite_is_a_gap_for_views_and_itself_in_the_store():
     assert math.isnan(value[1])
 
 
+def test_the_time_before_a_run_is_resumed_does_not_count():
+    clock = Clock(1000.0)
+    run = recorder(clock=clock, idle=3600.0)
+    clock.now = 4612.0
+    assert run.run_update().elapsed == 12.0
+
+
 def test_the_phases_of_a_run():
     clock = Clock(1000.0)
     run = recorder(clock=clock)

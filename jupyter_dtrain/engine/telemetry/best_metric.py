@@ -73,5 +73,6 @@ class Best:
 
 
 def _number(value: object) -> float | None:
-    plain = isinstance(value, Real) or (type(value) is torch.Tensor and value.numel() == 1)
-    return float(value) if plain else None  # type: ignore[arg-type]
+    if type(value) is torch.Tensor and value.numel() == 1:
+        return float(value.detach())  # of a loss that is still in its graph PyTorch would warn, at the user's line
+    return float(value) if isinstance(value, Real) else None

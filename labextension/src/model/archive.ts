@@ -153,6 +153,15 @@ export class Archive {
     return cell;
   }
 
+  /** All of a run as the text of an HTML file; `null`: `error` says why not. */
+  async share(run: PastRun): Promise<string | null> {
+    let page: string | null = null;
+    await this._try(async () => {
+      page = (await this._ask('share_run', { run_id: run.run_id })).page;
+    });
+    return page;
+  }
+
   forgetComparison(): void {
     this._comparison = null;
     this._changed.emit();

@@ -20,6 +20,7 @@ export type Obstacle =
   | 'run-paused'
   | 'run-not-paused'
   | 'run-active'
+  | 'trials'
   | 'cluster-changing'
   | 'cluster-running'
   | 'cluster-stopped'
@@ -186,6 +187,9 @@ export class Controls {
     if (this.stopping) {
       return 'run-stopping';
     }
+    if (command !== 'stop_run' && this._connection.state.trialCount !== null) {
+      return 'trials';
+    }
     switch (command) {
       case 'pause_run':
         return run.phase === 'paused'
@@ -202,6 +206,9 @@ export class Controls {
 
   private _clusterObstacle(command: CommandName): Obstacle | null {
     const { cluster, running } = this._connection.state;
+    if (command === 'stop_trial') {
+      return running ? null : 'run-ended';
+    }
     if (this._pending.has(command)) {
       return 'sent';
     }

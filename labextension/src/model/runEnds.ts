@@ -1,12 +1,16 @@
-/** Tells of runs that end while this page watches, each once. */
+/** Tells of runs that end while this page watches, each once; all trials of a cell are one. */
 
 import { Signal, type ISignal } from '@lumino/signaling';
 import type { Connection } from './connection';
 import { hasEnded, type Run } from './state';
+import type { ITrialCount } from './sweeps';
+
+/** A run that has ended; of trials the best, or the last that was shown, with how many of them have ended. */
+export type EndedRun = Run & { trials: ITrialCount | null };
 
 export class RunEnds {
   /** Emitted with a run that was seen going on and has ended. */
-  get ended(): ISignal<this, Run> {
+  get ended(): ISignal<this, EndedRun> {
     return this._ended;
   }
 
@@ -14,18 +18,23 @@ export class RunEnds {
   watch(connection: Connection): void {
     let going: string | null = null;
     connection.changed.connect(() => {
-      const { run } = connection.state;
+      const { run, trialCount: trials } = connection.state;
       if (run === null) {
         return;
       }
-      if (!hasEnded(run.phase)) {
-        going = run.run_id;
-      } else if (going === run.run_id) {
+      // A kernel that has gone tells no more of its trials.
+      const over = trials === null || trials.over || run.phase === 'lost';
+      if (!hasEnded(run.phase) || !over) {
+        going = trials === null ? run.run_id : TRIALS;
+      } else if (going === (trials === null ? run.run_id : TRIALS)) {
         going = null;
-        this._ended.emit(run);
+        this._ended.emit({ ...run, trials });
       }
     });
   }
 
-  private readonly _ended = new Signal<this, Run>(this);
+  private readonly _ended = new Signal<this, EndedRun>(this);
 }
+
+/** Stands for all trials of a cell. */
+const TRIALS = 'trials';

@@ -27,7 +27,8 @@ export const FACTS = [
   'best',
   'world_size',
   'duration',
-  'started'
+  'started',
+  'tags'
 ] as const;
 
 /** Curves that every run has and that say little in one number. */
@@ -60,6 +61,7 @@ export function columnsOf(
 ): IColumn[] {
   const metrics = new Set<string>();
   const names = new Set<string>();
+  const hasTags = runs.some(run => run.tags.length > 0);
   let hasBest = false;
   for (const run of runs) {
     hasBest ||= bestOf(run) !== null;
@@ -72,14 +74,14 @@ export function columnsOf(
       names.add(name);
     }
   }
-  const facts = FACTS.filter(id => id !== 'best' || hasBest).map(
-    (id): IColumn => ({
-      id,
-      label: labels[id],
-      kind: 'fact',
-      value: FACT_VALUES[id]
-    })
-  );
+  const facts = FACTS.filter(
+    id => (id !== 'best' || hasBest) && (id !== 'tags' || hasTags)
+  ).map((id): IColumn => ({
+    id,
+    label: labels[id],
+    kind: 'fact',
+    value: FACT_VALUES[id]
+  }));
   const others: IColumn[] = [
     ...[...metrics].map((name): IColumn => ({
       id: `metric ${name}`,
@@ -110,7 +112,7 @@ export function differs(column: IColumn, runs: readonly PastRun[]): boolean {
 
 /**
  * The runs that have all words of `filter` in their name, tags, phase, id or as
- * `name=value` in their hyperparameters, in an order: what is not known is last.
+ * `name=value` in their hyperparameters or as `tag=…`, in an order: what is not known is last.
  */
 export function rowsOf(
   runs: readonly PastRun[],
@@ -120,9 +122,12 @@ export function rowsOf(
 ): PastRun[] {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = runs.filter(run => {
-    const values = Object.entries(run.hyperparameters).map(
-      ([name, value]) => `${name}=${String(value)}`
-    );
+    const values = [
+      ...Object.entries(run.hyperparameters).map(
+        ([name, value]) => `${name}=${String(value)}`
+      ),
+      ...run.tags.map(tag => `tag=${tag}`)
+    ];
     const text = [run.name, run.phase, run.run_id, ...run.tags, ...values]
       .join('\n')
       .toLowerCase();
@@ -182,5 +187,6 @@ const FACT_VALUES: Record<(typeof FACTS)[number], IColumn['value']> = {
   best: run => bestOf(run)?.value ?? null,
   world_size: run => run.world_size,
   duration: durationOf,
-  started: run => run.started
+  started: run => run.started,
+  tags: run => (run.tags.length === 0 ? null : run.tags.join(', '))
 };

@@ -15,6 +15,7 @@ import {
   type IRunUpdate,
   type ISnapshot,
   type ITrialRun,
+  type ITrialRuns,
   type Nested,
   type RunPhase,
   type Update
@@ -22,6 +23,7 @@ import {
 import { DeviceHistory } from './deviceHistory';
 import type { ICurveRun } from './lines';
 import { Series } from './series';
+import { countTrials, type ITrialCount } from './sweeps';
 import { RankTimes, type TimeSplit } from './times';
 import { XPositions } from './xAxis';
 
@@ -82,6 +84,11 @@ export class TrainingState {
     );
   }
 
+  /** How many trials of the cell there are and have ended; `null`: it has none. */
+  get trialCount(): ITrialCount | null {
+    return countTrials(this._told);
+  }
+
   /** Whether a run is under way (one that may still change). */
   get running(): boolean {
     return this.run !== null && !hasEnded(this.run.phase);
@@ -99,7 +106,7 @@ export class TrainingState {
         this._setRun(update, now);
         break;
       case 'trial_runs':
-        this._setTrials(update.runs);
+        this._setTrials(update);
         break;
       case 'points':
         this._addPoints(update);
@@ -201,10 +208,12 @@ export class TrainingState {
   }
 
   /** Know of the trials of a cell; the curves of those that were known stay. */
-  private _setTrials(trials: readonly Nested<ITrialRun>[]): void {
+  private _setTrials(trials: Nested<ITrialRuns> | null): void {
     const known = new Map(this._trials);
     this._trials.clear();
-    for (const { run_id, name, started } of trials) {
+    this._told = trials;
+    const runs: readonly Nested<ITrialRun>[] = trials?.runs ?? [];
+    for (const { run_id, name, started } of runs) {
       this._trials.set(
         run_id,
         known.get(run_id) ?? trialOf(run_id, name, started)
@@ -221,6 +230,7 @@ export class TrainingState {
       move(this.series, this._trials.get(this._runId ?? '')?.series);
       if (!this._trials.has(runId)) {
         this._trials.clear();
+        this._told = null;
       }
       move(this._trials.get(runId)?.series, this.series);
       this._runId = runId;
@@ -263,6 +273,7 @@ export class TrainingState {
   private _runId: string | null = null;
   private _detached: readonly DetachedRun[] = [];
   private _curves: ICurveRun | null = null;
+  private _told: Nested<ITrialRuns> | null = null;
   private readonly _trials = new Map<string, ITrial>();
 }
 

@@ -2,7 +2,8 @@
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { PastRun } from '../model/archive';
+import { download } from '../charts/picture';
+import type { Archive, PastRun } from '../model/archive';
 import type { Checkpoint } from '../model/checkpoints';
 import { durationOf } from '../model/runList';
 import { bestOf } from '../model/runTable';
@@ -22,11 +23,13 @@ export interface IOpenedRunProps {
   run: PastRun | undefined;
   selection: RunSelection;
   devices: RunPlots;
+  /** List the runs that a filter finds. */
+  onFilter: (filter: string) => void;
   trans: TranslationBundle;
 }
 
 export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
-  const { run, selection, devices, trans } = props;
+  const { run, selection, devices, onFilter, trans } = props;
   if (run === undefined) {
     return (
       <p className="jp-dtrain-hint">
@@ -52,14 +55,30 @@ export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
             string,
             string
           ]
-        ]),
-    ...(run.tags.length === 0
-      ? []
-      : [[trans.__('Tags'), run.tags.join(', ')] as [string, string]])
+        ])
   ];
   return (
     <div className="jp-dtrain-opened" data-testid="jp-dtrain-opened">
-      <h3>{run.name}</h3>
+      <div className="jp-dtrain-opened-head">
+        <h3>{run.name}</h3>
+        <Tags
+          key={run.run_id}
+          run={run}
+          archive={selection.archive}
+          onFilter={onFilter}
+          trans={trans}
+        />
+        <button
+          type="button"
+          className="jp-dtrain-button"
+          title={trans.__('Save this run as one HTML file to share')}
+          onClick={() => {
+            void share(run, selection.archive);
+          }}
+        >
+          {trans.__('HTML')}
+        </button>
+      </div>
       {run.error !== null && (
         <pre className="jp-dtrain-error" tabIndex={0}>
           {run.error}
@@ -104,6 +123,79 @@ export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
         </>
       )}
     </div>
+  );
+}
+
+async function share(run: PastRun, archive: Archive): Promise<void> {
+  const page = await archive.share(run);
+  if (page !== null) {
+    const name = run.name.replace(/[^\w.-]+/g, '-');
+    download(new Blob([page], { type: 'text/html' }), `${name}.html`);
+  }
+}
+
+interface ITagsProps {
+  run: PastRun;
+  archive: Archive;
+  onFilter: (filter: string) => void;
+  trans: TranslationBundle;
+}
+
+/** The tags of a run: each lists the runs that have it, or is taken off; a field adds one. */
+function Tags(props: ITagsProps): React.ReactElement {
+  const { run, archive, onFilter, trans } = props;
+  const [added, setAdded] = React.useState('');
+  const add = (event: React.FormEvent): void => {
+    event.preventDefault();
+    if (added.trim() !== '') {
+      void archive.tag(run, [...run.tags, added].join(','));
+      setAdded('');
+    }
+  };
+  return (
+    <>
+      <ul
+        className="jp-dtrain-tags"
+        aria-label={trans.__('Tags')}
+        data-testid="jp-dtrain-opened-tags"
+      >
+        {run.tags.map(tag => (
+          <li key={tag}>
+            <button
+              type="button"
+              title={trans.__('List the runs with the tag %1', tag)}
+              onClick={() => {
+                onFilter(`tag=${tag}`);
+              }}
+            >
+              {tag}
+            </button>
+            <button
+              type="button"
+              aria-label={trans.__('Remove the tag %1', tag)}
+              title={trans.__('Remove the tag %1', tag)}
+              onClick={() => {
+                const left = run.tags.filter(one => one !== tag);
+                void archive.tag(run, left.join(','));
+              }}
+            >
+              ×
+            </button>
+          </li>
+        ))}
+      </ul>
+      <form onSubmit={add}>
+        <input
+          className="jp-dtrain-field"
+          aria-label={trans.__('Add a tag')}
+          placeholder={trans.__('Add a tag')}
+          value={added}
+          onChange={event => {
+            setAdded(event.target.value);
+          }}
+        />
+      </form>
+    </>
   );
 }
 

@@ -5,6 +5,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { download } from '../charts/picture';
 import { MAX_DRAWN } from '../model/runSelection';
 import { columnsOf, rowsOf, tableCsv, type IOrder } from '../model/runTable';
+import { groupedRows } from '../model/sweeps';
 import type { ITraining } from '../model/training';
 import { ComparedRuns } from './comparedRuns';
 import { Host } from './host';
@@ -46,6 +47,37 @@ export function PageView(props: IPageProps): React.ReactElement {
   const rows = React.useMemo(
     () => rowsOf(runs ?? [], filter, order, columns),
     [runs, filter, order, columns]
+  );
+  const [expanded, setExpanded] = React.useState<ReadonlySet<string>>(
+    new Set()
+  );
+  const grouped = React.useMemo(
+    () => groupedRows(rows, expanded),
+    [rows, expanded]
+  );
+  const expand = React.useCallback((sweep: string) => {
+    setExpanded(before => {
+      const after = new Set(before);
+      if (!after.delete(sweep)) {
+        after.add(sweep);
+      }
+      return after;
+    });
+  }, []);
+  const select = React.useCallback(
+    (ids: readonly string[], selected: boolean) => {
+      const others = page.ids.filter(id => !ids.includes(id));
+      page.select(selected ? [...others, ...ids] : others);
+    },
+    [page]
+  );
+  const { controls } = training;
+  const canStop = controls.obstacle('stop_trial') === null;
+  const stop = React.useCallback(
+    (run_id: string) => {
+      void controls.send('stop_trial', { run_id });
+    },
+    [controls]
   );
   const toggle = React.useCallback(
     (id: string) => {
@@ -121,7 +153,12 @@ export function PageView(props: IPageProps): React.ReactElement {
         </p>
       )}
       <RunsTable
-        rows={rows}
+        rows={grouped}
+        runs={rows}
+        expanded={expanded}
+        onExpand={expand}
+        onSelect={select}
+        onStop={canStop ? stop : null}
         columns={columns}
         order={order}
         selected={page.ids}
@@ -171,6 +208,7 @@ export function PageView(props: IPageProps): React.ReactElement {
             run={page.opened === null ? undefined : known.get(page.opened)}
             selection={page}
             devices={devices}
+            onFilter={setFilter}
             trans={trans}
           />
         )}
@@ -237,6 +275,7 @@ function factLabels(trans: TranslationBundle): Parameters<typeof columnsOf>[2] {
     best: trans.__('Best'),
     world_size: trans.__('Engines'),
     duration: trans.__('Duration'),
-    started: trans.__('Started')
+    started: trans.__('Started'),
+    tags: trans.__('Tags')
   };
 }

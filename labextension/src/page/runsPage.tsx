@@ -128,7 +128,9 @@ export class RunsPage extends ReactWidget {
       connection?.status,
       connection?.canCommand,
       connection?.state.run?.run_id,
-      connection?.state.running
+      connection?.state.running,
+      connection?.state.trialCount?.ended,
+      connection?.state.trials.length
     ]);
     const isNew = occasion !== this._occasion || training !== this._training;
     if (isNew) {

@@ -9,11 +9,21 @@ import { lineColor } from '../charts/theme';
 import type { PastRun } from '../model/archive';
 import { runColor } from '../model/lines';
 import type { IColumn, IOrder } from '../model/runTable';
+import { isGoing, type Row as TableRow } from '../model/sweeps';
 import { formatSeconds, formatValue, formatWhen } from '../panels/format';
 import { runPhaseText } from '../panels/texts';
+import { SweepRow } from './sweepRow';
 
 export interface IRunsTableProps {
-  rows: readonly PastRun[];
+  rows: readonly TableRow[];
+  /** The runs of all rows, those of folded sweeps too. */
+  runs: readonly PastRun[];
+  expanded: ReadonlySet<string>;
+  onExpand: (sweep: string) => void;
+  /** Select these runs, or take them out of the selection. */
+  onSelect: (ids: readonly string[], selected: boolean) => void;
+  /** Stop one trial; `null`: it cannot be told to. */
+  onStop: ((id: string) => void) | null;
   columns: readonly IColumn[];
   order: IOrder;
   selected: readonly string[];
@@ -34,7 +44,7 @@ const AHEAD = 10;
 export const RunsTable = React.memo(function RunsTable(
   props: IRunsTableProps
 ): React.ReactElement {
-  const { rows, columns, selected, onAll, trans } = props;
+  const { rows, runs, columns, selected, onAll, trans } = props;
   const scroller = React.useRef<HTMLDivElement>(null);
   const [view, setView] = React.useState({ top: 0, height: 600 });
   React.useEffect(() => {
@@ -61,7 +71,7 @@ export const RunsTable = React.memo(function RunsTable(
     rows.length,
     Math.ceil((view.top + view.height) / ROW) + AHEAD
   );
-  const numSelected = rows.filter(run => selected.includes(run.run_id)).length;
+  const numSelected = runs.filter(run => selected.includes(run.run_id)).length;
   return (
     <div
       className="jp-dtrain-runs-scroller"
@@ -82,11 +92,11 @@ export const RunsTable = React.memo(function RunsTable(
                 type="checkbox"
                 aria-label={trans.__('Select all runs that are listed')}
                 title={trans.__('Select all runs that are listed')}
-                checked={numSelected > 0 && numSelected === rows.length}
+                checked={numSelected > 0 && numSelected === runs.length}
                 ref={node => {
                   if (node !== null) {
                     node.indeterminate =
-                      numSelected > 0 && numSelected < rows.length;
+                      numSelected > 0 && numSelected < runs.length;
                   }
                 }}
                 onChange={event => {
@@ -101,9 +111,26 @@ export const RunsTable = React.memo(function RunsTable(
         </thead>
         <tbody>
           <Blank rows={first} />
-          {rows.slice(first, last).map((run, index) => (
-            <Row key={run.run_id} run={run} index={first + index} {...props} />
-          ))}
+          {rows
+            .slice(first, last)
+            .map((row, index) =>
+              row.kind === 'sweep' ? (
+                <SweepRow
+                  key={row.sweep.id}
+                  sweep={row.sweep}
+                  index={first + index}
+                  {...props}
+                />
+              ) : (
+                <Row
+                  key={row.run.run_id}
+                  run={row.run}
+                  trial={row.trial}
+                  index={first + index}
+                  {...props}
+                />
+              )
+            )}
           <Blank rows={rows.length - last} />
         </tbody>
       </table>
@@ -153,16 +180,17 @@ function Head({
 }
 
 function Row(
-  props: IRunsTableProps & { run: PastRun; index: number }
+  props: IRunsTableProps & { run: PastRun; trial: boolean; index: number }
 ): React.ReactElement {
   const { run, index, columns, selected, opened, onToggle, onOpen } = props;
-  const { trans } = props;
+  const { trial, onStop, trans } = props;
   const place = selected.indexOf(run.run_id);
   return (
     <tr
       aria-rowindex={index + 2}
       data-testid="jp-dtrain-runs-row"
       data-run-id={run.run_id}
+      data-trial={trial}
       data-selected={place >= 0}
     >
       <td>
@@ -203,6 +231,18 @@ function Row(
             title={fullText(column, run)}
           >
             {textOf(column, run, trans)}
+            {column.id === 'phase' && trial && isGoing(run) && (
+              <button
+                type="button"
+                className="jp-dtrain-button"
+                aria-disabled={onStop === null}
+                title={trans.__('Stop this trial; the others continue')}
+                aria-label={trans.__('Stop %1', run.name)}
+                onClick={() => onStop?.(run.run_id)}
+              >
+                {trans.__('Stop')}
+              </button>
+            )}
           </td>
         )
       )}

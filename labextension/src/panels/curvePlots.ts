@@ -187,9 +187,9 @@ export class CurvePlots {
   ): ILine {
     const part = group.members[line.member]?.part ?? 'train';
     const parts = ['train', 'validation', 'test'];
-    // The first run has a colour for each of its curves, others one for all.
+    // A run alone has a colour for each of its curves; of several each has one, as in lists, and what was not trained on is dashed.
     const color =
-      line.run === 0 ? Math.max(0, parts.indexOf(part)) : runColor(line.run);
+      runs.length === 1 ? Math.max(0, parts.indexOf(part)) : runColor(line.run);
     const name = this._label(line.name);
     const run = runs[line.run]?.name ?? '';
     const label =

@@ -11,10 +11,11 @@ import {
   resumeCode
 } from '../model/code';
 import type { Run } from '../model/state';
+import type { ITrialCount } from '../model/sweeps';
 import type { ITraining, TrainingModel } from '../model/training';
 import { Control } from './control';
 import { DetachedRuns } from './detachedRuns';
-import { formatCount } from './format';
+import { formatCount, formatDuration } from './format';
 import { RunControls } from './runControls';
 import { RunFacts } from './runFacts';
 import { runPhaseText } from './texts';
@@ -181,6 +182,7 @@ function RunSection(props: IRunProps): React.ReactElement {
           {runPhaseText(phase, trans)}
         </span>
       </header>
+      <Trials count={state.trialCount} trans={trans} />
       <RunFacts
         run={run}
         elapsed={elapsed}
@@ -209,6 +211,44 @@ function RunSection(props: IRunProps): React.ReactElement {
       )}
       <DetachedRuns runs={state.strays} cells={cells} trans={trans} />
     </section>
+  );
+}
+
+/** How many of a cell's trials have ended; the rest of the section is about one of them. */
+function Trials({
+  count,
+  trans
+}: {
+  count: ITrialCount | null;
+  trans: TranslationBundle;
+}): React.ReactElement | null {
+  if (count === null) {
+    return null;
+  }
+  const { ended, total, remaining, over } = count;
+  const text = trans.__('Trials: %1 of %2', String(ended), String(total));
+  const eta =
+    remaining === null || over
+      ? ''
+      : trans.__('ETA %1', formatDuration(remaining));
+  return (
+    <div className="jp-dtrain-progress" data-testid="jp-dtrain-trials">
+      <div className="jp-dtrain-progress-texts">
+        <span>{text}</span>
+        {eta !== '' && <span>{eta}</span>}
+      </div>
+      <div
+        className="jp-dtrain-bar"
+        role="progressbar"
+        aria-label={trans.__('Trials that have ended')}
+        aria-valuemin={0}
+        aria-valuemax={total}
+        aria-valuenow={ended}
+        aria-valuetext={[text, eta].filter(Boolean).join(', ')}
+      >
+        <div style={{ width: `${(100 * ended) / total}%` }} />
+      </div>
+    </div>
   );
 }
 

@@ -26,7 +26,9 @@ export function RunControls(props: IRunControlsProps): React.ReactElement {
       ? trans.__('Paused after step %1.', formatCount(run.step))
       : answer?.command === 'checkpoint_now' || answer?.command === 'roll_back'
         ? answerText(answer, trans)
-        : trans.__('Stop keeps the weights of the last completed step.');
+        : connection.state.trialCount !== null
+          ? trans.__('Stop ends all trials.')
+          : trans.__('Stop keeps the weights of the last completed step.');
   const reason = (command: CommandName): string | null => {
     const obstacle = controls.obstacle(command);
     return obstacle === null ? null : obstacleText(obstacle, trans);

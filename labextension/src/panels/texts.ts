@@ -79,6 +79,8 @@ export function obstacleText(
       return trans.__('The run is paused');
     case 'run-not-paused':
       return trans.__('The run is not paused');
+    case 'trials':
+      return trans.__('Trials can’t be paused. Stop ends all of them.');
     case 'run-active':
       return trans.__('A run is using the engines: stop it first');
     case 'kernel-busy':
