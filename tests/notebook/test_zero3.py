@@ -32,6 +32,7 @@ for x, y in loader:
 NOTING = """
 kept.append([tuple(v.shape) for s in vars(optimizer)['state'].values() for v in s.values() if v.dim() > 1])
 """
+BLOCKS = "nn.Linear(6, 128), *(nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.Tanh(), nn.Dropout(0.1)) for _ in range(2))"
 INNER = CELL.replace("\n", "\n    ")
 STATE = "(model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), losses, [p.grad for p in model.parameters()])"
 
@@ -109,9 +110,19 @@ def test_an_error_of_all_ranks_or_of_one(notebook, where):
     assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
 
 
-@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first"])
-def test_an_option_that_it_does_not_support_is_refused(notebook, option):
-    cell = notebook.fail(f"%%distribute --engines 2 --strategy zero3 {option}{CELL}")
+def test_activations_are_computed_again_where_parameters_are_sharded(notebook):
+    blocks = SETUP.replace("nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh()", BLOCKS)
+    notebook.run("import jupyter_dtrain\n" + blocks)
+    notebook.run("%%distribute --engines 2" + CELL)
+    expected = notebook.value(STATE)
+    notebook.run(blocks)
+    notebook.run("%%distribute --engines 2 --strategy zero3 --checkpoint-activations" + CELL + NOTING)
+    assert difference(notebook.value(STATE), expected) is None
+    assert (64, 128) in notebook.value("kept")[0]
+
+
+def test_an_option_that_it_does_not_support_is_refused(notebook):
+    cell = notebook.fail(f"%%distribute --engines 2 --strategy zero3 --verify first{CELL}")
     assert cell.error[0] == "UsageError"
     assert cell.error[1].count("which --strategy zero3 does not have: leave out one of the two.") == 1
 
