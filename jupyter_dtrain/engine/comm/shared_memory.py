@@ -80,6 +80,32 @@ class SharedMemory:
         """
         self._in_parts(tensor, lambda piece: self._sum(piece, factor))
 
+    def reduce_scatter(self, parts: Sequence[torch.Tensor], out: torch.Tensor, *, factor: float) -> None:
+        """Put the sum of what all ranks have for this one, times `factor` each, into `out`, added up as :meth:`all_reduce` does.
+
+        `parts` is what this rank has for each, on the CPU: of `out`'s type, and of the same shapes on all ranks.
+        """
+        flat, result = [part.reshape(-1) for part in parts], out.view(-1)
+        length = SLOT // out.element_size() // len(parts)
+        own = self._peers.rank
+        try:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                for start in range(0, max(map(len, flat)), length):
+                    pieces = [part[start : start + length] for part in flat]
+                    slots = [list(typed[self._number % SLOTS].split(length)) for typed in self._of_type(out.dtype)]
+                    for piece, slot in zip(pieces, slots[own], strict=False):
+                        torch.mul(piece, factor, out=slot[: len(piece)])
+                    self._number += 1
+                    self._meet(sum(piece.nbytes for piece in pieces))
+                    size = len(pieces[own])
+                    if size:
+                        _add_up([slot[own][:size] for slot in slots], result[start : start + size])
+        except FailedElsewhere:
+            raise
+        except BaseException:  # as in `_in_parts`
+            self._peers.close()
+            raise
+
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Put rank 0's `tensor` in the place of the others'; it is contiguous, on the CPU."""
         self._in_parts(tensor, lambda piece: piece.copy_(self._share(piece, shows=self._peers.rank == 0)[0]))

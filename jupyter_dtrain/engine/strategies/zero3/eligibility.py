@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from ...forward.module_state import may_write
 from .rows import quiet
@@ -31,7 +30,7 @@ def why_replicated(module: nn.Module) -> dict[int, str]:
 def why_not(parameter: nn.Parameter, world_size: int, homes: Collection[int]) -> str | None:
     """Return why a parameter is on every rank; empty: it need not be told. What came with memory in `homes` has one who holds that."""
     kind: Any = type(parameter)
-    if parameter.shape[0] < world_size or is_lazy(parameter):
+    if parameter.shape[0] < world_size:
         return ""
     if kind is not nn.Parameter or parameter.layout != torch.strided or not parameter.is_floating_point():
         return "they are of another kind than usual"

@@ -80,15 +80,18 @@ class ShardedReduction:
 
     def _reduce(self, unit: Sequence[ParameterShard]) -> None:
         with quiet(), torch.no_grad(), Counted(COMMUNICATION):
-            gradients = []
             for shard in unit:
                 gradient = shard.parameter.grad
-                gradients.append(torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient)
-            average(gradients)
-            for shard, gradient in zip(unit, gradients, strict=True):
-                if id(shard) not in self._stay_whole:
-                    shard.parameter.grad = None
-                    shard.add_gradient(gradient[shard.own].clone())
+                if gradient is None:
+                    gradient = torch.zeros(shard.shape, dtype=shard.dtype)
+                if id(shard) in self._stay_whole:
+                    average([gradient])
+                    continue
+                rows = self._store.gradients.empty(shard.rows.shape, shard.dtype)
+                parts = [gradient[share.start : share.stop] for share in shard.shares]
+                self._store.memory.reduce_scatter(parts, rows, factor=1.0 / self._store.world_size)
+                shard.parameter.grad = None
+                shard.add_gradient(rows)
         for shard in unit:
             self._store.let_go(shard)
 

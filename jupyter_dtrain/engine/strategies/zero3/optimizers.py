@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ....system.patches import patched
+from ....system.resources import give_back as give_back_heap
 from ...module_tree import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Step, has_known_step, is_pytorchs, original_step, parameters_of
@@ -30,6 +31,8 @@ from .store import ParameterStore
 
 _NOT_BY_NUMBER = frozenset(("Adafactor", "Muon", "SparseAdam"))
 _BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in _NOT_BY_NUMBER)
+_PIECES = 8
+"""In which an optimizer makes what it keeps."""
 _AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state
 
 
@@ -122,12 +125,33 @@ class ShardedSteps:
         with self._store.writing(len(shards)), self.quiet():
             self._cut(optimizer)
             with _rows_in_place(shards):
-                original(optimizer)
-            self._cut(optimizer)  # what is new
+                for params in self._a_few(optimizer, shards):
+                    with _alone(optimizer, params):
+                        original(optimizer)
+                    self._cut(optimizer)  # what is new
         for shard in shards:
             if shard.full is not None:
                 self._store.fetch_new(shard)
         return loss
+
+    def _a_few(self, optimizer: Optimizer, shards: Sequence[ParameterShard]) -> list[list[torch.Tensor] | None]:
+        """Return the parameters to step on one after the other, where the optimizer makes what it keeps of them; else all of them, `None`.
+
+        It makes it somewhere else than where the ranks have it: for a moment it is there twice.
+        """
+        state = vars(optimizer)["state"]
+        new = [shard for shard in shards if shard.parameter not in state]
+        most = sum(shard.nbytes for shard in new) // _PIECES  # not of this rank's rows: all ranks have the same pieces
+        sizes = {id(shard.parameter): shard.nbytes for shard in new}
+        pieces: list[list[torch.Tensor]] = [[]]
+        done = 0
+        for parameter in parameters_of(optimizer):  # in their order, which is that of the state
+            if done > most:
+                pieces.append([])
+                done = 0
+            pieces[-1].append(parameter)
+            done += sizes.get(id(parameter), 0)
+        return [*pieces] if new else [None]
 
     def _before_other(self, optimizer: Optimizer, *_: object) -> None:
         if not self._is_by_number(optimizer):
@@ -232,6 +256,8 @@ class ShardedSteps:
                     if value.untyped_storage()._cdata in self._store.homes:
                         give_back(value)
                 kept[key] = rows
+            if new:
+                give_back_heap()  # what the optimizer has made: as much as it keeps
 
     def sharded(self) -> list[tuple[Optimizer, ParameterShard, Any, dict[Any, Any], SharedRows, torch.Tensor | None]]:
         """Return what is kept in rows: the optimizer, of which parameter, by which name and where, its rows, and the notebook's tensor."""
@@ -261,6 +287,24 @@ class ShardedSteps:
 
     def _replaced(self, optimizer: Optimizer, state: Any) -> None:
         vars(optimizer)["state"] = state
+
+
+@contextmanager
+def _alone(optimizer: Optimizer, params: Sequence[torch.Tensor] | None) -> Iterator[None]:
+    """Let the groups of an optimizer have `params` alone, if any are given, until the end of the ``with`` block."""
+    groups = optimizer.param_groups
+    before = [group["params"] for group in groups]
+    if params is not None:
+        wanted = set(map(id, params))
+        for group, all_of_it in zip(groups, before, strict=True):
+            group["params"] = [parameter for parameter in all_of_it if id(parameter) in wanted]
+        optimizer.param_groups = [group for group in groups if group["params"]]
+    try:
+        yield
+    finally:
+        for group, all_of_it in zip(groups, before, strict=True):
+            group["params"] = all_of_it
+        optimizer.param_groups = groups
 
 
 @contextmanager

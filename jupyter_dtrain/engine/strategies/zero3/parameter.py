@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ...tensor.placement_types import GlobalTensor, Shard, from_local, to_local
+from .buffers import BufferPool
+from .gradient_rows import GradientRows
 from .rows import SharedRows, give_back, quiet
 
 _ASKS_FOR_NO_NUMBERS = frozenset(
@@ -70,7 +71,7 @@ class Zero3Parameter(nn.Parameter):
 Zero3Parameter.__name__ = Zero3Parameter.__qualname__ = "Parameter"
 
 
-class ParameterShard:
+class ParameterShard(GradientRows):
     """The rows of a parameter that this rank has, its gradient's too, and all of it while somebody needs that.
 
     Parameters
@@ -82,6 +83,8 @@ class ParameterShard:
     rank : int
     number : int
         The same on all ranks.
+    pool : BufferPool
+        Has memory for all of it.
     home : Tensor, optional
         The memory with which it came from the notebook, which has what it is when it is returned.
 
@@ -101,11 +104,22 @@ class ParameterShard:
         What is fetched along with it.
     """
 
-    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, rank: int, number: int, home: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        parameter: nn.Parameter,
+        storage: SharedRows,
+        *,
+        rank: int,
+        number: int,
+        pool: BufferPool,
+        home: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__()
         self._parameter = weakref.ref(parameter)
+        self._pool = pool
         self.shape, self.dtype = tuple(parameter.shape), parameter.dtype
         self.nbytes = parameter.nbytes
-        self.storage, self.number, self._rank, self.home = storage, number, rank, home
+        self.storage, self.number, self.rank, self.home = storage, number, rank, home
         self.shares, self.own, self.rows = storage.kind.shares, storage.own, storage.rows
         with torch.no_grad(), quiet():
             self.rows.copy_(parameter.detach()[self.own])
@@ -116,8 +130,6 @@ class ParameterShard:
             give_back(home)
         parameter.__class__ = Zero3Parameter
         self.full: torch.Tensor | None = None
-        self._gradient: torch.Tensor | None = None
-        self._gradient_view: GlobalTensor | None = None
         self.uses, self.is_pinned = 0, False
         self.unit: list[ParameterShard] = [self]
         self._seen = -1  # version of the parameter when its rows were last what it is
@@ -138,7 +150,7 @@ class ParameterShard:
         """Have all of it."""
         if self.full is None:
             with quiet(), torch.no_grad():
-                self.full = torch.empty(self.shape, dtype=self.dtype)
+                self.full = self._pool.empty(self.shape, self.dtype)
                 self.storage.read(self.full)
                 self.parameter.data = self.full
                 self._seen = self.parameter._version
@@ -256,7 +268,7 @@ class ParameterShard:
                 self.full = torch.empty(self.shape, dtype=self.dtype)
                 self.storage.read(self.full)
             self._put(self.full, self.parameter.grad if gradient is None else gradient)
-            self._gradient = self._gradient_view = None
+            self._forget_gradient()
             self.parameter.__class__ = nn.Parameter
 
     def be_as_it_came(self) -> None:
@@ -308,57 +320,6 @@ class ParameterShard:
                         "There was written to a parameter by NumPy, or another way that PyTorch does not count, which `--strategy zero3` "
                         "cannot follow. Write with `torch.no_grad()`, or take `--strategy auto`."
                     )
-
-    # -- its gradient ------------------------------------------------------------------------------------------------
-
-    @property
-    def gradient(self) -> torch.Tensor | None:
-        """The rows of the gradient: those of what the cell sees of it, which it may have given others. (r, ...)."""
-        return self._gradient if self._gradient_view is None else to_local(self._gradient_view)
-
-    def read_gradient(self) -> torch.Tensor | None:
-        """Return what the cell sees as ``parameter.grad``: rows of which are on each rank, or what it has set."""
-        with quiet():
-            if self._gradient is None:
-                return self.parameter.grad
-            if self._gradient_view is None:
-                self._gradient_view = from_local(self._gradient, Shard(0, self.shares[self._rank]))
-            return self._gradient_view
-
-    def set_gradient(self, value: torch.Tensor | None) -> None:
-        """Let ``parameter.grad`` be `value`, which is whole, or has its rows on the ranks as the parameter has them."""
-        if value is not None and value is self._gradient_view:
-            return
-        self._gradient = self._gradient_view = None
-        with quiet():
-            if isinstance(value, GlobalTensor):
-                self.parameter.grad = None
-                self._gradient, self._gradient_view = to_local(value), value
-            else:
-                self.parameter.grad = value
-
-    def has_rows_of(self, value: GlobalTensor) -> bool:
-        """Return whether `value` has its rows on the ranks as the parameter has them, and nothing behind it."""
-        with quiet():
-            alike = value.dtype == self.dtype and value.shape == self.rows.shape and not value.requires_grad
-            return alike and value.placement == Shard(0, self.shares[self._rank])
-
-    def add_gradient(self, rows: torch.Tensor) -> None:
-        """Add to the rows of the gradient."""
-        own = self.gradient
-        if own is None:
-            self._gradient = rows
-        else:
-            with quiet(), torch.no_grad():
-                own.add_(rows)
-
-    def cut_gradient(self) -> None:
-        """Keep the rows alone of a gradient that is whole."""
-        with quiet(), torch.no_grad():
-            whole = self.parameter.grad
-            if self._gradient is None and whole is not None:
-                self._gradient = whole.detach()[self.own].clone()
-                self.parameter.grad = None
 
 
 def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.nn.parameter import is_lazy
 
 from ...comm.arena import Arena
 from ...comm.shared_memory import SharedMemory
@@ -27,6 +28,7 @@ from ...tensor.batch_shard import share_of
 from ...tensor.rank0_guard import all_ranks_come
 from ...tensor.redistribute import Exchange
 from ...timing import COMMUNICATION, Counted
+from .buffers import BufferPool
 from .eligibility import why_not, why_replicated
 from .parameter import ParameterShard, Zero3Parameter
 from .rows import Kind, allocate, quiet
@@ -64,6 +66,8 @@ class ParameterStore:
         self._known: IdentityMap[bool] = IdentityMap()  # modules that were looked through
         self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
         self._number = 0
+        self._pool, self.gradients = BufferPool(), BufferPool()
+        self._largest = 0  # bytes of a unit
         self.depth = 0  # calls of models that are under way
         self.saved = SavedParameters(self.fetch_again)
         self._whole: dict[int, weakref.ref[ParameterShard]] = {}  # by number, what is not let go yet
@@ -79,8 +83,13 @@ class ParameterStore:
         self._known.set(module, True)
         reasons = why_replicated(module)
         found: dict[int, tuple[str, nn.Parameter]] = {}
-        for name, parameter in module.named_parameters():
-            if self._shards.get(parameter) is None and parameter.dim() and parameter.nbytes >= self._least:
+        named: list[tuple[str, Any]] = list(module.named_parameters())
+        lazy = {id(parameter): name for name, parameter in named if is_lazy(parameter)}
+        self._tell(module, [(name, "they have no shape yet") for name in lazy.values()])
+        for name, parameter in named:
+            if id(parameter) in lazy or self._shards.get(parameter) is not None:
+                continue
+            if parameter.dim() and parameter.nbytes >= self._least:
                 found.setdefault(id(parameter), (name, parameter))
         if found:
             why = self._agreed([reasons.get(id(p)) or why_not(p, self.world_size, self.homes) for _, p in found.values()])
@@ -114,7 +123,7 @@ class ParameterStore:
             self._number += 1
             with quiet():
                 home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
-            shard = ParameterShard(parameter, storage, rank=self.rank, number=self._number, home=home)
+            shard = ParameterShard(parameter, storage, rank=self.rank, number=self._number, pool=self._pool, home=home)
             shard.cut_gradient()
             self._shards.set(parameter, shard)
         self.memory.barrier(self._number)  # all have copied their rows
@@ -127,6 +136,7 @@ class ParameterStore:
             unit = [shard for p in {id(p): p for p in found}.values() if (shard := self._shards.get(p)) is not None]
             if unit and self._units.get(part) is None:
                 self._units.set(part, unit)
+                self._largest = max(self._largest, sum(shard.nbytes for shard in unit))
                 for shard in unit:
                     if len(shard.unit) == 1 or len(shard.unit) > len(unit):
                         shard.unit = unit
@@ -200,6 +210,7 @@ class ParameterStore:
         for shard in self.now_whole():
             if shard not in keep:
                 self.let_go(shard)
+        self._pool.trim(2 * self._largest)
 
     def now_whole(self) -> list[ParameterShard]:
         """Return those of which this rank has all, in an order that all ranks agree on."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ...comm.process_group import shared_memory
 from ...dedup import NOTHING_APART, Apart
@@ -34,7 +35,7 @@ class Zero3(DataParallel):
         """Watch over models, loaders and optimizers, and know the memory with which they came."""
         super().begin(objects)
         self._thread = threading.get_ident()
-        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and obj.layout == torch.strided]
+        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
         self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors)
         self._objects = objects
 
