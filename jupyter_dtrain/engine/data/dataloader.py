@@ -10,22 +10,21 @@ is in a batch is known where PyTorch's own function has collated it; `collation`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
-from .collate import Agree, Collation, CutAfterLoading, is_default
+from .collate import Agree, Collation, CutAfterLoading
 from .effects import has_effects
 from .fetch import Make, copy_of, taking_rows
 from .iterable import Stream, Streams
 from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
+from .loader_plan import Checks, Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
 from .sources import (
@@ -35,26 +34,11 @@ from .sources import (
     LoaderShard,
     Source,
     as_it_is,
-    draws_by_itself,
     forget_pending,
     may_draw,
     of_own_samples,
-    with_batches,
 )
 from .worker_rng import can_live, iterate, living, set_living, with_attributes
-
-
-class Checks(Protocol):
-    """Who compares what ranks load alone with whole batches."""
-
-    def needs_whole(self, loader: DataLoader[Any]) -> bool:
-        """Return whether it is known that a loader's batches are not to be loaded by parts."""
-
-    def differs(self, loader: DataLoader[Any], indices: Any, share: BatchShard) -> bool:
-        """Look at a batch that is about to be loaded; return whether every rank has to load all of it."""
-
-    def undo(self, loader: DataLoader[Any]) -> None:
-        """Let all be as it was before the batch of which :meth:`differs` said so."""
 
 
 class ShardedLoaders:
@@ -131,14 +115,9 @@ class ShardedLoaders:
         self._streams = streams
         self._stream = stream
         self._whole_draws = whole_draws
-        self._joined: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
-        self._inner: WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = WeakKeyDictionary()
-        self._collations: WeakKeyDictionary[DataLoader[Any], Collation] = WeakKeyDictionary()
-        self._known: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches can be split
-        self._whole: WeakSet[DataLoader[Any]] = WeakSet()  # whose batches cannot
-        self._drawing: WeakSet[DataLoader[Any]] = WeakSet()  # whose samples are loaded with random numbers
-        self._remembering: WeakSet[DataLoader[Any]] = WeakSet()  # whose loading leaves something behind
-        self._collates: WeakKeyDictionary[DataLoader[Any], Callable[[Any], Any]] = WeakKeyDictionary()  # which all this is known of
+        self._plans = LoaderPlans(
+            together=together, share=share, agree=agree, whole_draws=whole_draws, checks=checks, on_unknown=on_unknown
+        )
 
     def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""
@@ -159,7 +138,7 @@ class ShardedLoaders:
         """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
         set_living(cursor.loader, cursor.living)
         if cursor.draws_in_workers:
-            self._drawing.add(self._with_joined_batches(loader))
+            self._plans.of(loader).draws = True
         batches: SplitBatches | WatchedBatches = begin(lambda: self._batches(original, loader, cursor))
         to_load = cursor.taken if cursor.has_to_load else 0
 
@@ -178,8 +157,8 @@ class ShardedLoaders:
         return batches
 
     def _batches(self, its_own: Make, loader: DataLoader[Any], cursor: IteratorState) -> SplitBatches | WatchedBatches:
-        self._forget_other_collate(loader)
-        make, loader = taking_rows(its_own), self._with_joined_batches(loader)
+        plan = self._plans.of(loader)
+        make, loader = taking_rows(its_own), self._plans.with_joined_batches(plan, loader)
 
         def note_draws() -> None:
             cursor.draws_in_workers = True
@@ -192,96 +171,75 @@ class ShardedLoaders:
         if not cursor.split:
             cursor.draws_in_workers |= loader.num_workers > 0 and has_effects(loader)
             return WatchedBatches(original(loader), partial(self._on_other, None))
-        whole = Source(original, loader, as_it_is)
-        source = whole if loader in self._whole else self._source(original, loader, cursor)
-        if source is None:
-            # One batch does not say where its samples are.
-            source = whole
-            self._whole.add(loader)
-            self._on_unknown("structure of its own")
+        iteration = _Iteration(original, loader, plan, cursor)
         on_batch: OnBatch = self._on_batch if cursor.training else lambda share, *_: self._on_other(share)
-        first = None if loader in self._known else self._first(original, loader, whole, cursor)
-        return SplitBatches(source, _length(loader), self._place, on_batch, first)
+        return SplitBatches(self._source(iteration), _length(loader), self._place, on_batch, self._first(iteration))
 
-    def _source(self, original: Make, loader: DataLoader[Any], cursor: IteratorState) -> Source | Stream | None:
-        """Return where the rank's parts of batches come from; ``None`` where it is not known how to cut them."""
-        if _has_index_batches(loader):
-            collation = self._collation(loader)
-            if self._remembers(loader):
-                cursor.draws_in_workers = loader.num_workers > 0  # what their copies remember is of this iteration
-                return self._of_whole(original, loader, cursor)
-            if collation is not None and collation.is_whole:
-                return self._of_whole(original, loader, cursor)
-            if self._draws(loader):
-                cursor.draws_in_workers = loader.num_workers > 0
-                if collation is None and self._agree is not None:
-                    return self._of_whole(original, loader, cursor)
-            new = may_draw(loader) and loader not in self._known and (self._agree is not None or self._whole_draws)
-            watch = new and self._whole_draws and collation is None
-            stream = self._stream if loader.num_workers == 0 and may_draw(loader) else None
-            return LoaderShard(
-                original,
-                self._of_own_samples(loader, collation, watch=watch),
-                stream,
-                on_first=self._ask_all(loader, cursor, watch=watch) if new else None,
-                shared=self._agree is not None,
+    def _source(self, iteration: _Iteration) -> Source | Stream:
+        """Return where the rank's parts of batches come from."""
+        match self._plans.divide(iteration.plan, iteration.loader):
+            case Division.OWN_SAMPLES:
+                return self._own_samples(iteration)
+            case Division.OWN_WORKERS:
+                return self._own_workers(iteration)
+            case Division.CUT:
+                return self._cut_after_loading(iteration)
+            case Division.FULL:
+                return iteration.full()
+
+    def _own_samples(self, iteration: _Iteration) -> LoaderShard:
+        loader, plan = iteration.loader, iteration.plan
+        iteration.note_draws()
+        new = may_draw(loader) and not plan.is_known and (self._agree is not None or self._whole_draws)
+        watch = new and self._whole_draws and plan.collation is None
+        if plan.loading is None or not loader.persistent_workers:
+            check = self._check(loader, plan)
+            plan.loading = of_own_samples(
+                loader, share=self._share, stream=self._stream, collation=plan.collation, watch=watch, check=check
             )
-        if self._streams is not None and not iterates_itself(loader) and self._streams.can_share_out(loader):
-            return self._streams.source(original, loader)
-        if self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
-            return Source(original, loader, self._cut_loaded)
-        return None
+        forget_pending(plan.loading)
+        return LoaderShard(
+            iteration.make,
+            plan.loading,
+            self._stream if loader.num_workers == 0 and may_draw(loader) else None,
+            on_first=self._ask_all(iteration, watch=watch) if new else None,
+            shared=self._agree is not None,
+        )
 
-    def _of_whole(self, original: Make, loader: DataLoader[Any], cursor: IteratorState) -> Source:
-        """Return a source that cuts batches which are loaded whole."""
-        cursor.draws_in_workers |= loader in self._drawing and loader.num_workers > 0
-        if loader not in self._collations:
-            return Source(original, loader, self._cut_whole if loader in self._remembering else self._cut_loaded)
-        collation = self._collations[loader]
-        if loader not in self._remembering:
-            return Source(original, loader, collation.of_whole)
-        return Source(*self._probing(original, loader, collation), collation.of_probed)
+    def _own_workers(self, iteration: _Iteration) -> Stream:
+        loader, plan, streams = iteration.loader, iteration.plan, self._streams
+        assert streams is not None
 
-    def _probing(self, original: Make, loader: DataLoader[Any], collation: Collation) -> tuple[Make, DataLoader[Any]]:
-        """Return a loader that learns how its batches can be cut, until that is known, and what makes its iterator.
+        def workers() -> dict[int, DataLoader[Any]]:
+            made = streams.own_workers(loader) if plan.own_workers is None else plan.own_workers
+            if loader.persistent_workers:
+                plan.own_workers = made
+            return made
 
-        Workers that live on are those of one copy, and a loader that iterates by itself is no copy.
-        """
-        if loader.persistent_workers and loader in self._inner:
-            return original, self._inner[loader]
-        if (probe := collation.probe()) is None:
-            return original, loader
-        if iterates_itself(loader):
-            return partial(with_attributes, original, collate_fn=probe), loader
-        self._inner[loader] = copy_of(loader, collate_fn=probe)
-        return original, self._inner[loader]
+        return Stream(streams, iteration.make, loader, workers)
 
-    def _remembers(self, loader: DataLoader[Any]) -> bool:
-        """Return whether each rank loads what one process would: loading leaves something behind, or the loader iterates by itself."""
-        if loader not in self._remembering and (iterates_itself(loader) or (self._agree is not None and has_effects(loader))):
-            self._remembering.add(loader)
-        return loader in self._remembering
+    def _cut_after_loading(self, iteration: _Iteration) -> Source:
+        loader, plan = iteration.loader, iteration.plan
+        iteration.note_draws()
+        if plan.collation is None:
+            return Source(iteration.make, loader, self._cut_if_possible if plan.leaves_effects else self._cut)
+        if not plan.leaves_effects:
+            return Source(iteration.make, loader, plan.collation.of_whole)
+        return Source(*_probing(iteration, plan.collation), plan.collation.of_probed)
 
-    def _draws(self, loader: DataLoader[Any]) -> bool:
-        """Return whether it is known that samples are loaded with random numbers, which are to be those of one process."""
-        is_new = loader not in self._known
-        if (self._whole_draws and is_new and draws_by_itself(loader)) or (self._checks is not None and self._checks.needs_whole(loader)):
-            self._drawing.add(loader)
-        return loader in self._drawing
-
-    def _ask_all(self, loader: DataLoader[Any], cursor: IteratorState, *, watch: bool) -> Callable[[bool, bool], None]:
+    def _ask_all(self, iteration: _Iteration, *, watch: bool) -> Callable[[bool, bool], None]:
         """Return what finds out, at the first batch, whether any rank has left something behind to load it, or drawn random numbers."""
+        plan = iteration.plan
 
         def ask(drew: bool, changed: bool) -> None:
             told = (drew and watch, changed)
             drawn, changes = zip(*(self._agree(told) if self._agree is not None else [told]), strict=True)
             if any(changes) and self._agree is not None:
-                self._remembering.add(loader)
+                plan.leaves_effects = True
             elif not any(drawn):
                 return
-            if any(drawn):
-                self._drawing.add(loader)
-            cursor.draws_in_workers = loader.num_workers > 0
+            plan.draws |= any(drawn)
+            iteration.note_draws()
             if self._agree is not None:
                 raise CutAfterLoading
 
@@ -292,92 +250,54 @@ class ShardedLoaders:
         number = original(loader)
         return number if loader.batch_sampler is None or isinstance(loader.batch_sampler, JoinedBatches) else -(-number // self.together)
 
-    def _with_joined_batches(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        if self.together == 1 or loader.batch_sampler is None:
-            return loader
-        if loader not in self._joined:
-            self._joined[loader] = with_batches(loader, JoinedBatches(loader.batch_sampler, self.together))
-            if loader.batch_size is not None:  # the length of iterable data is reckoned from it
-                self._joined[loader].__dict__["batch_size"] = loader.batch_size * self.together
-        return self._joined[loader]
-
-    def _forget_other_collate(self, loader: DataLoader[Any]) -> None:
-        """Know nothing of a loader that has got another collate function since; workers that stay go on with the one that they have."""
-        collate = self._collates.setdefault(loader, loader.collate_fn)
-        if collate == loader.collate_fn or loader.persistent_workers:
-            return
-        self._collates[loader] = loader.collate_fn
-        for used in (loader, self._joined.pop(loader, loader)):
-            self._inner.pop(used, None)
-            self._collations.pop(used, None)
-            for known in (self._known, self._whole, self._drawing, self._remembering):
-                known.discard(used)
-
-    def _collation(self, loader: DataLoader[Any]) -> Collation | None:
-        if self._agree is None or is_default(loader):
-            return None
-        if loader not in self._collations:
-            self._collations[loader] = Collation(
-                loader, self._share, self._agree, whole_draws=self._whole_draws, on_unknown=self._on_unknown
-            )
-        return self._collations[loader]
-
-    def _first(self, original: Make, loader: DataLoader[Any], whole: Source, cursor: IteratorState) -> FirstBatch:
+    def _first(self, iteration: _Iteration) -> FirstBatch | None:
         """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
+        loader, plan = iteration.loader, iteration.plan
+        if plan.is_known:
+            return None
         start = SourceState(loader)
 
         def decide(error: UnknownBatch | CutAfterLoading | None) -> Source:
             if error is None:
-                self._known.add(loader)
-                return whole
+                plan.is_known = True
+                return iteration.full()
             if self._checks is not None:
                 self._checks.undo(loader)
             start.set()
             if isinstance(error, CutAfterLoading):
-                self._known.add(loader)
-                if loader in self._collations and self._collations[loader].draws:
-                    self._drawing.add(loader)
-                return self._of_whole(original, loader, cursor)
-            self._whole.add(loader)
+                plan.is_known = True
+                plan.draws |= plan.collation is not None and plan.collation.draws
+                return self._cut_after_loading(iteration)
+            plan.is_full = True
             self._on_unknown(str(error))
-            return whole
+            return iteration.full()
 
         return FirstBatch(partial(SourceState, loader), decide)
 
-    def _of_own_samples(self, loader: DataLoader[Any], collation: Collation | None, *, watch: bool) -> DataLoader[Any]:
-        inner = self._inner.get(loader)
-        if inner is None or not loader.persistent_workers:
-            inner = of_own_samples(
-                loader, share=self._share, stream=self._stream, collation=collation, watch=watch, check=self._check(loader, collation)
-            )
-            self._inner[loader] = inner
-        forget_pending(inner)
-        return inner
-
-    def _check(self, loader: DataLoader[Any], collation: Collation | None) -> Check | None:
+    def _check(self, loader: DataLoader[Any], plan: LoaderPlan) -> Check | None:
         """Return what looks at batches before they are loaded: those that every rank is to load whole are from then on."""
-        checks = self._checks
+        checks, collation = self._checks, plan.collation
         if checks is None or not may_draw(loader):
             return None
 
         def check(indices: Any, share: BatchShard) -> None:
             if checks.differs(loader, indices, share):
-                self._drawing.add(loader)
+                plan.draws = True
                 if collation is None:
                     raise CutAfterLoading
                 collation.is_whole = True
 
         return check
 
-    def _cut_whole(self, batch: Any) -> Loaded:
+    def _cut_if_possible(self, batch: Any) -> Loaded:
         """Return the rank's part of a batch that cannot be loaded another time, or all of one that cannot be cut."""
         try:
-            return self._cut_loaded(batch)
+            return self._cut(batch)
         except UnknownBatch as error:
             self._on_unknown(str(error))
             return as_it_is(batch)
 
-    def _cut_loaded(self, batch: Any) -> Loaded:
+    def _cut(self, batch: Any) -> Loaded:
         total = length_of(batch)
         if total is None:
             if self._agree is None:
@@ -387,8 +307,48 @@ class ShardedLoaders:
         return cut(batch, share.loaded), share, None
 
 
-def _has_index_batches(loader: DataLoader[Any]) -> bool:
-    return loader.batch_sampler is not None and not isinstance(loader.dataset, torch.utils.data.IterableDataset)
+@dataclass(frozen=True)
+class _Iteration:
+    """One iteration over a loader whose batches are divided.
+
+    Attributes
+    ----------
+    make : callable
+        Makes the iterator of the loader, or of a copy of it.
+    loader : DataLoader
+        With the run's batches.
+    plan : LoaderPlan
+    cursor : IteratorState
+    """
+
+    make: Make
+    loader: DataLoader[Any]
+    plan: LoaderPlan
+    cursor: IteratorState
+
+    def full(self) -> Source:
+        """Return a source of batches that are not cut."""
+        return Source(self.make, self.loader, as_it_is)
+
+    def note_draws(self) -> None:
+        """Note whether what workers draw, or what their copies remember, is of this iteration: batches are then loaded to be left out."""
+        self.cursor.draws_in_workers |= self.loader.num_workers > 0 and (self.plan.draws or self.plan.leaves_effects)
+
+
+def _probing(iteration: _Iteration, collation: Collation) -> tuple[Make, DataLoader[Any]]:
+    """Return what makes the iterator of a loader that learns how its batches can be cut, until that is known, and the loader.
+
+    Workers that live on are those of one copy, and a loader that iterates by itself is no copy.
+    """
+    make, loader, plan = iteration.make, iteration.loader, iteration.plan
+    if loader.persistent_workers and plan.loading is not None:
+        return make, plan.loading
+    if (probe := collation.probe()) is None:
+        return make, loader
+    if iterates_itself(loader):
+        return partial(with_attributes, make, collate_fn=probe), loader
+    plan.loading = copy_of(loader, collate_fn=probe)
+    return make, plan.loading
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

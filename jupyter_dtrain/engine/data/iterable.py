@@ -12,7 +12,6 @@ import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -42,7 +41,6 @@ class Streams:
     def __init__(self, *, rank: int, shares: Callable[[int], tuple[BatchShard, ...]]) -> None:
         self._rank = rank
         self._shares = shares
-        self._kept: WeakKeyDictionary[DataLoader[Any], dict[int, DataLoader[Any]]] = WeakKeyDictionary()  # whose workers live on
 
     @staticmethod
     def can_share_out(loader: DataLoader[Any]) -> bool:
@@ -55,22 +53,12 @@ class Streams:
             and is_default(loader)
         )
 
-    def source(self, original: Make, loader: DataLoader[Any]) -> Stream:
-        """Return the rank's parts of the batches of `loader`; `original` is the loader's own ``__iter__``."""
-        return Stream(self, original, loader)
-
     def own_workers(self, loader: DataLoader[Any]) -> dict[int, DataLoader[Any]]:
         """Return a loader for each worker of `loader` that is this rank's, by the worker's number."""
-        kept = self._kept.get(loader)
-        if kept is not None:
-            return kept
         # As the loader's own iterator does; the loaders made here draw from a generator of theirs.
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         numbers = [number for number in range(loader.num_workers) if self.owner(number) == self._rank]
-        made = {number: _with_one_worker(loader, number, seed) for number in numbers}
-        if loader.persistent_workers:
-            self._kept[loader] = made
-        return made
+        return {number: _with_one_worker(loader, number, seed) for number in numbers}
 
     def owner(self, worker: int) -> int:
         """Return the rank that has a worker."""
@@ -95,16 +83,28 @@ class Streams:
 
 
 class Stream:
-    """Where the batches of one iteration come from: a worker after the other, each until it has no more."""
+    """Where the batches of one iteration come from: a worker after the other, each until it has no more.
 
-    def __init__(self, streams: Streams, make: Make, loader: DataLoader[Any]) -> None:
-        self._streams, self._make, self._loader = streams, make, loader
+    Parameters
+    ----------
+    streams : Streams
+    make : callable
+        The loader's own ``__iter__``.
+    loader : DataLoader
+    own_workers : callable
+        Returns a loader for each worker that is this rank's, by the worker's number: new ones, or those whose workers live on.
+    """
+
+    def __init__(
+        self, streams: Streams, make: Make, loader: DataLoader[Any], own_workers: Callable[[], dict[int, DataLoader[Any]]]
+    ) -> None:
+        self._streams, self._make, self._loader, self._own_workers = streams, make, loader, own_workers
         self._turns: deque[int] = deque()
         self._batches: dict[int, Any] = {}
 
     def start(self) -> None:
         """Start the rank's own workers."""
-        self._batches = {number: self._make(inner) for number, inner in self._streams.own_workers(self._loader).items()}
+        self._batches = {number: self._make(inner) for number, inner in self._own_workers().items()}
         self._turns = deque(range(self._loader.num_workers))
 
     def __next__(self) -> tuple[Any, BatchShard, None]:

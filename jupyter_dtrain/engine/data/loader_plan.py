@@ -1,0 +1,160 @@
+"""How the batches of each loader are divided between the ranks: one plan for a loader, made of what was learned at its first batch.
+
+A plan lives as long as its loader, over all iterations of a cell. It is begun anew where the loader has got another collate function.
+Workers that live on go on with the function that they have, and with their plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..module_tree import IdentityMap
+from ..tensor.batch_shard import BatchShard
+from .collate import Agree, Collation, is_default
+from .effects import has_effects
+from .iterable import Streams
+from .own_iterators import iterates_itself
+from .sources import JoinedBatches, draws_by_itself, with_batches
+
+
+class Division(Enum):
+    """What a rank loads of a batch of ``B`` samples, and what it computes on."""
+
+    OWN_SAMPLES = "its own samples alone, by their indices"
+    OWN_WORKERS = "batches of its own workers, which it hands to the others in parts"
+    CUT = "all samples, of which it keeps its own"
+    FULL = "all samples, and computes on all"
+
+
+@dataclass(slots=True)
+class LoaderPlan:
+    """What is known of one loader.
+
+    Attributes
+    ----------
+    collate_fn : callable
+        The loader's, which all the rest is known of.
+    joined : DataLoader, optional
+        A copy of the loader each of whose batches is several of its own; ``None``: none is needed.
+    loading : DataLoader, optional
+        The copy that loads what this rank is to load; where workers live on, they are those of this one.
+    own_workers : dict of int to DataLoader, optional
+        By worker, the copies that have this rank's workers, where these live on.
+    collation : Collation, optional
+        Where the samples are in a batch of a collate function of the user's.
+    is_known : bool
+        A batch has been divided, so the others can be.
+    is_full : bool
+        Batches cannot be cut.
+    draws : bool
+        Samples are loaded with random numbers.
+    leaves_effects : bool
+        To load a batch leaves something behind, or the loader iterates by itself: each rank loads what one process would.
+    """
+
+    collate_fn: Callable[[Any], Any]
+    joined: DataLoader[Any] | None = None
+    loading: DataLoader[Any] | None = None
+    own_workers: dict[int, DataLoader[Any]] | None = None
+    collation: Collation | None = None
+    is_known: bool = False
+    is_full: bool = False
+    draws: bool = False
+    leaves_effects: bool = False
+
+
+class Checks(Protocol):
+    """Who compares what ranks load alone with whole batches."""
+
+    def needs_whole(self, loader: DataLoader[Any]) -> bool:
+        """Return whether it is known that a loader's batches are not to be loaded by parts."""
+
+    def differs(self, loader: DataLoader[Any], indices: Any, share: BatchShard) -> bool:
+        """Look at a batch that is about to be loaded; return whether every rank has to load all of it."""
+
+    def undo(self, loader: DataLoader[Any]) -> None:
+        """Let all be as it was before the batch of which :meth:`differs` said so."""
+
+
+class LoaderPlans:
+    """The plans of a run's loaders.
+
+    Parameters
+    ----------
+    together : int
+        How many batches of a loader make one of the run's.
+    share : callable
+        Returns the rank's share of a batch of a given size.
+    agree : callable, optional
+        Returns all ranks' values of what is given, a collective; ``None`` where there is one rank.
+    whole_draws : bool
+        Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
+    checks : Checks, optional
+        Compares what ranks load alone with whole batches.
+    on_unknown : callable
+        Told, in words, of what keeps a batch from being split.
+    """
+
+    def __init__(
+        self,
+        *,
+        together: int,
+        share: Callable[[int], BatchShard],
+        agree: Agree | None,
+        whole_draws: bool,
+        checks: Checks | None,
+        on_unknown: Callable[[str], None],
+    ) -> None:
+        self._together, self._share, self._agree = together, share, agree
+        self._whole_draws, self._checks, self._on_unknown = whole_draws, checks, on_unknown
+        self._plans: IdentityMap[LoaderPlan] = IdentityMap()
+
+    def of(self, loader: DataLoader[Any]) -> LoaderPlan:
+        """Return the plan of `loader`, the cell's own and no copy of it."""
+        plan = self._plans.get(loader)
+        if plan is None or (plan.collate_fn != loader.collate_fn and not loader.persistent_workers):
+            plan = self._plans.set(loader, LoaderPlan(loader.collate_fn))
+        return plan
+
+    def with_joined_batches(self, plan: LoaderPlan, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Return `loader`, or its copy with the run's batches where each of these is several of the loader's."""
+        if self._together == 1 or loader.batch_sampler is None:
+            return loader
+        if plan.joined is None:
+            plan.joined = with_batches(loader, JoinedBatches(loader.batch_sampler, self._together))
+            if loader.batch_size is not None:  # the length of iterable data is reckoned from it
+                plan.joined.__dict__["batch_size"] = loader.batch_size * self._together
+        return plan.joined
+
+    def divide(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
+        """Return how the batches of an iteration over `loader` that begins now are divided. All ranks come to the same."""
+        if plan.is_full:
+            return Division.FULL
+        if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
+            return self._divide_loaded(plan, loader)
+        if self._agree is not None and plan.collation is None and not is_default(loader):
+            plan.collation = Collation(loader, self._share, self._agree, whole_draws=self._whole_draws, on_unknown=self._on_unknown)
+        plan.leaves_effects = plan.leaves_effects or iterates_itself(loader) or (self._agree is not None and has_effects(loader))
+        if plan.leaves_effects or (plan.collation is not None and plan.collation.is_whole):
+            return Division.CUT
+        plan.draws = (
+            (self._whole_draws and not plan.is_known and draws_by_itself(loader))
+            or (self._checks is not None and self._checks.needs_whole(loader))
+            or plan.draws
+        )
+        return Division.CUT if plan.draws and plan.collation is None and self._agree is not None else Division.OWN_SAMPLES
+
+    def _divide_loaded(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
+        """Return how batches without indices are divided: when they are there."""
+        if self._agree is not None and not iterates_itself(loader) and Streams.can_share_out(loader):
+            return Division.OWN_WORKERS
+        if self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
+            return Division.CUT
+        plan.is_full = True  # one batch does not say where its samples are
+        self._on_unknown("structure of its own")
+        return Division.FULL
