@@ -248,6 +248,7 @@ class GradientSync:
             if not by_another:
                 leaf.grad = None  # as on one process: an optimizer passes it over
         if loss is not None:
+            assert isinstance(tensors[0], GlobalTensor)
             reducer.give(tensors[0])
 
     def _start_at(self, root: torch.Tensor, start: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..comm.collectives import reducer_group
 from ..comm.process_group import shared_memory
 from ..comm.shared_memory import SLOT
+from ..tensor.placement_types import GlobalTensor
 from ..tensor.redistribute import Exchange
 from .leaf_hooks import hooks_set_aside
 
@@ -50,7 +51,7 @@ class Reducer:
     def finish(self) -> None:
         """Reduce what the pass has not, now that it is over."""
 
-    def give(self, tensor: torch.Tensor) -> None:
+    def give(self, tensor: GlobalTensor) -> None:
         """Let `tensor`, whose parts were the slot's, have what has come of them."""
         assert self._slot is not None
         assert self._slot.grad is not None

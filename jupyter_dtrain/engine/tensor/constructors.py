@@ -17,7 +17,7 @@ from torch.autograd.variable import VariableMeta
 from torch.utils._device import _device_constructors
 
 from ...system.patches import patched
-from .placement_types import GlobalTensor
+from .placement_types import GlobalState, GlobalTensor
 
 _OF_TYPES = [name for name in dir(torch) if name.endswith("Tensor") and type(getattr(torch, name)).__name__ == "tensortype"]
 _device_constructors()  # remembers which functions `with torch.device(…)` is for: PyTorch's own, and not what takes their place
@@ -63,7 +63,7 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
     def init(self: torch.Tensor, *args: Any, **_: Any) -> None:
         if args and isinstance(args[0], GlobalTensor) and type(self) is torch.Tensor:
             self.__class__ = GlobalTensor  # it has the memory and the graph of the rank's part
-            self.placement = args[0].placement  # type: ignore[attr-defined]
+            self._state = GlobalState(args[0].placement)  # type: ignore[attr-defined]
 
     new_parameter = nn.Parameter.__new__
 

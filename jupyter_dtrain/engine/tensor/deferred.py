@@ -91,11 +91,13 @@ class DeferredReduction:
 
 def later_of(tensor: Any) -> DeferredReduction | None:
     """Return how the value of `tensor` will be had, ``None`` if its parts are to be put together as they are."""
-    kept = tensor.__dict__.get("_later") if isinstance(tensor, GlobalTensor) else None
+    kept = tensor._state.deferred if isinstance(tensor, GlobalTensor) else None
     if kept is None:
         return None
+    version: int
+    later: DeferredReduction
+    version, later = kept
     with torch._C.DisableTorchFunctionSubclass():
-        version, later = kept
         return later if tensor._version == version and not tensor.requires_grad else None
 
 
@@ -103,7 +105,7 @@ def keep_later(tensor: GlobalTensor, later: DeferredReduction) -> None:
     """Note how the value of `tensor` will be had, until it is changed."""
     with torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_inference():  # nobody could tell when it is changed
-            tensor.__dict__["_later"] = (tensor._version, later)
+            tensor._state.deferred = tensor._version, later
 
 
 def may_wait(tensor: torch.Tensor) -> bool:

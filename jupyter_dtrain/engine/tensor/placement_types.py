@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -101,14 +101,53 @@ class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
         return repr(torch.Tensor)
 
 
-class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
-    """A rank's part of a tensor that spans the ranks. Made by :func:`from_local`.
+class KeptFull(NamedTuple):
+    """A full tensor that a read has brought."""
 
-    Its class attribute `dispatch` runs operations on it while a run has a global view.
+    version: int  # of the part that it was made of
+    tensor: torch.Tensor
+    full_version: int  # of `tensor` then: the cell may write into it since
+
+
+@dataclass(slots=True)
+class GlobalState:
+    """What is known of one global tensor.
+
+    Each value is of one version of the rank's part, and counts for nothing once the part has another.
+
+    Attributes
+    ----------
+    placement : Placement
+    full : KeptFull, optional
+        The full tensor, of the global shape.
+    value : tuple of int and torch.Tensor, optional
+        A version, and the value without its graph, as it has come to all ranks by another way.
+    deferred : tuple of int and DeferredReduction, optional
+        A version, and how the value will be had.
+    source : tuple of torch.Tensor and Node, optional
+        Of a result of a model: the plain tensor that it was, and the node of this one in the graph.
     """
 
     placement: Placement
+    full: KeptFull | None = None
+    value: tuple[int, torch.Tensor] | None = None
+    deferred: tuple[int, Any] | None = None  # of a module that is made of these tensors
+    source: tuple[torch.Tensor, torch.autograd.graph.Node | None] | None = None
+
+
+class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
+    """A rank's part of a tensor that spans the ranks. Made by :func:`from_local`.
+
+    Its class attribute `dispatch` runs operations on it while a run has a global view. All that is known of a tensor is in `_state`.
+    """
+
+    _state: GlobalState
     dispatch: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = staticmethod(_without_run)
+
+    @property
+    def placement(self) -> Placement:
+        """Which part of the global tensor the rank has."""
+        return self._state.placement
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -119,7 +158,7 @@ class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
 def from_local(part: torch.Tensor, placement: Placement) -> GlobalTensor:
     """Return `part` as a rank's part of a global tensor; the graph behind it stays."""
     result: GlobalTensor = part.as_subclass(GlobalTensor)
-    result.placement = placement
+    result._state = GlobalState(placement)
     return result
 
 
@@ -128,7 +167,7 @@ def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
     result = from_local(value, placement)
     if value.requires_grad:
         with torch._C.DisableTorchFunctionSubclass():
-            result.__dict__["_source"] = value, result.grad_fn
+            result._state.source = value, result.grad_fn
         if value.is_leaf:
             value.__dict__["_of_share"] = True
     return result
@@ -136,10 +175,11 @@ def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
 
 def source_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor whose gradients are those of `tensor`: of a model's result its own, which is a step before it in the graph."""
+    if not isinstance(tensor, GlobalTensor) or tensor._state.source is None:
+        return tensor
+    source, node = tensor._state.source
     with torch._C.DisableTorchFunctionSubclass():
-        source, node = tensor.__dict__.get("_source", (tensor, None))
-        result: torch.Tensor = source if node is None or tensor.grad_fn is node else tensor  # it was changed in place
-        return result
+        return source if node is None or tensor.grad_fn is node else tensor  # it was changed in place
 
 
 def is_followed(tensor: torch.Tensor) -> bool:

@@ -118,18 +118,18 @@ class Exchange:
         later.resolve(_all_sum)
 
     @staticmethod
-    def cache_value(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    def cache_value(tensor: GlobalTensor, value: torch.Tensor) -> None:
         """Take `value` as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
         with torch._C.DisableTorchFunctionSubclass():
             if not tensor.is_inference():  # nobody could tell when it is changed
-                tensor.__dict__["_value"] = tensor._version, value.view(tensor.shape)
+                tensor._state.value = tensor._version, value.view(tensor.shape)
 
     @staticmethod
     def known(tensor: GlobalTensor) -> torch.Tensor | None:
         """Return the value of `tensor` without its graph, if it is known; ``None``: a collective has to be asked."""
-        version, value = tensor.__dict__.get("_value", (-1, None))
-        if value is None:  # tensors of inference mode have no version
+        if tensor._state.value is None:  # tensors of inference mode have no version
             return None
+        version, value = tensor._state.value
         with torch._C.DisableTorchFunctionSubclass():
             return value if version == tensor._version else None
 

@@ -22,7 +22,7 @@ from ....capture.library_patches import original
 from ....serialization.reducers import stands_for
 from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
-from ..placement_types import GlobalTensor, Partial, Shard
+from ..placement_types import GlobalTensor, KeptFull, Partial, Shard
 from ..redistribute import Exchange
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -67,7 +67,7 @@ class Rules:
         """Run `func`; the entry for ``__torch_function__``."""
         self.used = True
         for arg in args:
-            if type(arg) is GlobalTensor and "_whole" in arg.__dict__:
+            if type(arg) is GlobalTensor and arg._state.full is not None:
                 self.take_back(arg)
         if self.viewed:  # `args` may be others that share memory with them
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
@@ -114,24 +114,23 @@ class Rules:
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
         version = self._version_of(tensor)
-        cached = tensor.__dict__.get("_whole")
-        if cached is not None and version is not None and cached[0] == version and cached[1].requires_grad == _requires_grad(tensor):
-            result: torch.Tensor = cached[1]
-            return result
+        cached = tensor._state.full
+        if cached is not None and cached.version == version and cached.tensor.requires_grad == _requires_grad(tensor):
+            return cached.tensor
         with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
             result = self.exchange.full_tensor(tensor)
         if version is not None and not result.is_inference():
             if not _requires_grad(tensor):
                 result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
-            tensor.__dict__["_whole"] = (version, result, result._version)
+            tensor._state.full = KeptFull(version, result, result._version)
             if isinstance(tensor.placement, Shard):
                 self.viewed = [*self.viewed[1 - _MOST_VIEWED :], tensor]
         return result
 
     def _is_read(self, tensor: Any) -> bool:
         """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
-        kept = tensor.__dict__.get("_whole") if type(tensor) is GlobalTensor else None
-        return kept is not None and kept[0] == self._version_of(tensor)
+        kept = tensor._state.full if type(tensor) is GlobalTensor else None
+        return kept is not None and kept.version == self._version_of(tensor)
 
     def _version_of(self, tensor: GlobalTensor) -> int | None:
         """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
@@ -161,15 +160,15 @@ class Rules:
         bool
             Whether there may be more to come: the cell holds samples of the whole.
         """
-        kept = tensor.__dict__.get("_whole")
+        kept = tensor._state.full
         if kept is None or not isinstance(tensor.placement, Shard):
             return False
         _, whole, version = kept
         if whole._version != version:
             with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
                 tensor.copy_(whole[at(tensor.placement.dim, tensor.placement.loaded)])
-                tensor.__dict__["_whole"] = (tensor._version, whole, whole._version)
-        return bool(whole._use_count() > 1)
+                tensor._state.full = KeptFull(tensor._version, whole, whole._version)
+        return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
 
     def _into(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func` with ``out=``: what it comes to is written there."""
@@ -205,21 +204,21 @@ class Rules:
 
     def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
         whole = self._whole_tensor(tensor)
-        kept = tensor.__dict__.get("_whole")
-        is_kept = kept is not None and kept[1] is whole  # samples that the cell has taken are views of it
+        kept = tensor._state.full
+        is_kept = kept is not None and kept.tensor is whole  # samples that the cell has taken are views of it
         return whole if is_kept else whole.clone()
 
     def _take(self, tensor: GlobalTensor, changed: torch.Tensor) -> None:
         """Let `tensor` be what has become of its whole."""
-        kept = tensor.__dict__.get("_whole")
+        kept = tensor._state.full
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(tensor.placement, Shard):
                 part = changed[at(tensor.placement.dim, tensor.placement.loaded)]
             else:
                 part = changed * (1.0 if tensor.placement.weight is not None else float(self.rank == 0))
             tensor.copy_(part)
-            if kept is not None and kept[1] is changed:
-                tensor.__dict__["_whole"] = (tensor._version, changed, changed._version)
+            if kept is not None and kept.tensor is changed:
+                tensor._state.full = KeptFull(tensor._version, changed, changed._version)
 
 
 def _requires_grad(tensor: torch.Tensor) -> bool:

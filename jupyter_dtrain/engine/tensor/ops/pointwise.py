@@ -194,7 +194,7 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         return result
     kept = from_local(result, first.placement)
     if func == _DATA:
-        first.__dict__.pop("_later", None)  # which may be changed through it, without a word
+        first._state.deferred = None  # which may be changed through it, without a word
     elif isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
         keep_later(kept, DeferredReduction(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
     known = rules.exchange.known(first)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalTensor, Partial, Shard, from_local
+from ..placement_types import GlobalState, GlobalTensor, Partial, Placement, Shard, from_local
 from .dispatch import NeedsFullTensor, Rules, at, dims_of, global_shape, globals_in, ndim_of, the_shard
 
 
@@ -106,15 +106,15 @@ def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dic
     tensor = args[0]
     if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the shape of the whole
         rules.local(func, args, kwargs)
+        placement: Placement = tensor.placement
     else:
         result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
         if not isinstance(result, GlobalTensor):
             raise NeedsFullTensor
         with torch._C.DisableTorchFunctionSubclass():
             tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
-        tensor.placement = result.placement
-    for kept in ("_whole", "_value", "_later"):  # in the shape that it had
-        tensor.__dict__.pop(kept, None)
+        placement = result.placement
+    tensor._state = GlobalState(placement, source=tensor._state.source)  # what else was known is in the shape that it had
     return tensor
 
 
