@@ -66,10 +66,15 @@ class StrategyInfo:
         Kinds of devices on which it does; on others each engine has all of it.
     known_as : tuple of str
         What other projects call it, or something near it: who types that is told of this one.
-    is_program : bool
-        Whether each engine runs the cell as a program of its own, which makes its process group by itself. Then no step is counted, so that
-        a stop is an interrupt; the cell does not end with the controller, and does not go on when an engine is lost; and engines are new
-        ones after it.
+    counts_steps : bool
+        Whether a stop takes effect at the end of a step; otherwise it is an interrupt, as nobody knows of steps.
+    can_continue : bool
+        Whether a cell that has lost an engine goes on, from a snapshot or from its beginning.
+    outlives_controller : bool
+        Whether the cell goes on when the controller has ended; then what it comes to lies in a file as well.
+    owns_process_group : bool
+        Whether the cell makes its process group by itself. The ranks meet at a port that is new for each cell, and engines are new ones
+        after it, as libraries keep what they know of the ranks.
     """
 
     name: str
@@ -79,7 +84,10 @@ class StrategyInfo:
     divides: frozenset[Divided] = frozenset()
     divides_on: frozenset[str] = frozenset({"cpu", "cuda"})
     known_as: tuple[str, ...] = ()
-    is_program: bool = False
+    counts_steps: bool = True
+    can_continue: bool = True
+    outlives_controller: bool = False
+    owns_process_group: bool = False
 
     def require(self, feature: Feature, what: str, *, advice: str = "") -> None:
         """Refuse `what`, an option or a command, with a `UsageError` where the strategy does not support what it needs."""

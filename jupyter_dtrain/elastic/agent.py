@@ -113,7 +113,7 @@ class Agent:
         self._stopping = True
         if self._execution is not None:
             self._execution.stop()
-        return "Interrupting the cell, which distributes itself." if self._strategy.is_program else "Stopping after this step."
+        return "Stopping after this step." if self._strategy.counts_steps else "Interrupting the cell, which distributes itself."
 
     def pause(self) -> None:
         """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
@@ -182,7 +182,7 @@ class Agent:
                 with self.cluster.at_work():
                     ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
                 cause = self._cause(ends)
-                if not cause or execution.interrupted or self._stopping or task.strategy.is_program:
+                if not cause or execution.interrupted or self._stopping or not task.strategy.can_continue:
                     execution.show_held()
                     return ends
                 try:

@@ -141,10 +141,10 @@ class Generation:
 
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
         patience = Patience()
-        handled, is_program = 0, self._task.strategy.is_program
+        handled, strategy = 0, self._task.strategy
         alone = not self._group.cluster.controller_alive
         while not all(map(self._ends.is_over, self._ranks)):
-            if is_program and not alone and not self._group.cluster.controller_alive:
+            if strategy.outlives_controller and not alone and not self._group.cluster.controller_alive:
                 alone = True
                 self._say(ALONE)
             self._inbox.work(TICK)
@@ -158,10 +158,10 @@ class Generation:
                 self.interrupted = True
                 self.stop()
                 on_interrupt()
-                patience.start(AT_ONCE if is_program else ASKED)
+                patience.start(ASKED if strategy.counts_steps else AT_ONCE)
             elif (means := patience.due(pressed=count > handled)) is not None:
                 self._urge(means)
-            elif is_program and "stop" in self._standing and not patience.begun:
+            elif not strategy.counts_steps and "stop" in self._standing and not patience.begun:
                 patience.start(AT_ONCE)
             handled = count  # those of an impatient moment are one
 

@@ -179,7 +179,7 @@ class Runner:
         finally:
             if inputs is not None:  # the next cell may write over the buffers
                 inputs.join()
-            if work.strategy.is_program and not options.detach:
+            if work.strategy.owns_process_group and not options.detach:
                 # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))
 
@@ -284,7 +284,7 @@ class Runner:
             nonlocal interrupted
             interrupted = True
             recorder.set_phase("stopping")
-            how = "the cell leaves where it is, on all engines" if task.strategy.is_program else "stopping after this step"
+            how = "stopping after this step" if task.strategy.counts_steps else "the cell leaves where it is, on all engines"
             output.say(f"Interrupted: {how}. Interrupt again to abort now.")
 
         def on_paused() -> None:

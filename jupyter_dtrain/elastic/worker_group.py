@@ -43,7 +43,7 @@ class WorkerGroup:
 
     def rendezvous(self, task: Task) -> Task:
         """Return `task` with the place where its ranks meet, a new one if there is none yet."""
-        if task.strategy.is_program:
+        if task.strategy.owns_process_group:
             self.leave()
             return replace(task, program_port=free_port(), rendezvous=self._new_rendezvous())
         if self._rendezvous is None and self.num_ranks > 1:
@@ -125,13 +125,13 @@ class RankEnds:
     def is_over(self, rank: int) -> bool:
         """Return whether `rank` has ended, or cannot come to an end that anybody hears of.
 
-        A cell that distributes itself goes on without a controller: its ranks leave what they come to in a file.
+        Ranks of a cell that goes on without a controller leave what they come to in a file.
         """
         if self._calls[rank].done or self._has_ended_unanswered(rank):
             return True
         if self._cluster.controller_alive:
             return False
-        return not self._task.strategy.is_program or self._cluster.has_ended(rank) or self.file(rank).exists()
+        return not self._task.strategy.outlives_controller or self._cluster.has_ended(rank) or self.file(rank).exists()
 
     def _has_ended_unanswered(self, rank: int) -> bool:
         """Return whether the engine of `rank` has ended, long enough ago for its last answer to have come.
@@ -156,14 +156,13 @@ class RankEnds:
         call = self._calls[rank]
         if not call.done:
             outcome = self._left(rank)
-            comes_home = outcome is not None and self._task.strategy.is_program
+            comes_home = outcome is not None and self._task.strategy.outlives_controller
             return WorkerResult(
                 rank, outcome, "" if comes_home else self._cluster.unreachable or self._gone(rank), killed=rank in self.killed
             )
         try:
             answered: Outcome = pickle.loads(call.result())
-            # A cell that distributes itself goes on from nowhere.
-            is_ended = answered.failure is not None and answered.interrupted and not self._task.strategy.is_program
+            is_ended = answered.failure is not None and answered.interrupted and self._task.strategy.can_continue
             return WorkerResult(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
         except Exception as error:
             if self._cluster.has_ended(rank):

@@ -142,7 +142,7 @@ class CellRun:
 
     def _new_file_log(self) -> FileLog | None:
         task, loops = self._task, self._loops
-        if task.rank != 0 or task.file_log is None or task.strategy.is_program:  # which goes on from nowhere
+        if task.rank != 0 or task.file_log is None or not task.strategy.can_continue:
             return None
         since = task.resume.number if task.resume is not None else None
         if task.spans_hosts and task.resume is not None:

@@ -54,7 +54,7 @@ def run(encoded: bytes, rank: int) -> bytes:
         leave(_group, failed=outcome.failure is not None)
     _idle.begins()
     result = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
-    if task.strategy.is_program:  # which goes on where the controller, and with it the way of the result, has ended
+    if task.strategy.outlives_controller:  # and with it the way of the result
         with contextlib.suppress(OSError):  # no room; as a rule nobody needs it
             leave_outcome(rescue_file(task.snapshot_folder, rank), result)
     return result
@@ -108,7 +108,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
         with (
             contextlib.closing(reports.emitter),
             left_afterwards(),
-            left_as_it_was(apart=task.strategy.is_program) as clean_up,
+            left_as_it_was(apart=task.strategy.owns_process_group) as clean_up,
             guarded_groups(),
             _threads_of(task),
         ):

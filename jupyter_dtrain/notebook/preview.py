@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..strategies import available
+from ..strategies import Feature, available
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
@@ -43,7 +43,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})
     trained = measure(tree, {name: namespace[name] for name in find_names(tree) if name in namespace}, engines=engines, device=device)
-    strategies = [info for info in available() if not info.is_program and device in info.divides_on]
+    strategies = [info for info in available() if Feature.SHARDING in info.supports and device in info.divides_on]
     found = plans(trained, strategies, engines)
     step = next(iter(trained.steps.values()))
     by = " and ".join(type(optimizer).__name__ for optimizer in trained.optimizers) or "no optimizer"

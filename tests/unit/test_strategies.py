@@ -27,8 +27,8 @@ def known(monkeypatch):
 
 def test_find_knows_this_projects_own():
     assert [info.name for info in available()][:4] == ["auto", "zero1", "zero3", "none"]
-    assert find("none").is_program
-    assert not find("zero1").is_program
+    assert find("none").owns_process_group
+    assert not find("zero1").owns_process_group
 
 
 @pytest.mark.parametrize("name", ["auto", "zero1", "zero3", "none"])

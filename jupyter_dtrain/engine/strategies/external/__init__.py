@@ -8,6 +8,9 @@ INFO = StrategyInfo(
     implementation=f"{__name__}.strategy:ExternalProgram",
     supports=frozenset(),
     known_as=("torchrun", "external", "accelerate", "lightning"),
-    is_program=True,
+    counts_steps=False,
+    can_continue=False,
+    outlives_controller=True,
+    owns_process_group=True,
 )
 register(INFO)
