@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..protocol import Message, TimeSplit
+from .current_run import current_run
 
 OTHER, DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OUTSIDE = range(7)  # the last: before and after the cell
 MAX_MARKS = 10_000
@@ -48,14 +49,12 @@ class Timing:
 
     def start(self) -> None:
         """Begin to count."""
-        global current
-        current = self
+        current_run.timing = self
         self.switch(OTHER)
 
     def stop(self) -> None:
         """Count no more."""
-        global current
-        current = None
+        current_run.timing = None
         self.switch(OUTSIDE)
 
     def drain(self, step: int) -> list[Message]:
@@ -80,9 +79,6 @@ class Timing:
         ]
 
 
-current: Timing | None = None  # that of the cell which is running
-
-
 class Counted:
     """Counts a ``with`` block as `part`, while a cell is running."""
 
@@ -90,8 +86,8 @@ class Counted:
         self._part = part
 
     def __enter__(self) -> None:
-        self._timing = current
-        self._before = OTHER if current is None else current.switch(self._part)
+        self._timing = timing = current_run.timing
+        self._before = OTHER if timing is None else timing.switch(self._part)
 
     def __exit__(self, *_: object) -> None:
         if self._timing is not None:

@@ -48,6 +48,7 @@ LEVELS = {
 
 ENGINE_ORDER = [
     "user_frames",
+    "current_run",
     "timing",
     "memory",
     "module_tree",

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ...capture.bundle import RandomState
 from ...data.samplers import SeekableIterator
+from ..current_run import current_run
 from ..rng.streams import generators_in, set_state, state_of
 from ..timing import DATA, Counted
 from ..user_frames import is_ours
@@ -261,19 +262,6 @@ class Batches(Protocol):
         """Return how many there are from the beginning."""
 
 
-class Loaders(Protocol):
-    """What a run makes of loaders."""
-
-    together: int
-    """How many batches of a loader make one of the run's."""
-
-    def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: IteratorState, loader: DataLoader[Any], begin: Begin) -> Batches:
-        """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out.
-
-        What makes their iterator is given to `start`, which calls it while random streams are as they were.
-        """
-
-
 class IteratorLog(Protocol):
     """Who is told of iterations over loaders."""
 
@@ -287,13 +275,10 @@ class IteratorLog(Protocol):
         """Make `moment` the present one when all is as it was."""
 
 
-current: Loaders | None = None
-"""The loaders of the run in this process; ``None`` outside of one."""
-
-
 def _go_on(cursor: IteratorState) -> Any:
     """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
-    together = 1 if current is None else current.together
+    run = current_run.loaders
+    together = 1 if run is None else run.together
     loader, sampler = skipping(cursor, together)
 
     def start(make: Callable[[], Any]) -> Any:
@@ -304,8 +289,8 @@ def _go_on(cursor: IteratorState) -> Any:
             sampler.draw()
         return made
 
-    if current is not None:
-        return current.go_on(its_own(loader), cursor, loader, start)
+    if run is not None:
+        return run.go_on(its_own(loader), cursor, loader, start)
     batches = start(lambda: its_own(loader)(loader))
     if sampler is None:
         for _ in range(cursor.taken):

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ..current_run import current_run
 from ..user_frames import is_ours, is_users, place_of
 from .rank0_guard import alone_now
 
@@ -50,12 +51,8 @@ class Catches:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let :func:`may_be_caught` be asked, until the end of the ``with`` block."""
-        global _current
-        _current = self
-        try:
+        with current_run.having(handlers=self):
             yield
-        finally:
-            _current = None
 
     def here(self, frame: FrameType | None) -> bool:
         """Return whether `frame`, or one that it was called from, would catch an error."""
@@ -93,12 +90,9 @@ class Catches:
         return tuple(found)
 
 
-_current: Catches | None = None
-
-
 def may_be_caught() -> bool:
     """Return whether the user's code would catch an error that is raised here and go on; the same on all ranks that come here."""
-    return _current is not None and _current.here(sys._getframe(1)) and not alone_now()
+    return current_run.handlers is not None and current_run.handlers.here(sys._getframe(1)) and not alone_now()
 
 
 def _parsed(text: str) -> ast.Module | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+from ..current_run import current_run
 from ..user_frames import place_of, users_frames
 from .thread_guard import in_turn
 
@@ -34,12 +35,8 @@ class Alone:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let exchanges look, until the end of the ``with`` block."""
-        global _current
-        _current = self
-        try:
+        with current_run.having(rank0_branches=self):
             yield
-        finally:
-            _current = None
 
     def asked(self) -> None:
         """Note that the user's code has asked whether this is rank 0, which it is."""
@@ -67,18 +64,15 @@ class Alone:
         return None
 
 
-_current: Alone | None = None
-
-
 def alone_now() -> bool:
     """Return whether the user's code is in a branch that rank 0 alone takes."""
-    return _current is not None and _current.line() is not None
+    return current_run.rank0_branches is not None and current_run.rank0_branches.line() is not None
 
 
 def all_ranks_come() -> None:
     """Look before a collective whether all ranks make this one now: not where rank 0 alone comes, nor another thread. RuntimeError."""
-    if _current is not None:
-        _current.check()
+    if current_run.rank0_branches is not None:
+        current_run.rank0_branches.check()
     in_turn()
 
 

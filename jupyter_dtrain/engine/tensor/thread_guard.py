@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from weakref import WeakSet
 
+from ..current_run import current_run
 from ..user_frames import is_ours, is_users
 
 _AWAKE = 0.01  # seconds in which a thread goes on whose wait has ended
@@ -39,14 +40,10 @@ class Turns:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let exchanges look, until the end of the ``with`` block; raises RuntimeError there if threads were mixed up that told nobody."""
-        global _current
-        _current = self
-        try:
+        with current_run.having(turns=self):
             yield
             if self._mixed:
                 raise _mixed()
-        finally:
-            _current = None
 
     def check(self) -> None:
         """Wait until no other thread than this one can ask for an exchange; raises RuntimeError where one asks as well."""
@@ -104,13 +101,10 @@ class Turns:
         return not _in_exchange(thread) and now - since >= (_AWAKE if _waits(frame) else _QUIET)
 
 
-_current: Turns | None = None
-
-
 def in_turn() -> None:
     """Wait before a collective until no other thread can make one too; raises RuntimeError where another thread tries."""
-    if _current is not None:
-        _current.check()
+    if current_run.turns is not None:
+        current_run.turns.check()
 
 
 def _mixed() -> RuntimeError:

@@ -12,7 +12,7 @@ import torch
 from .... import api
 from ...backward.gradient_sync import GradientSync, ShardedGradients
 from ...control import Control
-from ...data import iterator_state
+from ...current_run import current_run
 from ...data.batch_layout import placed
 from ...data.dataloader import ShardedLoaders
 from ...data.iterable import Streams
@@ -185,10 +185,10 @@ class DataParallelTraining:
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
         api.current = self
-        iterator_state.current = self._loaders
         self._timing.start()
         try:
             with (
+                current_run.having(loaders=self._loaders),
                 workers_ended(),
                 self._view.installed() if self._view is not None else nullcontext(),
                 self._draws.installed() if self._draws is not None else nullcontext(),
@@ -213,7 +213,6 @@ class DataParallelTraining:
                 yield
         finally:
             api.current = None
-            iterator_state.current = None
             self._timing.stop()
             self._observer.finish()
             if self._gradients is not None:
