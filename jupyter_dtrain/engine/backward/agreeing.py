@@ -1,4 +1,4 @@
-"""Which reducer leaves get; gradients that not every rank has, or that are sparse, averaged when a backward pass is over.
+"""Gradients that not every rank has, or that are sparse, averaged when a backward pass is over.
 
 What a pass leaves says what there is to do, and no layer's attribute: a table that was not looked up, one that is tied to a dense layer,
 or one of ``F.embedding(…, sparse=True)``. Ranks tell each other in a byte per leaf. PyTorch's own reducer has no sparse gradients of leaves
@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ..comm.collectives import all_gather
-from ..comm.process_group import shared_memory
 from .failed_pass import has_come_to, noted
-from .reducers import BucketReducer, Reducer, SharedMemoryReducer, average
+from .reducers import Reducer, average
 
 _REACHED, _DENSE = 1, 2
 
@@ -97,24 +96,3 @@ def _gathered(rows: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     parts = [torch.empty_like(own) for _ in sizes]
     all_gather(parts, own)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-
-def reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_sparse: bool, complete: bool) -> Reducer:
-    """Return a new reducer of `leaves`: PyTorch's own unless the ranks share memory, or it cannot take the gradients. A collective.
-
-    Parameters
-    ----------
-    leaves, slot
-        As in :class:`.Reducer`.
-    is_sparse : bool
-        Whether this rank's backward pass has sparse gradients.
-    complete : bool
-        Whether it reaches all leaves.
-    """
-    lacking = torch.tensor([not complete, is_sparse], dtype=torch.long, device="cpu")
-    dist.all_reduce(lacking, op=dist.ReduceOp.MAX)
-    any_lacks, any_sparse = lacking.tolist()
-    are_near = shared_memory() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
-    if any_sparse or (any_lacks and are_near):
-        return AgreeingReducer(leaves, slot)
-    return SharedMemoryReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))

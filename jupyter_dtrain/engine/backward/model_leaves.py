@@ -1,0 +1,53 @@
+"""Parameters of the models that the cell trains: which belong together, and their order, the same on all ranks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from ..module_tree import Found, IdentityMap, parameters_in
+
+
+class ModelLeaves:
+    """The models that are known, by their parameters."""
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[nn.Module]] = []
+        self._model_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()  # by parameter
+        self._parameters = Found(parameters_in)
+
+    def register(self, module: nn.Module) -> None:
+        """Know `module`: a backward pass that reaches one of its parameters may not reach all."""
+        reference = weakref.ref(module)
+        self._models.append(reference)
+        for parameter in module.parameters():
+            if self._model(parameter) is None:
+                self._model_of.set(parameter, reference)
+
+    def with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return `reached`, and behind them the other parameters of their models that require gradients."""
+        there = {id(leaf) for leaf in reached}
+        models = {id(model): model for leaf in reached if (model := self._model(leaf)) is not None}
+        rest = {
+            id(p): p
+            for model in models.values()
+            for p in self._parameters.of(model)
+            if p.requires_grad and p.is_leaf and id(p) not in there
+        }
+        return reached + list(rest.values())
+
+    def ordered(self, leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return `leaves` in an order that all ranks agree on: that of the known modules, then as reached."""
+        first: dict[int, int] = {}
+        for reference in self._models:
+            model = reference()
+            for parameter in model.parameters() if model is not None else ():
+                first.setdefault(id(parameter), len(first))
+        return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
+
+    def _model(self, leaf: torch.Tensor) -> nn.Module | None:
+        reference = self._model_of.get(leaf)
+        return reference() if reference is not None else None

@@ -1,0 +1,88 @@
+"""Which reducer a set of leaves gets, kept from pass to pass."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from ..comm.process_group import shared_memory
+from .agreeing import AgreeingReducer
+from .reducers import BucketReducer, Reducer, SharedMemoryReducer
+
+MAX_REDUCERS = 8
+"""Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
+
+
+class ReducerCache:
+    """The reducers of the sets of leaves that backward passes have come to last."""
+
+    def __init__(self) -> None:
+        self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
+
+    def clear(self) -> None:
+        """Drop them. To be called before the process group is left."""
+        self._reducers.clear()
+
+    def get(
+        self,
+        leaves: list[torch.Tensor],
+        loss: torch.Tensor | None,
+        *,
+        ordered: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+        is_sparse: Callable[[], bool],
+        complete: bool,
+        backward: Callable[..., None],
+    ) -> Reducer:
+        """Return the reducer of `leaves` and of the value of `loss`. A collective where there was none.
+
+        Parameters
+        ----------
+        leaves : list of Tensor
+        loss : Tensor, optional
+            The rank's part, of one number.
+        ordered : callable
+            Returns leaves in an order that all ranks agree on.
+        is_sparse : callable
+            Whether this rank's backward pass has sparse gradients.
+        complete : bool
+            Whether it reaches all leaves.
+        backward : callable
+            ``torch.autograd.backward``.
+        """
+        kind = None if loss is None else (loss.dtype, loss.device)
+        key = (kind, frozenset(map(id, leaves)))
+        reducer = self._reducers.get(key)
+        if reducer is not None:
+            self._reducers.move_to_end(key)
+            return reducer
+        slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
+        reducer = self._reducers[key] = _reducer_for(ordered(leaves), slot, is_sparse=is_sparse(), complete=complete)
+        if dist.get_world_size() > 2 and not reducer.may_lack_leaves:
+            reducer.settle_layout(backward)
+        if len(self._reducers) > MAX_REDUCERS:
+            self._reducers.popitem(last=False)
+        return reducer
+
+
+def _reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_sparse: bool, complete: bool) -> Reducer:
+    """Return a new reducer of `leaves`: PyTorch's own unless the ranks share memory, or it cannot take the gradients. A collective.
+
+    Parameters
+    ----------
+    leaves, slot
+        As in :class:`.Reducer`.
+    is_sparse : bool
+        Whether this rank's backward pass has sparse gradients.
+    complete : bool
+        Whether it reaches all leaves.
+    """
+    lacking = torch.tensor([not complete, is_sparse], dtype=torch.long, device="cpu")
+    dist.all_reduce(lacking, op=dist.ReduceOp.MAX)
+    any_lacks, any_sparse = lacking.tolist()
+    are_near = shared_memory() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
+    if any_sparse or (any_lacks and are_near):
+        return AgreeingReducer(leaves, slot)
+    return SharedMemoryReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))
