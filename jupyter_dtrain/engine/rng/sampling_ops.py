@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..tensor.ops.dispatch import at, blank_like
+from ..tensor.ops.operands import at, blank_like
 
 Shape = tuple[int, ...]
 Draw = Callable[[Any, tuple[Any, ...], dict[str, Any], "Rows"], Any]

@@ -24,7 +24,8 @@ from .constructors import watched_constructors
 from .grad_hooks import GradientHooks
 from .materialize import materialize
 from .ops.autograd import read_gradients_followed
-from .ops.dispatch import Rules, at
+from .ops.dispatch import Rules
+from .ops.operands import at
 from .ops.table import REFUSING, TABLE
 from .placement_types import GlobalTensor, Partial, Shard, along, from_local, is_row, place_result, to_local
 from .recompute import checked_by_parts

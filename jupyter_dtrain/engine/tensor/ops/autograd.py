@@ -11,7 +11,8 @@ import torch
 
 from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, source_of, start_at, to_local
 from ..redistribute import nothing_of, weigh
-from .dispatch import Rules, at
+from .dispatch import Rules
+from .operands import at
 
 
 def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:

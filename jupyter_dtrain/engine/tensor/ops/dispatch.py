@@ -7,7 +7,7 @@ whole tensors: always right, at worst slower, and the run says so.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +24,15 @@ from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, KeptFull, Partial, Shard
 from ..redistribute import Exchange
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
-
-class NeedsFullTensor(Exception):
-    """A rule does not cover these operands: compute on whole tensors."""
+_MOST_VIEWED = 8
+"""Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
 
 
 @dataclass
@@ -228,104 +231,6 @@ def _requires_grad(tensor: torch.Tensor) -> bool:
 
 def _below_autograd() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD) and not torch.is_inference_mode_enabled()
-
-
-def at(dim: int, part: slice) -> tuple[slice, ...]:
-    """Return the index of `part` along `dim`."""
-    return (*(slice(None),) * dim, part)
-
-
-def blank_like(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
-    """Return a tensor for all of dim `dim`, `total` long, that is laid out in memory as `part` is: random draws follow that order."""
-    strides = part.stride()
-    if 0 in strides:  # expanded: what is made after it is not
-        strides = torch.empty_like(part, device="meta").stride()
-    order = sorted(range(part.dim()), key=lambda number: (-strides[number], part.shape[number] == 1))
-    made = torch.empty([total if number == dim else part.shape[number] for number in order], dtype=part.dtype, device=part.device)
-    return made.permute([order.index(number) for number in range(part.dim())])
-
-
-def changes_in_place(func: Any) -> bool:
-    """Return whether `func` writes into its first operand."""
-    name = getattr(func, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_DUNDERS
-
-
-_MOST_VIEWED = 8
-"""Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
-_IN_PLACE_DUNDERS = frozenset(
-    f"__{name}__" for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem")
-)
-
-
-def tensors_in(args: Iterable[Any]) -> list[torch.Tensor]:
-    """Return the tensors among `args` and in the lists among them."""
-    found = []
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            found.append(arg)
-        elif isinstance(arg, list | tuple):
-            found += tensors_in(arg)
-    return found
-
-
-def ndim_of(tensor: torch.Tensor) -> int:
-    """Return the number of dims."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.dim()
-
-
-def globals_in(args: Iterable[Any]) -> list[GlobalTensor]:
-    """Return the global tensors among `args`."""
-    return [t for t in tensors_in(args) if isinstance(t, GlobalTensor)]
-
-
-def map_result(result: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Apply `function` to the tensors of a result, which may be a (named) tuple."""
-    if isinstance(result, torch.Tensor):
-        return function(result)
-    if isinstance(result, tuple):
-        mapped = [map_result(item, function) for item in result]
-        return type(result)(mapped)
-    return result
-
-
-def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTensor, Shard]:
-    """Return the first operand, a shard, with its placement; no other operand may span ranks."""
-    first = args[0] if args else None
-    if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard):
-        raise NeedsFullTensor
-    if globals_in(args[1:]) or globals_in(kwargs.values()):
-        raise NeedsFullTensor
-    return first, first.placement
-
-
-def global_shape(tensor: GlobalTensor) -> torch.Size:
-    """Return the shape of the whole tensor."""
-    with torch._C.DisableTorchFunctionSubclass():
-        shape = list(tensor.shape)
-    if isinstance(tensor.placement, Shard):
-        shape[tensor.placement.dim] = tensor.placement.total
-    return torch.Size(shape)
-
-
-_MISSING = object()
-_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
-_SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
-
-
-def dims_of(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int, position: int = 1) -> tuple[int, ...] | None:
-    """Return the dims that an operation works along, counted from 0; ``None``: all."""
-    given = kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else _MISSING))
-    if given is _MISSING or given is None or (isinstance(given, list | tuple) and not given):
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | list | tuple):
-        raise NeedsFullTensor
-    values = (given,) if isinstance(given, int) else tuple(given)
-    if isinstance(given, int) and len(args) > position + 1 and all(type(arg) is int for arg in args[position:]):
-        values = args[position:]  # flip(0, 2)
-    return tuple(value % ndim if ndim else 0 for value in values)
 
 
 def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

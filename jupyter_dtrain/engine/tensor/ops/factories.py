@@ -8,7 +8,8 @@ import torch
 
 from ..function_bodies import BODIES
 from ..placement_types import GlobalTensor, Shard, from_local, to_local
-from .dispatch import NeedsFullTensor, Rules, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
+from .dispatch import Rules
+from .operands import NeedsFullTensor, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

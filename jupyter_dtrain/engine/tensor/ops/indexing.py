@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ..placement_types import GlobalTensor, Shard, from_local
-from .dispatch import NeedsFullTensor, Rules, at, globals_in, ndim_of, the_shard
+from .dispatch import Rules
+from .operands import NeedsFullTensor, at, globals_in, ndim_of, the_shard
 
 
 def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

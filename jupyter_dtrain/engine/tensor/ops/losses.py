@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from ..pending_checks import check
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of
-from .dispatch import NeedsFullTensor, Rules, globals_in, ndim_of, tensors_in
+from .dispatch import Rules
+from .operands import NeedsFullTensor, globals_in, ndim_of, tensors_in
 
 _OF_NUMBERED_CLASSES = frozenset((F.cross_entropy, F.nll_loss))
 _OF_CLASSES = frozenset((F.cross_entropy, F.nll_loss, F.multi_margin_loss))

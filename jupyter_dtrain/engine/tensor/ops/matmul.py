@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of
-from .dispatch import NeedsFullTensor, Rules, at, changes_in_place, globals_in, map_result, ndim_of, tensors_in
+from .dispatch import Rules
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, map_result, ndim_of, tensors_in
 
 
 def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..placement_types import GlobalTensor, Shard, from_local
-from .dispatch import NeedsFullTensor, Rules, at, globals_in, map_result, ndim_of
+from .dispatch import Rules
+from .operands import NeedsFullTensor, at, globals_in, map_result, ndim_of
 from .pointwise import fitted
 
 

@@ -9,7 +9,8 @@ import torch
 from ..deferred import MOST_PENDING, DeferredReduction, is_narrow, keep_later, later_of, may_wait
 from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, to_local
 from ..redistribute import weigh
-from .dispatch import NeedsFullTensor, Rules, at, changes_in_place, globals_in, ndim_of
+from .dispatch import Rules
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, ndim_of
 
 _NUMBERS = frozenset((int, float, bool))
 

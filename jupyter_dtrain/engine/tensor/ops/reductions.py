@@ -9,7 +9,8 @@ import torch
 from ..deferred import DeferredReduction, is_narrow, keep_later, may_wait
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
 from ..redistribute import nothing_of, weigh
-from .dispatch import NeedsFullTensor, Rules, dims_of, map_result, ndim_of, tensors_in, the_shard
+from .dispatch import Rules
+from .operands import NeedsFullTensor, dims_of, map_result, ndim_of, tensors_in, the_shard
 from .pointwise import elementwise, keeps
 
 

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 
 from ..scalar_args import read_numbers
 from .autograd import backward, grad, gradient, in_graph
-from .dispatch import Rule, Rules, globals_in, read, read_number, read_text
+from .dispatch import Rule, Rules, read, read_number, read_text
 from .factories import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
 from .indexing import gather, index, look_up, select
 from .losses import ctc, loss
 from .matmul import addmm, einsum, instance_norm, lookup, matrices, product, rowwise
+from .operands import globals_in
 from .pairwise import affine_grid, attention, distances, outer, paired, pairwise
 from .pointwise import elementwise, keeps, to_dtype
 from .reductions import FFT_NAMES, NAMES, all_or_any, along, extreme, inner, mean, quantile, scatter, total, unpack

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..placement_types import GlobalState, GlobalTensor, Partial, Placement, Shard, from_local
-from .dispatch import NeedsFullTensor, Rules, at, dims_of, global_shape, globals_in, ndim_of, the_shard
+from .dispatch import Rules
+from .operands import NeedsFullTensor, at, dims_of, global_shape, globals_in, ndim_of, the_shard
 
 
 def shape(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
