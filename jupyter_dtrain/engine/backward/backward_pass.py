@@ -68,7 +68,7 @@ class BackwardPass:
         return None
 
     def value(self) -> torch.Tensor:
-        """Return the rank's part of the loss, scaled as its gradient is."""
+        """Return the rank's part of the loss, one number in the shape of its root, scaled as its gradient is."""
         part, factor = self.roots[0].detach(), self.factors[0]
         if not factor:  # the part of a rank without samples may be anything
             return torch.zeros_like(part)
@@ -108,7 +108,7 @@ class Computed:
 
 
 def scaled(part: torch.Tensor, start: torch.Tensor | None, factor: float) -> torch.Tensor | None:
-    """Return the gradient with which the backward pass begins at the rank's `part` of a root."""
+    """Return the gradient with which the backward pass begins at the rank's `part` of a root, in its shape; ``None``: one."""
     if not part.requires_grad or factor == 1.0:
         return start
     return torch.full_like(part, factor) if start is None else start * factor

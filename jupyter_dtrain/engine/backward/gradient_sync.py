@@ -101,7 +101,20 @@ class GradientSync:
         inputs: Sequence[torch.Tensor] | None,
         **options: Any,
     ) -> None:
-        """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves."""
+        """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves. Collective.
+
+        Parameters
+        ----------
+        original : callable
+        tensors : sequence of Tensor
+            The roots: losses ``()``, or of any shape with a gradient to begin with.
+        grad_tensors : sequence of Tensor or None
+            Of the roots' global shapes.
+        inputs : sequence of Tensor, optional
+            The leaves that get gradients; ``None``: all that are reached.
+        **options
+            The other arguments of the call.
+        """
         if self._nested is None and self._is_alike(tensors[0]):
             original(tensors, grad_tensors, inputs=inputs, **options)
             return

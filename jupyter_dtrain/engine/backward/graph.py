@@ -72,6 +72,6 @@ def _held_by_nobody() -> int:
 
 
 def any_leaf_of(node: Any) -> torch.Tensor | None:
-    """Return the leaf that a node of a graph adds to, whoever has it."""
+    """Return the leaf that a node of a graph adds to, whoever has it; ``None``: the node is no end of the graph."""
     leaf: torch.Tensor | None = getattr(node, "variable", None)
     return leaf

@@ -111,7 +111,18 @@ class NestedPasses:
     def run(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], leaves: list[torch.Tensor], **options: Any
     ) -> None:
-        """Run a pass from `roots` with `gradients` to `leaves`, of which those that belong to no model get theirs at once."""
+        """Run a pass from `roots` to `leaves`, of which those that belong to no model get their gradients at once.
+
+        Parameters
+        ----------
+        roots : sequence of Tensor
+            The rank's parts, ``(b, …)`` each.
+        gradients : sequence of Tensor or None
+            To begin with, of the roots' shapes.
+        leaves : list of Tensor
+        **options
+            Of ``torch.autograd.grad``.
+        """
         options.pop("inputs", None)
         with hooks_set_aside(leaves):
             found = _grad(roots, leaves, gradients, allow_unused=True, **options)

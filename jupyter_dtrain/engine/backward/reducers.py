@@ -41,7 +41,7 @@ class Reducer:
         self._leaves = leaves if slot is None else [*leaves, slot]
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
-        """Be ready for a backward pass from `roots` with `gradients`, to which the slot is added: `value` is its rank's part."""
+        """Be ready for a backward pass from `roots` with `gradients`, and the slot's, whose rank's part is `value`, one number."""
         if value is not None and self._slot is not None:
             self._slot.grad = None
             # A search for leaves that are not reached begins behind a root: the slot itself would be none.
@@ -147,7 +147,7 @@ class SharedMemoryReducer(Reducer):
 
 
 def average(gradients: Sequence[torch.Tensor]) -> None:
-    """Put the ranks' mean of each of `gradients`, dense ones, in its place. A collective."""
+    """Put the ranks' mean of each of `gradients`, dense ones, in its place; small ones go in one exchange, flat. A collective."""
     for group in _together(gradients):
         _average(group)
 

@@ -35,7 +35,7 @@ class UnknownBatch(Exception):
 
 
 def length_of(batch: Any, layout: Layout | None = None) -> int | None:
-    """Return the number of samples, ``None`` where there is nothing that says it."""
+    """Return the number of samples ``B``: the size of dim 0 of the first array, or of the dim in `layout`; ``None``: nothing says it."""
     found: list[int] = []
 
     def one(path: Path, value: Any) -> Any:
@@ -53,7 +53,7 @@ def length_of(batch: Any, layout: Layout | None = None) -> int | None:
 
 
 def cut(batch: Any, part: slice, layout: Layout | None = None) -> Any:
-    """Return the samples `part` of a whole batch."""
+    """Return the samples `part` of a whole batch: ``(B, …)`` becomes ``(b, …)``, along the dim in `layout` where it is given."""
 
     def one(path: Path, value: Any) -> Any:
         dim = 0 if layout is None else layout.get(path)
@@ -66,6 +66,8 @@ def cut(batch: Any, part: slice, layout: Layout | None = None) -> Any:
 
 def placed(batch: Any, share: BatchShard, layout: Layout | None = None) -> Any:
     """Return the rank's part of a batch as the cell is to see it: tensors placed, entries per sample complete.
+
+    Tensors ``(b, …)`` become shards of ``(B, …)``. Arrays of NumPy and lists with an entry per sample are all-gathered.
 
     Raises
     ------

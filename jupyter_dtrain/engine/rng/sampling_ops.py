@@ -32,15 +32,15 @@ class Rows:
         return [self.total if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return the rank's rows."""
+        """Return the rank's rows ``(b, …)`` of a draw ``(B, …)``, a view."""
         return whole[at(self.dim, self.own)]
 
     def blank(self, part: torch.Tensor) -> torch.Tensor:
-        """Return a tensor for the whole batch, laid out in memory as `part` is."""
+        """Return a tensor ``(B, …)`` for the whole batch, laid out in memory as `part` ``(b, …)`` is; its values are any."""
         return blank_like(part, self.dim, self.total)
 
     def spread_all(self, value: Any) -> Any:
-        """Return `value` for the whole batch if it has rows: the rank's in their place, and ones elsewhere."""
+        """Return `value` for the whole batch, ``(B, …)``, if it has rows ``(b, …)``: the rank's in their place, and ones elsewhere."""
         size = self.own.stop - self.own.start
         if not isinstance(value, torch.Tensor) or value.dim() <= self.dim or value.shape[self.dim] != size:
             return value

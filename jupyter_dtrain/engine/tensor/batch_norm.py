@@ -40,7 +40,10 @@ class GlobalNormalization:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in ``torch.nn.functional.batch_norm`` until the end of the ``with`` block."""
+        """Take part in ``torch.nn.functional.batch_norm`` until the end of the ``with`` block.
+
+        Its input is ``(b, C, …)`` on each rank. Mean and variance ``(C,)`` are those of all ``B`` samples.
+        """
         original = F.batch_norm
 
         @wraps(original)

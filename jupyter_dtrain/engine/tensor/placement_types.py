@@ -156,7 +156,19 @@ class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
 
 
 def from_local(part: torch.Tensor, placement: Placement) -> GlobalTensor:
-    """Return `part` as a rank's part of a global tensor; the graph behind it stays."""
+    """Return `part` as a rank's part of a global tensor; the graph behind it stays.
+
+    Parameters
+    ----------
+    part : Tensor
+        Of a `Shard` along dim 0 ``(b, …)``; of a `Partial` of the shape of the value.
+    placement : Placement
+
+    Returns
+    -------
+    GlobalTensor
+        Which the cell sees as ``(B, …)``, or in the shape of the value.
+    """
     result: GlobalTensor = part.as_subclass(GlobalTensor)
     result._state = GlobalState(placement)
     return result
@@ -221,13 +233,13 @@ def is_of_share(leaf: torch.Tensor) -> bool:
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the rank's part as a plain tensor without its graph."""
+    """Return the rank's part as a plain tensor without its graph, ``(b, …)`` of a shard."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.detach()
 
 
 def to_local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the rank's part as a plain tensor; the graph behind it stays."""
+    """Return the rank's part as a plain tensor, ``(b, …)`` of a shard; the graph behind it stays."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.as_subclass(torch.Tensor)
 
@@ -252,6 +264,10 @@ def start_at(
 
     Parameters
     ----------
+    root : Tensor
+        Of the global shape ``(B, …)`` to the cell, ``(b, …)`` on the rank.
+    start : Tensor
+        Of the root's global shape; if `batched`, with one dim before it.
     whole : callable
         Returns a tensor that spans the ranks as a whole, with its graph.
     batched : bool

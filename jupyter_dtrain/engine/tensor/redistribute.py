@@ -68,7 +68,7 @@ class _Nothing(torch.autograd.Function):
 
 
 def nothing_of(part: torch.Tensor) -> torch.Tensor:
-    """Return zeros in place of `part`, whatever its values, that are connected to its graph: each rank walks the same one."""
+    """Return zeros in the shape of `part`, whatever its values, that are connected to its graph: each rank walks the same one."""
     result: torch.Tensor = _Nothing.apply(part)  # type: ignore[no-untyped-call]
     return result
 
@@ -95,7 +95,10 @@ class Exchange:
     """Turns global tensors into whole ones, the same on every rank."""
 
     def full_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place."""
+        """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place.
+
+        A shard ``(b, …)`` is all-gathered to ``(B, …)`` along its dim; partial values are all-reduced in their shape.
+        """
         settle()
         later = later_of(tensor)
         if later is not None:
@@ -119,7 +122,7 @@ class Exchange:
 
     @staticmethod
     def cache_value(tensor: GlobalTensor, value: torch.Tensor) -> None:
-        """Take `value` as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
+        """Take `value`, with as many entries, as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
         with torch._C.DisableTorchFunctionSubclass():
             if not tensor.is_inference():  # nobody could tell when it is changed
                 tensor._state.value = tensor._version, value.view(tensor.shape)
@@ -141,7 +144,7 @@ class Exchange:
 
     @staticmethod
     def sum(part: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' `part`."""
+        """Return the sum of all ranks' `part`, in its shape. A collective, and differentiable: the gradient is summed as well."""
         result: torch.Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
         return result
 

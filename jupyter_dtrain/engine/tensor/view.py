@@ -134,8 +134,9 @@ class GlobalView:
     def enter(self, values: Any) -> tuple[Any, Shard | None]:
         """Return a model's arguments as the rank's own, and the placement of the first one that spans the ranks.
 
-        A tensor that the cell has made for the batch (noise, a first hidden state, times of a diffusion) is cut to match, if one of
-        its first two dims has the size of the batch. Where it cannot be told how the arguments belong together, all are whole.
+        Of what spans the ranks as ``(B, …)`` the model gets ``(b, …)``. A tensor that the cell has made for the batch (noise, a first
+        hidden state ``(layers, B, H)``, times of a diffusion) is cut to match, if one of its first two dims has the size ``B``. Where it
+        cannot be told how the arguments belong together, all are whole.
         """
         args, kwargs = values
         if self._rules.transforms:
@@ -217,6 +218,8 @@ class GlobalView:
     ) -> Any:
         """Return a model's results, of arguments placed as `placement`, with their own placements.
 
+        A result ``(b, …)``, or with the samples along another dim as an RNN's state ``(layers, b, H)``, becomes a shard along that dim.
+
         Parameters
         ----------
         known : dict
@@ -295,7 +298,7 @@ class GlobalView:
     # -- at the root of a graph --------------------------------------------------------------------------------------
 
     def weight_of(self, root: torch.Tensor) -> float:
-        """Return what a rank's part of `root` counts in the value of the whole."""
+        """Return what a rank's part of `root` counts in the value of the whole: ``b / B`` of a mean over the batch, 1 of a sum."""
         if not isinstance(root, GlobalTensor):
             return 1.0 / self._world_size
         if isinstance(root.placement, Partial) and root.placement.weight is not None:

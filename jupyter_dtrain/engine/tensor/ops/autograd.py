@@ -74,6 +74,8 @@ def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) 
 
     Parameters
     ----------
+    found : Tensor
+        ``(b, …)`` of a shard, otherwise of the tensor's shape; times ``gradient_scale``, by which a backward pass begins on each rank.
     placement : Placement, optional
         Of the tensor; ``None``: all ranks have it, each for its own part of what follows.
     """
@@ -86,7 +88,7 @@ def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) 
 
 
 def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
-    """Return what the rank has of the gradient of a tensor: the reverse of :func:`gradient_of`."""
+    """Return what the rank has of the gradient of a tensor, ``(b, …)`` of a shard: the reverse of :func:`gradient_of`."""
     if isinstance(placement, Shard):
         if isinstance(gradient, GlobalTensor) and gradient.placement == placement:
             part = to_local(gradient)

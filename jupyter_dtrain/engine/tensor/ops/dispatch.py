@@ -105,7 +105,7 @@ class Rules:
             return func(*args, **kwargs)
 
     def full_tensor(self, value: Any) -> Any:
-        """Return `value` with the global tensors in it whole."""
+        """Return `value` with the global tensors in it whole, ``(B, …)`` each. A collective, unless all are known."""
         if isinstance(value, GlobalTensor):
             return self._whole_tensor(value)
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -156,7 +156,7 @@ class Rules:
             self.transforms -= 1
 
     def take_back(self, tensor: GlobalTensor) -> bool:
-        """Write into the part what the cell has written into the whole: ``image = x[0]; image *= 2``.
+        """Write into the part ``(b, …)`` what the cell has written into the whole ``(B, …)``: ``image = x[0]; image *= 2``.
 
         Returns
         -------

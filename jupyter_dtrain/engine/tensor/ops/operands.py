@@ -15,7 +15,7 @@ class NeedsFullTensor(Exception):
 
 
 def at(dim: int, part: slice) -> tuple[slice, ...]:
-    """Return the index of `part` along `dim`."""
+    """Return the index of `part` along `dim`: ``x[at(1, part)]`` is ``x[:, part]``."""
     return (*(slice(None),) * dim, part)
 
 
@@ -73,7 +73,7 @@ def map_result(result: Any, function: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTensor, Shard]:
-    """Return the first operand, a shard, with its placement; no other operand may span ranks."""
+    """Return the first operand, a shard ``(b, …)`` of ``(B, …)``, with its placement; no other operand may span ranks."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard):
         raise NeedsFullTensor
@@ -83,7 +83,7 @@ def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTens
 
 
 def global_shape(tensor: GlobalTensor) -> torch.Size:
-    """Return the shape of the whole tensor."""
+    """Return the shape that the cell sees: ``(B, …)`` of a shard ``(b, …)``."""
     with torch._C.DisableTorchFunctionSubclass():
         shape = list(tensor.shape)
     if isinstance(tensor.placement, Shard):
