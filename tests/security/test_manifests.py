@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dtrain.checkpoint import disk_blobs, manifest
-from jupyter_dtrain.checkpoint import folder as checkpoint_files
+from jupyter_dtrain.checkpoint import reader as checkpoint_files
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import FORMAT, checksum_of, other_versions
 from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder

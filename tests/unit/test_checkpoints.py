@@ -146,7 +146,7 @@ def test_a_disk_that_is_full_half_way_leaves_no_half_checkpoint(run, monkeypatch
     run.write(10)
 
     def fail(path, data, **options):
-        if path.name == module.MANIFEST:
+        if path.name == "manifest.json":
             raise OSError(errno.ENOSPC, "No space left on device")
         write_whole(path, data, **options)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,45 +22,20 @@ from ...options import Verify
 from ..forward.arguments import CallArguments
 from ..forward.module_state import ModuleInfo
 from ..module_tree import IdentityMap, layers_taking_statistics
-from ..rng.streams import OtherStreams
 from ..tensor.placement_types import GlobalTensor, Shard, to_local
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange
-from .frozen import Freezer, Frozen, apart, as_tensor, sums_are_apart
-from .gradients import Projections, differ, projections
+from .frozen import Freezer, apart
+from .gradients import Projections, projections
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import FAR, Schedule, Turn
-from .state import Changes, StateBefore
+from .state import StateBefore
 from .trial import GivenUp, unnoticed
+from .verdict import GRADIENTS, SeenCall, WholeCall, differs_here, verdict
 
 MOST_KINDS = 8
 """Sizes of batches of which the first call is checked, of each model in training and in evaluation; of others a later one."""
 TOO_LARGE = "the whole batch does not fit"
-_RESULT, _GRADIENTS = "what it returns", "its gradients"
-
-
-@dataclass
-class _Whole:
-    """What a call on the whole batch comes to."""
-
-    results: list[Any] = field(default_factory=list)
-    changes: Changes = field(default_factory=dict)
-    gradients: Projections | None = None
-    streams: tuple[bytes, OtherStreams] | None = None
-    has_drawn: bool = False
-    error: Exception | None = None
-    given_up: str = ""
-
-
-@dataclass
-class _Seen:
-    """What the checked call of a rank has come to, told to the others."""
-
-    different: str = ""
-    failed: bool = False
-    sums: dict[str, torch.Tensor] = field(default_factory=dict)
-    gradients: Projections | None = None
-    given_up: str = ""
 
 
 class ModelChecks:
@@ -171,8 +145,8 @@ class ModelChecks:
             return self._given_whole(seen, called)
         result, mine = self._try(seen, module, called, whole, before)
         began = time.perf_counter()
-        of_ranks: list[_Seen] = Exchange.objects(mine)
-        found = self._verdict(of_ranks, whole)
+        of_ranks: list[SeenCall] = Exchange.objects(mine)
+        found = verdict(of_ranks, whole)
         if found:
             found = found if self._is_certain(alone, module, given, before, whole) else ""
         elif mine.failed:
@@ -198,9 +172,9 @@ class ModelChecks:
 
     # -- the two computations ---------------------------------------------------------------------------------------
 
-    def _try_whole(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore) -> _Whole:
+    def _try_whole(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore) -> WholeCall:
         """Return what the whole batch comes to; all is as before then. A collective."""
-        whole = _Whole()
+        whole = WholeCall()
         values = pytree.tree_map(self._plain, given)
         if before.reachable.obstacle:
             whole.given_up = before.reachable.obstacle
@@ -242,9 +216,11 @@ class ModelChecks:
         placements = [leaf.placement if isinstance(leaf, GlobalTensor) else None for leaf in leaves]
         return projections(module, parts, placements, scale=scale, passes=self._passes)
 
-    def _try(self, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, whole: _Whole, before: StateBefore) -> tuple[Any, _Seen]:
+    def _try(
+        self, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, whole: WholeCall, before: StateBefore
+    ) -> tuple[Any, SeenCall]:
         """Make the call as always, and compare."""
-        mine = _Seen()
+        mine = SeenCall()
         try:
             result = seen()
         except Exception as error:
@@ -257,7 +233,7 @@ class ModelChecks:
         if drew_alone or (self._draws_per_rank and not others.are(whole.streams[1])):
             mine.given_up = "it draws for each rank"
             return result, mine
-        mine.different = self._different(leaves, others, whole, before, mine.sums)
+        mine.different = differs_here(leaves, others, whole, before, mine.sums)
         if not mine.different and not called.is_open and whole.gradients is not None:
             after = _before(module)
             try:
@@ -268,48 +244,9 @@ class ModelChecks:
                 after.restore()
         return result, mine
 
-    @staticmethod
-    def _different(leaves: list[Any], others: OtherStreams, whole: _Whole, before: StateBefore, sums: dict[str, torch.Tensor]) -> str:
-        """Return what this rank sees to be something else than the whole; empty where it sees nothing."""
-        freezer = Freezer({})
-        if len(leaves) != len(whole.results):
-            return _RESULT
-        for number, (expected, leaf) in enumerate(zip(whole.results, leaves, strict=True)):
-            if apart(expected, freezer.frozen(leaf), sums, f"result {number}"):
-                return _RESULT
-        changes = before.changes()
-        for key in dict.fromkeys((*whole.changes, *changes)):
-            where = (whole.changes.get(key) or changes[key])[0]
-            if key not in whole.changes or key not in changes or apart(whole.changes[key][1], changes[key][1], sums, f"{key}"):
-                return f"`{where.replace('`', '')}`"
-        return "" if whole.streams is None or others.are(whole.streams[1]) else "the random numbers it draws"
-
     # -- what is made of it ---------------------------------------------------------------------------------------------
 
-    def _verdict(self, of_ranks: list[_Seen], whole: _Whole) -> str:
-        """Return what differs, the same on all ranks. A collective."""
-        if any(of_rank.given_up for of_rank in of_ranks):
-            return ""
-        if found := next((of_rank.different for of_rank in of_ranks if of_rank.different), ""):
-            return found
-        wholes: dict[str, Frozen] = {f"result {number}": result for number, result in enumerate(whole.results)}
-        wholes |= {f"{key}": value for key, (_, value) in whole.changes.items()}
-        gradients = [of_rank.gradients for of_rank in of_ranks if of_rank.gradients is not None]
-        found = ""
-        if name := sums_are_apart([of_rank.sums for of_rank in of_ranks], lambda name: as_tensor(wholes.get(name))):
-            found = _RESULT if name.startswith("result") else "what it keeps"
-        elif whole.gradients is not None and len(gradients) == len(of_ranks):
-            found = _GRADIENTS if differ(whole.gradients, gradients, self._dtype(whole)) else ""
-        if gradients or any(of_rank.sums for of_rank in of_ranks):  # where rounding might decide, all follow the first
-            found = Exchange.objects(found)[0]
-        return found
-
-    @staticmethod
-    def _dtype(whole: _Whole) -> torch.dtype:
-        kinds = [result.dtype for result in whole.results if isinstance(result, torch.Tensor) and result.is_floating_point()]
-        return min(kinds, key=lambda kind: kind.itemsize) if kinds else torch.float32
-
-    def _is_certain(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore, whole: _Whole) -> bool:
+    def _is_certain(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore, whole: WholeCall) -> bool:
         """Return whether the whole batch comes to the same once more: where not even that is so, nothing is known. A collective."""
         if not all(Exchange.objects(before.can_restore())):
             return False
@@ -324,7 +261,7 @@ class ModelChecks:
         return all(Exchange.objects(bool(same)))
 
     def _mended(
-        self, found: str, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, before: StateBefore, whole: _Whole, turn: Turn
+        self, found: str, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, before: StateBefore, whole: WholeCall, turn: Turn
     ) -> Any:
         """Make the call again, with the model whole, or go back where earlier calls may have been wrong as well."""
         kind = kind_of(type(module))
@@ -333,10 +270,10 @@ class ModelChecks:
             unchecked = [*others, turn] if turn.calls > 1 else others
             raise GoBack((Finding(kind, found),), min(other.checked for other in unchecked))
         before.restore()
-        if not called.is_open and found != _GRADIENTS:  # those of an open model are not looked at
+        if not called.is_open and found != GRADIENTS:  # those of an open model are not looked at
             called.is_open = True
             result, mine = self._try(seen, module, called, whole, before)
-            if not self._verdict(Exchange.objects(mine), whole):
+            if not verdict(Exchange.objects(mine), whole):
                 turn.checked, turn.last = self._step(), turn.calls
                 self._tell(kind, found, "runs like the cell's own code, on the whole batch,")
                 return result

@@ -29,7 +29,6 @@ from ...rng.streams import LoadingStream, ModelStream
 from ...side_effects.file_journal import FileLog, written_once
 from ...side_effects.temp_dirs import TemporaryFolders
 from ...task import Semantics
-from ...telemetry.not_shared import NOT_FORESEEN, advice
 from ...telemetry.notices import Notices
 from ...telemetry.observer import Observer
 from ...tensor.batch_norm import GlobalNormalization
@@ -42,6 +41,8 @@ from ...tensor.thread_guard import Turns
 from ...tensor.view import GlobalView
 from ...timing import COMMUNICATION, Timing
 from ...verify.checks import new_checks
+from .cell_api import CellApi
+from .hints import Hints
 
 
 class DataParallelTraining:
@@ -95,7 +96,7 @@ class DataParallelTraining:
         temporary: TemporaryFolders | None = None,
     ) -> None:
         self.rank, self._world_size, self._semantics = rank, world_size, semantics
-        self._control, self._observer, self._timing, self._notes = control, observer, timing, notes
+        self._control, self._observer, self._timing, self._hints = control, observer, timing, Hints(notes, semantics)
         self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
         self._share: BatchShard | None = None  # of the batch that the cell drew last
         self._drew = False  # from a loader that marks the steps
@@ -107,7 +108,7 @@ class DataParallelTraining:
         self.shares = BatchSharding(rank=rank, world_size=world_size)
         shared = world_size > 1
         self._view = (
-            GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._say_whole)
+            GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._hints.no_rule)
             if shared and semantics.global_numbers
             else None
         )
@@ -125,12 +126,13 @@ class DataParallelTraining:
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
         self._draws = (
-            ModelSampling(self._model_stream, on_apart=self._say_apart)
+            ModelSampling(self._model_stream, on_apart=self._hints.draws_apart)
             if semantics.global_draws and self._view is not None and self._model_stream is not None
             else None
         )
         self._entropy = CommonEntropy(run_id)
         self._alone, self._catches = Alone(sources or {}), Catches(sources or {})
+        self._api = CellApi(rank=rank, world_size=world_size, alone=self._alone, observer=observer)
         self._normalization = GlobalNormalization() if semantics.global_batchnorm and self._view is not None else None
         self._models = ModelCalls(
             on_first_call=self._gradients.register if self._gradients is not None else lambda _: None,
@@ -140,7 +142,7 @@ class DataParallelTraining:
             normalization=self._normalization,
             inputs=InputSharding(self.shares.local_shard, self._on_input_shared) if semantics.split_inputs and shared else None,
             blocks=CheckpointedBlocks() if semantics.checkpoint_activations else None,
-            on_sequence=self._say_sequence,
+            on_sequence=self._hints.takes_batch_for_sequence,
             full_batch=full_batch,
         )
         self._models.checks, fetch_checks = new_checks(
@@ -151,7 +153,7 @@ class DataParallelTraining:
             statistics_per_rank=self._normalization is None,
             draws_per_rank=self._draws is None,
             whole=whole,
-            say=lambda text: self._notes.say(text + self._notes.location()),
+            say=self._hints.say,
             step=lambda: observer.step,
         )
         objects = list(objects)
@@ -171,7 +173,7 @@ class DataParallelTraining:
             agree=Exchange.objects if shared else None,
             on_batch=self._on_batch,
             on_other=self._on_other_batch,
-            on_unknown=self._say_unknown,
+            on_unknown=self._on_unknown,
             on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
             stream=self._loading_stream,
@@ -184,7 +186,7 @@ class DataParallelTraining:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
-        api.current = self
+        api.current = self._api
         self._timing.start()
         try:
             with (
@@ -288,26 +290,6 @@ class DataParallelTraining:
             self._model_stream.other = states[0]
             self._loading_stream.load_state_dict(states[1])
 
-    # -- what the cell asks for by name -----------------------------------------------------------------------------
-
-    def is_main(self) -> bool:
-        """Return whether this is rank 0."""
-        if self.rank == 0 and self._world_size > 1:
-            self._alone.asked()
-        return self.rank == 0
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return every rank's `value` in rank order. A collective."""
-        return [value] if self._world_size == 1 else Exchange.objects(value)
-
-    def log(self, values: Mapping[str, float]) -> None:
-        """Record values at the current step."""
-        self._observer.log(values)
-
-    def config(self, values: Mapping[str, Any]) -> None:
-        """Record hyperparameters of the run."""
-        self._observer.hyperparameters.config(values)
-
     # -- what the cell does ------------------------------------------------------------------------------------------
 
     def _on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
@@ -358,25 +340,10 @@ class DataParallelTraining:
     def say_if_not_sharded(self) -> None:
         """Say that the engines have all computed the same, and what changes that; to be called where no error is to be shown below it."""
         if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
-            has_model = self._models.has_any()
-            self._notes.say(advice(self._semantics, drew=self._drew_whole, has_model=has_model, has_trained=self._has_trained))
+            self._hints.not_sharded(drew=self._drew_whole, has_model=self._models.has_any(), has_trained=self._has_trained)
         if self._semantics.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):
-            self._notes.say(NOT_FORESEEN)
+            self._hints.not_foreseen()
 
-    def _say_whole(self, name: str) -> None:
-        self._notes.say(f"`{name}`{self._notes.location()} has no sharding rule: each engine computes it on the global batch.")
-
-    def _say_sequence(self, layer: str) -> None:
-        self._notes.say(
-            f"The `{layer}`{self._notes.location()} takes the batch for a sequence (`batch_first=True` would take each sample for one): "
-            "each engine computes it on the whole batch."
-        )
-
-    def _say_apart(self) -> None:
-        self._notes.say(
-            "The random numbers of a model differed between ranks, so each rank uses its own stream from now on (as with `--rng per-rank`)."
-        )
-
-    def _say_unknown(self, kind: str) -> None:
+    def _on_unknown(self, kind: str) -> None:
         self._apart = self._said_why = True  # each rank has loaded its own
-        self._notes.say(f"The batches{self._notes.location()} hold a {kind} and are not split: each engine computes on all of each batch.")
+        self._hints.not_split(kind)

@@ -1,0 +1,44 @@
+"""What a cell may ask of its run by name (:mod:`jupyter_dtrain.api`), on one rank of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...telemetry.observer import Observer
+from ...tensor.rank0_guard import Alone
+from ...tensor.redistribute import Exchange
+
+
+class CellApi:
+    """Answers for one rank.
+
+    Parameters
+    ----------
+    rank, world_size : int
+    alone : Alone
+        Told that the cell has asked whether this is rank 0: what it does in such a branch, the other ranks do not.
+    observer : Observer
+    """
+
+    def __init__(self, *, rank: int, world_size: int, alone: Alone, observer: Observer) -> None:
+        self.rank, self._world_size = rank, world_size
+        self._alone, self._observer = alone, observer
+
+    def is_main(self) -> bool:
+        """Return whether this is rank 0."""
+        if self.rank == 0 and self._world_size > 1:
+            self._alone.asked()
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's `value` in rank order. A collective."""
+        return [value] if self._world_size == 1 else Exchange.objects(value)
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Record values at the current step."""
+        self._observer.log(values)
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Record hyperparameters of the run."""
+        self._observer.hyperparameters.config(values)
