@@ -3,14 +3,15 @@
 The user's loader stays what it is: same object, same length, same batches in the same order. Only what an iteration
 yields is cut. For map-style data the cut is made on the batch of *indices*, so a rank loads no sample that is not its
 own, with the user's sampler, workers and pinning; the sampler draws the numbers that it would have
-drawn on one process. What has no batches of indices (iterable data), and what is loaded with random numbers, is cut after loading. What
-is in a batch is known where PyTorch's own function has collated it; `collation` finds it out for another's.
+drawn on one process. What has no batches of indices (iterable data), and what is loaded with random numbers, is cut after loading: the
+loader's plan (:mod:`.loader_plan`) says which. What is in a batch is known where PyTorch's own function has collated it; :mod:`.collate`
+finds it out for another's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,27 +19,16 @@ from torch.utils.data import DataLoader
 
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
-from .batch_layout import UnknownBatch, cut, length_of
-from .collate import Agree, Collation, CutAfterLoading
+from .collate import Agree
+from .divided_sources import DividedSources, Iteration
 from .effects import has_effects
-from .fetch import Make, copy_of, taking_rows
-from .iterable import Stream, Streams
+from .fetch import Make, taking_rows
+from .iterable import Streams
 from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
-from .loader_plan import Checks, Division, LoaderPlan, LoaderPlans
-from .own_iterators import iterates_itself
-from .sharded_iterator import FirstBatch, OnBatch, Place, SplitBatches, WatchedBatches
-from .sources import (
-    Check,
-    JoinedBatches,
-    Loaded,
-    LoaderShard,
-    Source,
-    as_it_is,
-    forget_pending,
-    may_draw,
-    of_own_samples,
-)
-from .worker_rng import can_live, iterate, living, set_living, with_attributes
+from .loader_plan import Checks, LoaderPlans
+from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches
+from .sources import JoinedBatches
+from .worker_rng import can_live, iterate, living, set_living
 
 
 class ShardedLoaders:
@@ -101,22 +91,26 @@ class ShardedLoaders:
         cursors: IteratorLog | None = None,
         checks: Checks | None = None,
     ) -> None:
-        self._cursors, self._checks = cursors, checks
-        self._share = share
+        self._cursors = cursors
         self._training = training
         self._split_evaluation = split_evaluation
         self.together = together
         self._place, self._on_training = place, on_training
-        self._agree = agree
         self._on_batch = on_batch
         self._on_other = on_other
-        self._on_unknown = on_unknown
         self._on_order = on_order
-        self._streams = streams
-        self._stream = stream
-        self._whole_draws = whole_draws
         self._plans = LoaderPlans(
             together=together, share=share, agree=agree, whole_draws=whole_draws, checks=checks, on_unknown=on_unknown
+        )
+        self._sources = DividedSources(
+            self._plans,
+            share=share,
+            agree=agree,
+            whole_draws=whole_draws,
+            streams=streams,
+            stream=stream,
+            checks=checks,
+            on_unknown=on_unknown,
         )
 
     def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
@@ -171,184 +165,14 @@ class ShardedLoaders:
         if not cursor.split:
             cursor.draws_in_workers |= loader.num_workers > 0 and has_effects(loader)
             return WatchedBatches(original(loader), partial(self._on_other, None))
-        iteration = _Iteration(original, loader, plan, cursor)
+        iteration = Iteration(original, loader, plan, cursor)
         on_batch: OnBatch = self._on_batch if cursor.training else lambda share, *_: self._on_other(share)
-        return SplitBatches(self._source(iteration), _length(loader), self._place, on_batch, self._first(iteration))
-
-    def _source(self, iteration: _Iteration) -> Source | Stream:
-        """Return where the rank's parts of batches come from."""
-        match self._plans.divide(iteration.plan, iteration.loader):
-            case Division.OWN_SAMPLES:
-                return self._own_samples(iteration)
-            case Division.OWN_WORKERS:
-                return self._own_workers(iteration)
-            case Division.CUT:
-                return self._cut_after_loading(iteration)
-            case Division.FULL:
-                return iteration.full()
-
-    def _own_samples(self, iteration: _Iteration) -> LoaderShard:
-        loader, plan = iteration.loader, iteration.plan
-        iteration.note_draws()
-        new = may_draw(loader) and not plan.is_known and (self._agree is not None or self._whole_draws)
-        watch = new and self._whole_draws and plan.collation is None
-        if plan.loading is None or not loader.persistent_workers:
-            check = self._check(loader, plan)
-            plan.loading = of_own_samples(
-                loader, share=self._share, stream=self._stream, collation=plan.collation, watch=watch, check=check
-            )
-        forget_pending(plan.loading)
-        return LoaderShard(
-            iteration.make,
-            plan.loading,
-            self._stream if loader.num_workers == 0 and may_draw(loader) else None,
-            on_first=self._ask_all(iteration, watch=watch) if new else None,
-            shared=self._agree is not None,
-        )
-
-    def _own_workers(self, iteration: _Iteration) -> Stream:
-        loader, plan, streams = iteration.loader, iteration.plan, self._streams
-        assert streams is not None
-
-        def workers() -> dict[int, DataLoader[Any]]:
-            made = streams.own_workers(loader) if plan.own_workers is None else plan.own_workers
-            if loader.persistent_workers:
-                plan.own_workers = made
-            return made
-
-        return Stream(streams, iteration.make, loader, workers)
-
-    def _cut_after_loading(self, iteration: _Iteration) -> Source:
-        loader, plan = iteration.loader, iteration.plan
-        iteration.note_draws()
-        if plan.collation is None:
-            return Source(iteration.make, loader, self._cut_if_possible if plan.leaves_effects else self._cut)
-        if not plan.leaves_effects:
-            return Source(iteration.make, loader, plan.collation.of_whole)
-        return Source(*_probing(iteration, plan.collation), plan.collation.of_probed)
-
-    def _ask_all(self, iteration: _Iteration, *, watch: bool) -> Callable[[bool, bool], None]:
-        """Return what finds out, at the first batch, whether any rank has left something behind to load it, or drawn random numbers."""
-        plan = iteration.plan
-
-        def ask(drew: bool, changed: bool) -> None:
-            told = (drew and watch, changed)
-            drawn, changes = zip(*(self._agree(told) if self._agree is not None else [told]), strict=True)
-            if any(changes) and self._agree is not None:
-                plan.leaves_effects = True
-            elif not any(drawn):
-                return
-            plan.draws |= any(drawn)
-            iteration.note_draws()
-            if self._agree is not None:
-                raise CutAfterLoading
-
-        return ask
+        return SplitBatches(self._sources.source(iteration), _length(loader), self._place, on_batch, self._sources.first(iteration))
 
     def length(self, original: Callable[[DataLoader[Any]], int], loader: DataLoader[Any]) -> int:
         """Return how many batches the run makes of those of `loader`; `original` is the loader's own ``__len__``."""
         number = original(loader)
         return number if loader.batch_sampler is None or isinstance(loader.batch_sampler, JoinedBatches) else -(-number // self.together)
-
-    def _first(self, iteration: _Iteration) -> FirstBatch | None:
-        """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
-        loader, plan = iteration.loader, iteration.plan
-        if plan.is_known:
-            return None
-        start = SourceState(loader)
-
-        def decide(error: UnknownBatch | CutAfterLoading | None) -> Source:
-            if error is None:
-                plan.is_known = True
-                return iteration.full()
-            if self._checks is not None:
-                self._checks.undo(loader)
-            start.set()
-            if isinstance(error, CutAfterLoading):
-                plan.is_known = True
-                plan.draws |= plan.collation is not None and plan.collation.draws
-                return self._cut_after_loading(iteration)
-            plan.is_full = True
-            self._on_unknown(str(error))
-            return iteration.full()
-
-        return FirstBatch(partial(SourceState, loader), decide)
-
-    def _check(self, loader: DataLoader[Any], plan: LoaderPlan) -> Check | None:
-        """Return what looks at batches before they are loaded: those that every rank is to load whole are from then on."""
-        checks, collation = self._checks, plan.collation
-        if checks is None or not may_draw(loader):
-            return None
-
-        def check(indices: Any, share: BatchShard) -> None:
-            if checks.differs(loader, indices, share):
-                plan.draws = True
-                if collation is None:
-                    raise CutAfterLoading
-                collation.is_whole = True
-
-        return check
-
-    def _cut_if_possible(self, batch: Any) -> Loaded:
-        """Return the rank's part of a batch that cannot be loaded another time, or all of one that cannot be cut."""
-        try:
-            return self._cut(batch)
-        except UnknownBatch as error:
-            self._on_unknown(str(error))
-            return as_it_is(batch)
-
-    def _cut(self, batch: Any) -> Loaded:
-        total = length_of(batch)
-        if total is None:
-            if self._agree is None:
-                return as_it_is(batch)
-            raise UnknownBatch(type(batch).__name__)
-        share = self._share(total)
-        return cut(batch, share.loaded), share, None
-
-
-@dataclass(frozen=True)
-class _Iteration:
-    """One iteration over a loader whose batches are divided.
-
-    Attributes
-    ----------
-    make : callable
-        Makes the iterator of the loader, or of a copy of it.
-    loader : DataLoader
-        With the run's batches.
-    plan : LoaderPlan
-    cursor : IteratorState
-    """
-
-    make: Make
-    loader: DataLoader[Any]
-    plan: LoaderPlan
-    cursor: IteratorState
-
-    def full(self) -> Source:
-        """Return a source of batches that are not cut."""
-        return Source(self.make, self.loader, as_it_is)
-
-    def note_draws(self) -> None:
-        """Note whether what workers draw, or what their copies remember, is of this iteration: batches are then loaded to be left out."""
-        self.cursor.draws_in_workers |= self.loader.num_workers > 0 and (self.plan.draws or self.plan.leaves_effects)
-
-
-def _probing(iteration: _Iteration, collation: Collation) -> tuple[Make, DataLoader[Any]]:
-    """Return what makes the iterator of a loader that learns how its batches can be cut, until that is known, and the loader.
-
-    Workers that live on are those of one copy, and a loader that iterates by itself is no copy.
-    """
-    make, loader, plan = iteration.make, iteration.loader, iteration.plan
-    if loader.persistent_workers and plan.loading is not None:
-        return make, plan.loading
-    if (probe := collation.probe()) is None:
-        return make, loader
-    if iterates_itself(loader):
-        return partial(with_attributes, make, collate_fn=probe), loader
-    plan.loading = copy_of(loader, collate_fn=probe)
-    return make, plan.loading
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

@@ -1,0 +1,235 @@
+"""Where the rank's parts of a loader's batches come from, by the way in which its plan divides them.
+
+What a loader does is learned at its first batch, in front of the cell: if that shows that all have to load it whole, the iteration begins
+again, from states that were noted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ..rng.streams import LoadingStream
+from ..tensor.batch_shard import BatchShard
+from .batch_layout import UnknownBatch, cut, length_of
+from .collate import Agree, Collation, CutAfterLoading
+from .fetch import Make, copy_of
+from .iterable import Stream, Streams
+from .iterator_state import IteratorState, SourceState
+from .loader_plan import Checks, Division, LoaderPlan, LoaderPlans
+from .own_iterators import iterates_itself
+from .sharded_iterator import FirstBatch
+from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
+from .worker_rng import with_attributes
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration over a loader whose batches are divided.
+
+    Attributes
+    ----------
+    make : callable
+        Makes the iterator of the loader, or of a copy of it.
+    loader : DataLoader
+        With the run's batches.
+    plan : LoaderPlan
+    cursor : IteratorState
+    """
+
+    make: Make
+    loader: DataLoader[Any]
+    plan: LoaderPlan
+    cursor: IteratorState
+
+    def full(self) -> Source:
+        """Return a source of batches that are not cut."""
+        return Source(self.make, self.loader, as_it_is)
+
+    def note_draws(self) -> None:
+        """Note whether what workers draw, or what their copies remember, is of this iteration: batches are then loaded to be left out."""
+        self.cursor.draws_in_workers |= self.loader.num_workers > 0 and (self.plan.draws or self.plan.leaves_effects)
+
+
+class DividedSources:
+    """Makes the sources of iterations.
+
+    Parameters
+    ----------
+    plans : LoaderPlans
+    share : callable
+        Returns the rank's share of a batch of a given size.
+    agree : callable, optional
+        Returns all ranks' values of what is given, a collective; ``None`` where there is one rank.
+    whole_draws : bool
+        Whether random numbers that are drawn to load samples are those of one process.
+    streams : Streams, optional
+        Shares out the workers of iterable data; ``None`` where there is one rank.
+    stream : LoadingStream, optional
+        What samples that are the rank's own draw from; ``None``: from the cell's.
+    checks : Checks, optional
+        Compares what ranks load alone with whole batches.
+    on_unknown : callable
+        Told, in words, of what keeps a batch from being split.
+    """
+
+    def __init__(
+        self,
+        plans: LoaderPlans,
+        *,
+        share: Callable[[int], BatchShard],
+        agree: Agree | None,
+        whole_draws: bool,
+        streams: Streams | None,
+        stream: LoadingStream | None,
+        checks: Checks | None,
+        on_unknown: Callable[[str], None],
+    ) -> None:
+        self._plans, self._share, self._agree, self._whole_draws = plans, share, agree, whole_draws
+        self._streams, self._stream, self._checks, self._on_unknown = streams, stream, checks, on_unknown
+
+    def source(self, iteration: Iteration) -> Source | Stream:
+        """Return where the rank's parts of batches come from."""
+        match self._plans.divide(iteration.plan, iteration.loader):
+            case Division.OWN_SAMPLES:
+                return self._own_samples(iteration)
+            case Division.OWN_WORKERS:
+                return self._own_workers(iteration)
+            case Division.CUT:
+                return self._cut_after_loading(iteration)
+            case Division.FULL:
+                return iteration.full()
+
+    def _own_samples(self, iteration: Iteration) -> LoaderShard:
+        loader, plan = iteration.loader, iteration.plan
+        iteration.note_draws()
+        new = may_draw(loader) and not plan.is_known and (self._agree is not None or self._whole_draws)
+        watch = new and self._whole_draws and plan.collation is None
+        if plan.loading is None or not loader.persistent_workers:
+            check = self._check(loader, plan)
+            plan.loading = of_own_samples(
+                loader, share=self._share, stream=self._stream, collation=plan.collation, watch=watch, check=check
+            )
+        forget_pending(plan.loading)
+        return LoaderShard(
+            iteration.make,
+            plan.loading,
+            self._stream if loader.num_workers == 0 and may_draw(loader) else None,
+            on_first=self._ask_all(iteration, watch=watch) if new else None,
+            shared=self._agree is not None,
+        )
+
+    def _own_workers(self, iteration: Iteration) -> Stream:
+        loader, plan, streams = iteration.loader, iteration.plan, self._streams
+        assert streams is not None
+
+        def workers() -> dict[int, DataLoader[Any]]:
+            made = streams.own_workers(loader) if plan.own_workers is None else plan.own_workers
+            if loader.persistent_workers:
+                plan.own_workers = made
+            return made
+
+        return Stream(streams, iteration.make, loader, workers)
+
+    def _cut_after_loading(self, iteration: Iteration) -> Source:
+        loader, plan = iteration.loader, iteration.plan
+        iteration.note_draws()
+        if plan.collation is None:
+            return Source(iteration.make, loader, self._cut_if_possible if plan.leaves_effects else self._cut)
+        if not plan.leaves_effects:
+            return Source(iteration.make, loader, plan.collation.of_whole)
+        return Source(*_probing(iteration, plan.collation), plan.collation.of_probed)
+
+    def _ask_all(self, iteration: Iteration, *, watch: bool) -> Callable[[bool, bool], None]:
+        """Return what finds out, at the first batch, whether any rank has left something behind to load it, or drawn random numbers."""
+        plan = iteration.plan
+
+        def ask(drew: bool, changed: bool) -> None:
+            told = (drew and watch, changed)
+            drawn, changes = zip(*(self._agree(told) if self._agree is not None else [told]), strict=True)
+            if any(changes) and self._agree is not None:
+                plan.leaves_effects = True
+            elif not any(drawn):
+                return
+            plan.draws |= any(drawn)
+            iteration.note_draws()
+            if self._agree is not None:
+                raise CutAfterLoading
+
+        return ask
+
+    def first(self, iteration: Iteration) -> FirstBatch | None:
+        """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
+        loader, plan = iteration.loader, iteration.plan
+        if plan.is_known:
+            return None
+        start = SourceState(loader)
+
+        def decide(error: UnknownBatch | CutAfterLoading | None) -> Source:
+            if error is None:
+                plan.is_known = True
+                return iteration.full()
+            if self._checks is not None:
+                self._checks.undo(loader)
+            start.set()
+            if isinstance(error, CutAfterLoading):
+                plan.is_known = True
+                plan.draws |= plan.collation is not None and plan.collation.draws
+                return self._cut_after_loading(iteration)
+            plan.is_full = True
+            self._on_unknown(str(error))
+            return iteration.full()
+
+        return FirstBatch(partial(SourceState, loader), decide)
+
+    def _check(self, loader: DataLoader[Any], plan: LoaderPlan) -> Check | None:
+        """Return what looks at batches before they are loaded: those that every rank is to load whole are from then on."""
+        checks, collation = self._checks, plan.collation
+        if checks is None or not may_draw(loader):
+            return None
+
+        def check(indices: Any, share: BatchShard) -> None:
+            if checks.differs(loader, indices, share):
+                plan.draws = True
+                if collation is None:
+                    raise CutAfterLoading
+                collation.is_whole = True
+
+        return check
+
+    def _cut_if_possible(self, batch: Any) -> Loaded:
+        """Return the rank's part of a batch that cannot be loaded another time, or all of one that cannot be cut."""
+        try:
+            return self._cut(batch)
+        except UnknownBatch as error:
+            self._on_unknown(str(error))
+            return as_it_is(batch)
+
+    def _cut(self, batch: Any) -> Loaded:
+        total = length_of(batch)
+        if total is None:
+            if self._agree is None:
+                return as_it_is(batch)
+            raise UnknownBatch(type(batch).__name__)
+        share = self._share(total)
+        return cut(batch, share.loaded), share, None
+
+
+def _probing(iteration: Iteration, collation: Collation) -> tuple[Make, DataLoader[Any]]:
+    """Return what makes the iterator of a loader that learns how its batches can be cut, until that is known, and the loader.
+
+    Workers that live on are those of one copy, and a loader that iterates by itself is no copy.
+    """
+    make, loader, plan = iteration.make, iteration.loader, iteration.plan
+    if loader.persistent_workers and plan.loading is not None:
+        return make, plan.loading
+    if (probe := collation.probe()) is None:
+        return make, loader
+    if iterates_itself(loader):
+        return partial(with_attributes, make, collate_fn=probe), loader
+    plan.loading = copy_of(loader, collate_fn=probe)
+    return make, plan.loading
