@@ -21,25 +21,17 @@ from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.protocol import ClusterUpdate, Snapshot
 from jupyter_dtrain.runs.store import RunStore
 from jupyter_dtrain.transport.blob_store import BlobFolder
+from tests.fakes import Trap
 from tests.security.folders import Victim
 
 STEP = "step-000020"
 
 
-class Spy:
-    """Tells when it is unpickled."""
-
-    ran = False
-
-    def __reduce__(self):
-        return (setattr, (Spy, "ran", True))
-
-
 @pytest.fixture(autouse=True)
 def nothing_runs():
-    Spy.ran = False
+    Trap.sprung = False
     yield
-    assert not Spy.ran
+    assert not Trap.sprung
 
 
 def edited(path: Path, change: Callable[[dict], object]) -> None:
@@ -160,7 +152,7 @@ def after_a_look(monkeypatch, modules, path: Path, data: bytes) -> None:
 
 def test_what_is_unpickled_is_what_was_looked_at(victim, monkeypatch, tmp_path):
     folder = CheckpointFolder(victim.run)
-    hostile = pickle.dumps(Spy())
+    hostile = pickle.dumps(Trap())
     after_a_look(monkeypatch, [checkpoint_files], victim.run / "task.pickle", hostile)
     task: object = folder.read_task(BlobFolder(tmp_path / "a"))
     assert task == f"task of {victim.run_id}"
@@ -197,7 +189,7 @@ def test_results_are_unpickled_as_they_were_looked_at_and_belong_to_their_run(vi
     assert {path.stat().st_mode & 0o777 for path in folder.rglob("*")} == {0o600, 0o700}
     with pytest.raises(CheckpointError, match="was written for another run"):
         read_ending(folder, "other", trusted=False)
-    for name, data in (("shown", b"other"), ("ending", pickle.dumps(Spy()))):
+    for name, data in (("shown", b"other"), ("ending", pickle.dumps(Trap()))):
         after_a_look(monkeypatch, [endings], folder / name, data)
         found = read_ending(folder, victim.run_id, trusted=False)
         assert (str(found.error), found.shown) == ("lost", b"calls")

@@ -20,6 +20,7 @@ from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs
 from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.system.atomic_files import alone_in, write_whole
 from jupyter_dtrain.transport.blob_store import BlobFolder
+from tests.fakes import Trap
 
 TASK = pickle.dumps("task")
 
@@ -193,15 +194,6 @@ def test_of_a_run_that_is_through_nothing_stays(run):
     assert run.checkpoints.newest_first() == []
 
 
-class Spy:
-    """Tells when it is unpickled."""
-
-    ran = False
-
-    def __reduce__(self):
-        return (setattr, (Spy, "ran", True))
-
-
 def test_what_another_user_has_written_is_refused_unless_it_is_trusted(run, tmp_path, monkeypatch):
     run.checkpoints.write_task(pickle.dumps("began"), run.memory, [])
     run.write(10)
@@ -219,7 +211,7 @@ def test_what_another_user_has_written_is_refused_unless_it_is_trusted(run, tmp_
 def test_a_part_that_was_changed_with_its_checksum_is_refused(run):
     written = run.write(10)
     path = written.folder / "manifest.json"
-    data = pickle.dumps(Spy())
+    data = pickle.dumps(Trap())
     (written.folder / "0").write_bytes(data)
     with pytest.raises(CheckpointError, match="is damaged"):
         run.checkpoints.intact(10)
@@ -228,7 +220,7 @@ def test_a_part_that_was_changed_with_its_checksum_is_refused(run):
     path.write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="was not written by you here, or has been changed since"):
         run.checkpoints.intact(10)
-    assert not Spy.ran
+    assert not Trap.sprung
 
 
 def test_a_buffer_that_was_changed_with_its_checksum_is_not_vouched_for_by_the_next_checkpoint(run):

@@ -9,14 +9,7 @@ from jupyter_dtrain.checkpoint.snapshot_index import SnapshotKeeper
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file, unasked_number
 from jupyter_dtrain.protocol import SnapshotTaken, StateSize, Steps
 from jupyter_dtrain.transport.blob_store import BlobFolder
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.fakes import Clock
 
 
 class Ranks:

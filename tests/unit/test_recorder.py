@@ -16,16 +16,7 @@ from jupyter_dtrain.runs.aggregation import GlobalSteps
 from jupyter_dtrain.runs.curves import LEAST_LIMIT, MAX_VIEW_POINTS, Curve
 from jupyter_dtrain.runs.progress import MAX_NOTICES
 from jupyter_dtrain.runs.recorder import RunRecorder
-
-
-class Clock:
-    """Seconds since the epoch, as the test says."""
-
-    def __init__(self, now):
-        self.now = now
-
-    def __call__(self):
-        return self.now
+from tests.fakes import Clock
 
 
 def recorder(world_size=2, **options):

@@ -14,21 +14,9 @@ from jupyter_dtrain.engine.cell import Failure
 from jupyter_dtrain.engine.snapshot.rescue import Rescue, rescue_file
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.engine.telemetry.observer import Observer
+from tests.fakes import FakeEmitter
 
 LIMIT = 20.0
-
-
-class Emitter:
-    """Keeps what it is to ask."""
-
-    def __init__(self) -> None:
-        self.sources: list[Any] = []
-
-    def add_source(self, source: Any) -> None:
-        self.sources.append(source)
-
-    def flush(self) -> None:
-        self.told = [message for source in self.sources for message in source()]
 
 
 class Stuck:
@@ -36,7 +24,7 @@ class Stuck:
 
     def __init__(self, folder: Path, code: str, namespace: dict[str, Any] | None = None) -> None:
         self.file = rescue_file(folder, 0)
-        self.emitter, self.observer = Emitter(), Observer(0)
+        self.emitter, self.observer = FakeEmitter(), Observer(0)
         self.there, self.go_on = threading.Event(), threading.Event()
         self.failures: list[Failure] = []
         names = {"torch": torch, "wait": self._wait, **(namespace or {})}

@@ -28,27 +28,12 @@ from jupyter_dtrain.engine.staging import Staging, bytes_of_state
 from jupyter_dtrain.engine.strategies.base import Strategy
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
-from jupyter_dtrain.protocol import Message, Notice, SnapshotTaken, StateSize
+from jupyter_dtrain.protocol import Notice, SnapshotTaken, StateSize
 from jupyter_dtrain.serialization.pickler import Leaf, Packed, Unpacker
 from jupyter_dtrain.system.resources import Memory
 from jupyter_dtrain.transport.blob_store import SMALLEST, BlobFolder
 from jupyter_dtrain.transport.parcel import from_parcel
-
-
-class Emitter:
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        self.told: list[Message] = []
-
-    def emit(self, message: Message) -> None:
-        self.told.append(message)
-
-    def flush(self) -> None:
-        pass
-
-    def taken(self) -> list[SnapshotTaken]:
-        return [message for message in self.told if isinstance(message, SnapshotTaken)]
+from tests.fakes import FakeEmitter
 
 
 class Loops:
@@ -81,7 +66,7 @@ class Rank:
         self.namespace |= {"large": self.large, "small": self.small, "items": self.items}
         talk = StoreChannel(HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=5))
         self.control = Control(talk)
-        self.emitter, self.observer = Emitter(), Observer(0)
+        self.emitter, self.observer = FakeEmitter(), Observer(0)
         self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
         state = RankState(
             rank=0,
@@ -146,9 +131,9 @@ def test_what_changes_while_it_is_written_is_as_it_was(rank, slow_disk):
     with rank.snapshots.finished():
         rank.come_to_boundary(1)
         rank.change()
-        assert not rank.emitter.taken(), "it does not count before it is written"
+        assert not rank.emitter.of(SnapshotTaken), "it does not count before it is written"
         slow_disk.set()
-    (taken,) = rank.emitter.taken()
+    (taken,) = rank.emitter.of(SnapshotTaken)
     assert taken.place
     assert taken.keys == [path.name for path in snapshot_blobs(rank.folder, 1).iterdir()]
     saved = rank.saved(1)
@@ -164,7 +149,7 @@ def test_the_next_one_waits_for_the_memory(rank, slow_disk):
         threading.Timer(0.05, slow_disk.set).start()
         rank.come_to_boundary(2)
         rank.change()
-    assert [taken.number for taken in rank.emitter.taken()] == [1, 2]
+    assert [taken.number for taken in rank.emitter.of(SnapshotTaken)] == [1, 2]
     assert [rank.saved(number)["large"].unique().item() for number in (1, 2)] == [0, 1]
 
 
@@ -183,7 +168,7 @@ def test_what_cannot_be_written_is_told(rank, monkeypatch):
     monkeypatch.setattr(BlobFolder, "write", fail)
     with rank.snapshots.finished():
         rank.come_to_boundary(1)
-    (taken,) = rank.emitter.taken()
+    (taken,) = rank.emitter.of(SnapshotTaken)
     assert not taken.place
     assert any(isinstance(message, Notice) and "no disk" in message.text for message in rank.emitter.told)
     monkeypatch.undo()
@@ -199,13 +184,13 @@ def test_what_there_is_no_memory_for_is_not_copied(rank, monkeypatch):
     monkeypatch.setattr(staging, "memory", lambda: Memory(gigabyte // 20, gigabyte))
     for number in (1, 2):
         rank.come_to_boundary(number)
-    assert not any(taken.place for taken in rank.emitter.taken())
+    assert not any(taken.place for taken in rank.emitter.of(SnapshotTaken))
     (notice,) = [message for message in rank.emitter.told if isinstance(message, Notice)]
     assert "not enough memory" in notice.text
     monkeypatch.setattr(staging, "memory", lambda: Memory(gigabyte, gigabyte))
     with rank.snapshots.finished():
         rank.come_to_boundary(3)
-    assert rank.emitter.taken()[-1].place
+    assert rank.emitter.of(SnapshotTaken)[-1].place
 
 
 @pytest.mark.parametrize(("left", "is_enough"), [(1024, True), (1023, False)])
@@ -232,7 +217,7 @@ def test_the_time_beside_the_cell_counts(rank, monkeypatch):
     monkeypatch.setattr(BlobFolder, "write", busy)
     with rank.snapshots.finished():
         rank.come_to_boundary(1)
-    assert rank.emitter.taken()[0].seconds >= 0.05
+    assert rank.emitter.of(SnapshotTaken)[0].seconds >= 0.05
 
 
 def packed_of(buffers, device="cpu"):
@@ -301,11 +286,11 @@ def test_memory_is_there_before_the_first_one(rank, monkeypatch):
         rank.snapshots.at_boundary()
         rank.come_to_boundary(1)
     assert ready == [bytes_of_state([model])]
-    assert rank.emitter.taken()[0].place
+    assert rank.emitter.of(SnapshotTaken)[0].place
 
 
 def told_at_multiples(rank):
-    return [(taken.number, taken.step) for taken in rank.emitter.taken() if taken.at_multiple]
+    return [(taken.number, taken.step) for taken in rank.emitter.of(SnapshotTaken) if taken.at_multiple]
 
 
 def test_multiples_of_steps_have_one_that_nobody_has_asked_for(tmp_path):

@@ -10,22 +10,14 @@ from jupyter_dtrain.engine.timing import BACKWARD, COMMUNICATION, DATA, FORWARD,
 from jupyter_dtrain.protocol import RankStarted, TimeSplit
 from jupyter_dtrain.runs.progress import PARTS, TimeSplits
 from jupyter_dtrain.runs.recorder import RunRecorder
-
-
-class Clock:
-    """A clock that goes on when the test says so."""
-
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr("jupyter_dtrain.engine.timing.perf_counter", lambda: self.now)
-
-    def pass_(self, seconds):
-        self.now += seconds
+from tests.fakes import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    return Clock(monkeypatch)
+    clock = Clock(100.0)
+    monkeypatch.setattr("jupyter_dtrain.engine.timing.perf_counter", clock)
+    return clock
 
 
 def parts(timing, step=0):

@@ -19,6 +19,7 @@ from jupyter_dtrain.checkpoint.writer import FIRST, CheckpointWriter
 from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
 from jupyter_dtrain.options import Metric, RunOptions
 from jupyter_dtrain.transport.blob_store import BlobFolder
+from tests.fakes import Clock
 
 Usage = namedtuple("Usage", "total used free")
 Parcel = namedtuple("Parcel", "keys")
@@ -66,8 +67,8 @@ class Run:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("jupyter_dtrain.checkpoint.writer.time", SimpleNamespace(monotonic=lambda: clock.now))
+    clock = Clock(1000.0)
+    monkeypatch.setattr("jupyter_dtrain.checkpoint.writer.time", SimpleNamespace(monotonic=clock))
     return clock
 
 
