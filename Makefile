@@ -50,6 +50,7 @@ test: ## run every check and every test, and say how long each part took
 test-python: install
 	tests/browser/chromium.sh
 	tests/hosts/sshd.sh
+	tests/hosts/slurm.sh
 	$(call timed,pytest,MAKEFLAGS= $(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder)
 
 test-frontend: install

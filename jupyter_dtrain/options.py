@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from .errors import UsageError
 from .strategies import DEFAULT, Feature, find
@@ -84,6 +84,35 @@ class HostSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The job that a scheduler is asked for.
+
+    Attributes
+    ----------
+    nodes : int, optional
+        Hosts, each with as many engines; by default one, or all of an allocation.
+    time, partition, account : str, optional
+        As the scheduler takes them.
+    config : str, optional
+        Path of a file with lines for the scheduler (``#SBATCH …``) and commands that come before the engines (``module load …``).
+    """
+
+    nodes: int | None = None
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    config: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None and self.nodes < 1:
+            raise UsageError(f"--nodes {self.nodes}: a job has at least one node.")
+        for option in ("time", "partition", "account"):
+            # They go into a script as they are.
+            if (value := getattr(self, option)) is not None and not re.fullmatch(r"[\w.:,@+-]+", value):
+                raise UsageError(f"--{option} {value}: the scheduler's own words have no such signs.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
     """What a cluster of engines is made of.
 
@@ -101,12 +130,14 @@ class ClusterOptions:
     force : bool
         Whether so many engines are started although the machine has too few cores or too little memory for them.
     launcher : str, optional
-        Name of what starts them, in upper or lower case: ``local``, ``ssh``, or what another package brings; by default what runs, or else
-        local, or with `hosts` ssh.
+        Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``slurm``, or what another package brings; by default what
+        runs, or else local, or with `hosts` ssh.
     hosts : tuple of HostSpec
         The hosts that they are on; by default this one.
     remote_python : str, optional
         Path of the Python there; by default that of this process.
+    job : JobOptions
+        What a scheduler is asked for, where one starts them.
     part : (int, int)
         Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
@@ -119,17 +150,20 @@ class ClusterOptions:
     launcher: str | None = None
     hosts: tuple[HostSpec, ...] = ()
     remote_python: str | None = None
+    job: JobOptions = JobOptions()
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         if self.hosts and (self.launcher or "").lower() == "local":
             raise UsageError("--hosts and --launcher local: omit one of them.")
-        if self.remote_python is not None and not self.hosts:
-            raise UsageError("--remote-python needs --hosts: it names the Python to use there.")
+        if self.job != JobOptions() and (self.hosts or self.launcher in (None, "local")):
+            raise UsageError("--nodes, --time, --partition, --account and --launcher-config are for a scheduler: add --launcher slurm.")
         if self.hosts and self.launcher is None:
             object.__setattr__(self, "launcher", "ssh")
         if self.launcher is not None:
             object.__setattr__(self, "launcher", self.launcher.lower())
+        if self.remote_python is not None and not self.hosts and self.launcher in (None, "local"):
+            raise UsageError("--remote-python needs --hosts or --launcher: it names the Python to use there.")
         if self.num_engines is not None and self.num_engines < 1:
             raise UsageError(f"--engines {self.num_engines}: a cluster has at least one engine; give a number from 1 up.")
         if self.device not in ("auto", "cpu", "cuda"):
@@ -137,6 +171,11 @@ class ClusterOptions:
         if self.devices not in get_args(Devices):
             meant = f" `--engines {self.devices}` says how many there are." if self.devices.isdecimal() else ""
             raise UsageError(f"--devices {self.devices}: choose {' or '.join(get_args(Devices))}.{meant}")
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What says which hosts the engines are on, by the names of attributes."""
+        return {name: getattr(self, name) for name in ("launcher", "hosts", "remote_python", "job")}
 
 
 @dataclass(frozen=True, kw_only=True)

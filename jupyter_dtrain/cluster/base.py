@@ -14,6 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from ..errors import UsageError
+
 if TYPE_CHECKING:
     from ..options import ClusterOptions, RunOptions
     from ..protocol import EngineInfo
@@ -51,6 +53,10 @@ class Launcher(ABC):
     def plan(self, options: ClusterOptions) -> list[DevicePlan]:
         """Return what each rank would compute on; starts nothing. A `UsageError` says what cannot be had."""
 
+    def script(self, options: ClusterOptions) -> str:
+        """Return the script that a scheduler is given; a `UsageError`: none is."""
+        raise UsageError(f"--show-script: --launcher {options.launcher or 'local'} gives no script to any scheduler.")
+
     @abstractmethod
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
         """Start a cluster and wait until all engines answer.
@@ -82,14 +88,11 @@ class Cluster(ABC):
         Whether engines are on several hosts: what lies in `blob_dir` is then sent to each and fetched from each.
     can_be_inherited : bool
         Whether another cluster can go on with what its engines have left.
-    no_checkpoints : str
-        Why its runs write no checkpoints to disk, as a sentence; empty where they do.
     """
 
     client: Any
     spans_hosts = False
     can_be_inherited = True
-    no_checkpoints = ""
 
     # -- what there is ----------------------------------------------------------------------------------------------
 

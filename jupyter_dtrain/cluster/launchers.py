@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from .processes import GuardedProcesses
 GROUP = "jupyter_dtrain.launchers"
 """The group of entry points: each names a class that is a `Launcher`."""
 SSH = "ssh"
-"""That of several hosts."""
+"""That of hosts by name."""
+_OF_HOSTS = {
+    SSH: ("ssh_launcher", "SshLauncher"),
+    "slurm": ("slurm_launcher", "SlurmLauncher"),
+}
 LOCAL = "local"
 """Found without a look at what is installed, which takes longer than any cluster needs to be asked for."""
 
@@ -42,14 +47,14 @@ def find_launcher(name: str | None) -> Launcher:
     """Return a launcher by its name, ``None``: the local one; a `UsageError` says which there are, or why it cannot be used."""
     if name is None or name.lower() == LOCAL:
         return LocalLauncher()
-    if name.lower() == SSH:
-        from .hosts.ssh_launcher import SshLauncher
-
-        return SshLauncher()
+    if name.lower() in _OF_HOSTS:
+        module, launcher = _OF_HOSTS[name.lower()]
+        made: Launcher = getattr(importlib.import_module(f".hosts.{module}", __package__), launcher)()
+        return made
     found = installed(GROUP)
     point = found.get(name.lower())
     if point is None:
-        known = sorted([LOCAL, SSH, *found])
+        known = sorted([LOCAL, *_OF_HOSTS, *found])
         near = difflib.get_close_matches(name.lower(), known, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise UsageError(

@@ -87,9 +87,9 @@ class EnginePool:
     def _as_before(self, options: ClusterOptions) -> ClusterOptions:
         """Return `options` with the hosts of the cluster that there is or was lost, where they name none: not this one without a word."""
         before = self._options
-        if options.launcher is not None or not before.hosts:
+        if options.launcher is not None or before.launcher in (None, LOCAL):
             return options
-        return replace(options, launcher=before.launcher, hosts=before.hosts, remote_python=before.remote_python)
+        return replace(options, **before.where)
 
     def stop(self, *, is_lost: bool = False) -> bool:
         """Stop the cluster, and one that is starting in the background; return whether there was one.
@@ -277,5 +277,6 @@ class _Beginning:
 def _satisfies(cluster: Cluster, options: ClusterOptions, started_with: ClusterOptions) -> bool:
     enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
     kind = cluster.device_plans[0].device.partition(":")[0]
-    is_there = not options.hosts or (options.hosts == started_with.hosts and not cluster.lost_hosts)
+    asked = {**options.where, "launcher": None}
+    is_there = asked == ClusterOptions().where or (asked == {**started_with.where, "launcher": None} and not cluster.lost_hosts)
     return enough and options.device in ("auto", kind) and options.launcher in (None, started_with.launcher or LOCAL) and is_there

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from ..errors import UsageError
-from ..options import ClusterOptions, HostSpec
+from ..options import ClusterOptions, HostSpec, JobOptions
 
 OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
@@ -111,7 +111,7 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(
         "--launcher",
         metavar="NAME",
-        help="what starts the engines: local, ssh, or one that an installed package brings (default: local, or ssh with --hosts)",
+        help="what starts the engines: local, ssh, slurm, or one that an installed package brings (default: local, or ssh with --hosts)",
     )
     parser.add_argument(
         "--hosts",
@@ -121,6 +121,17 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
         help="hosts to start engines on, by their names for ssh, and how many on each, which may be left out (default: this host)",
     )
     parser.add_argument("--remote-python", metavar="PATH", help="the Python to use on the hosts (default: the path of the notebook's)")
+    parser.add_argument(
+        "--nodes", type=whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
+    )
+    parser.add_argument("--time", metavar="LIMIT", help="how long the job may run, as the scheduler takes it, such as 2:00:00")
+    parser.add_argument("--partition", metavar="NAME", help="where the scheduler is to look for nodes")
+    parser.add_argument("--account", metavar="NAME", help="whom the scheduler charges")
+    parser.add_argument(
+        "--launcher-config",
+        metavar="FILE",
+        help="more for the scheduler: lines such as #SBATCH --mem=8G, and commands that come before the engines, such as module load",
+    )
 
 
 def _hosts(text: str) -> tuple[HostSpec, ...]:
@@ -149,6 +160,11 @@ def cluster_of(found: argparse.Namespace) -> ClusterOptions:
         launcher=getattr(found, "launcher", None),
         hosts=getattr(found, "hosts", ()),
         remote_python=getattr(found, "remote_python", None),
+        job=JobOptions(
+            nodes=getattr(found, "nodes", None),
+            config=getattr(found, "launcher_config", None),
+            **{option: getattr(found, option, None) for option in ("time", "partition", "account")},
+        ),
     )
 
 

@@ -20,6 +20,7 @@ def line_parser() -> argparse.ArgumentParser:
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
     start.add_argument("count", nargs="?", type=whole_number, metavar="N", help="the same as --engines N")
     add_cluster(start, "--engines", "-n")
+    start.add_argument("--show-script", action="store_true", help="show what the scheduler would be given, and start nothing")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
     preview = actions.add_parser(
         "preview", help="show what an earlier cell would send: each name, its size and how it is handled", allow_abbrev=False
@@ -58,6 +59,7 @@ class LineCommand:
     run: str | None = None
     step: int | Literal["best"] | None = None
     trusted: bool = False
+    show_script: bool = False
 
 
 def parse_line(line: str) -> LineCommand:
@@ -80,6 +82,7 @@ def parse_line(line: str) -> LineCommand:
         run=run,
         step=step,
         trusted=getattr(found, "trust", False),
+        show_script=getattr(found, "show_script", False),
     )
 
 

@@ -61,6 +61,11 @@ class DistributeMagics(Magics):
         except HelpRequested as asked:
             _show(asked)
             return
+        if command.show_script:
+            from ..cluster.launchers import find_launcher
+
+            _show(find_launcher(command.cluster.launcher).script(command.cluster).rstrip())
+            return
         if command.action == "start":
             self.session.get().start_cluster(command.cluster, on_progress=CellOutput().progress)
         if command.action in ("resume", "attach"):

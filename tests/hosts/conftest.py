@@ -24,6 +24,7 @@ class HostNotebook(Notebook):
 
     def __init__(self, host: VirtualHost, lab: VirtualHosts, folder: str) -> None:
         variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHON_COLORS": "0", "IPYTHONDIR": f"{folder}/.ipython"}
+        variables["SLURM_CONF"] = str(lab.folder / "slurm/slurm.conf")
 
         def launch(cmd: list[str], *, env: dict[str, str], cwd: str, **options: Any) -> Any:
             return launch_kernel(host.argv(cmd, env=variables, cwd=folder), cwd="/", **options)

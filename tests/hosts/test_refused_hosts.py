@@ -77,9 +77,7 @@ def test_the_doctor_tells_what_it_has_found(notebook):
         assert words in shown
 
 
-@pytest.mark.parametrize(
-    "option", ["--detach", "--vary lr=0.1,0.2", "--strategy zero1", "--elastic 1:2", "--best loss", "--checkpoint-every 5"]
-)
+@pytest.mark.parametrize("option", ["--detach", "--vary lr=0.1,0.2", "--strategy zero1", "--elastic 1:2"])
 def test_what_does_not_work_yet_is_refused(notebook, option):
     notebook.run("lr = 1")
     cell = notebook.fail(f"%%distribute --hosts h1:1,h2:1 {option}\nlr + 1")
@@ -95,7 +93,9 @@ def test_what_does_not_work_yet_is_refused(notebook, option):
         ("--hosts=-oProxyCommand=x", "is no name of a host"),
         ("--hosts h1:0", "a host has at least one engine"),
         ("--hosts h1:1 --launcher local", "--hosts and --launcher local: omit one of them"),
-        ("--remote-python /usr/bin/python3", "--remote-python needs --hosts"),
+        ("--remote-python /usr/bin/python3", "--remote-python needs --hosts or --launcher"),
+        ("--nodes 2", "are for a scheduler: add --launcher slurm"),
+        ("--hosts h1 --show-script", "--show-script: --launcher ssh gives no script to any scheduler"),
         ("--launcher ssh", "--launcher ssh needs --hosts"),
         ("--hosts h1 --engines 3", "--hosts says how many engines there are"),
         ("--hosts h1 --device cuda", "--device cuda does not work on several hosts yet"),

@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...errors import ClusterError
+from ...errors import ClusterError, UsageError
 from ...options import ClusterOptions
 from ..base import Progress
+from ..launchers import SSH, find_launcher
+from .agent_launcher import AgentLauncher, address_of_notebook
 from .checks import Finding, findings_of
 from .folder_token import folder_token
 from .remote_host import RemoteHost
-from .ssh_launcher import address_of_notebook, check_options, end, try_agents_on
 
 HEADINGS = ("host", "check", "found", "what to do")
 
 
 def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
     """Return what was found of the hosts of `options`; starts no engines, and nothing is left there."""
-    check_options(options)
-    hosts, errors = try_agents_on(options, on_progress)
+    launcher = find_launcher(options.launcher or SSH)
+    if not isinstance(launcher, AgentLauncher):
+        raise UsageError(f"%distribute doctor looks at other hosts, and --launcher {options.launcher} starts none there: give --hosts A,B.")
+    launcher.check_cluster(options)
+    agents = launcher.try_agents(options, on_progress)
     try:
-        found = [_not_up(error) for error in errors]
-        if hosts:
-            found += _of_those_up(hosts)
+        found = [_not_up(error) for error in agents.errors]
+        if agents.hosts:
+            found += _of_those_up(agents.hosts)
     finally:
-        end(hosts)
-    order = {host.name: number for number, host in enumerate(options.hosts)}
+        agents.end()
+    order = {name: number for number, name in enumerate([host.name for host in options.hosts] or [host.name for host in agents.hosts])}
     found.sort(key=lambda finding: order.get(finding.host, len(order)))
     refused = any(finding.is_fatal for finding in found)
     todo = sum(bool(finding.todo) for finding in found)

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -28,9 +29,12 @@ from ...protocol import HOST_VARIABLE
 from ...system.resources import OVERFLOW
 from ..devices import cpu_name
 from ..folders import Folders, sweep
+from . import dialed_link
 from .frames import BEAT, CHUNK, FENCE, IDLE, MAGIC, VERSION, Header, checked_name, read_frame, write_frame
 
-LOOK = 2.0  # seconds between looks for a guard that is stopped
+LOOK, SETTLES = 2.0, 0.25  # seconds between looks for a guard that is stopped, and until an end is told in a job
+OF_A_STEP = r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN)"
+"""Variables that say which of how many of Slurm's processes this one is: libraries would take engines for these."""
 LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
 """Whose versions have to be the notebook's: what is sent is pickled by them, and numbers are to be the same."""
 
@@ -53,9 +57,14 @@ class HostAgent:
     Parameters
     ----------
     requests, answers : BinaryIO
+    notebook, address : str
+        Addresses of the notebook's host and of this one towards each other; empty: they are one host.
+    settles : float
+        Seconds before an end is told: a scheduler ends engines and agent at once, and then the host is lost, and no engine.
     """
 
-    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+    def __init__(self, requests: BinaryIO, answers: BinaryIO, *, notebook: str = "", address: str = "", settles: float = 0.0) -> None:
+        self._notebook, self._address, self._settles = notebook, address, settles
         self._requests, self._answers = requests, answers
         self._writing, self._ending = threading.Lock(), threading.Lock()
         self._heard, self._fence_after = time.monotonic(), IDLE
@@ -97,18 +106,17 @@ class HostAgent:
         with self._writing, contextlib.suppress(OSError, ValueError):  # nobody listens any more: the end of the requests says so too
             write_frame(self._answers, header, payload)
 
-    @staticmethod
-    def _facts() -> Header:
-        connection = os.environ.get("SSH_CONNECTION", "").split()
+    def _facts(self) -> Header:
         shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
         return {
             "host": socket.gethostname(),
+            "node": os.environ.get("SLURMD_NODENAME", ""),
             "resolves": _resolved(socket.gethostname()),
             "versions": versions(),
             "python": sys.executable,
             "processor": cpu_name(),
-            "notebook": connection[0] if len(connection) == 4 else "",
-            "address": connection[2] if len(connection) == 4 else "",
+            "notebook": self._notebook,
+            "address": self._address,
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             "shared_memory": shared.free if shared is not None else 0,
             "time": time.time(),
@@ -252,7 +260,8 @@ class HostAgent:
         self._say({"event": "started", "name": name, "pid": pid})
 
     def _tell_exit(self, name: str, status: int) -> None:
-        self._say({"event": "exited", "name": name, "status": status})
+        if not self._settles or not self._ended.wait(self._settles):
+            self._say({"event": "exited", "name": name, "status": status})
 
     # -- files, below the folder of buffers --------------------------------------------------------------------------
 
@@ -320,14 +329,20 @@ def _interface_of(address: str) -> str:
 
 
 def main() -> None:
-    """Be the agent of the notebook at the other end of the standard streams."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    """Be the agent of the notebook: at the other end of the standard streams, or where the environment says."""
+    settles = SETTLES if dialed_link.VARIABLE in os.environ else 0.0
+    try:
+        requests, answers, notebook, address = dialed_link.own_streams()
+    except ClusterError as error:
+        sys.exit(str(error))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what libraries print is no frame
     for number in (signal.SIGINT, signal.SIGHUP):  # with a handler: what is ignored, engines would ignore too
         signal.signal(number, lambda _number, _frame: None)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
-    HostAgent(requests, answers).serve()
+    for name in [name for name in os.environ if re.match(OF_A_STEP, name)]:
+        del os.environ[name]
+    HostAgent(requests, answers, notebook=notebook, address=address, settles=settles).serve()
     os._exit(0)  # a thread that sends may wait for who does not read
 
 

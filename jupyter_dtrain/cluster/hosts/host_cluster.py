@@ -38,11 +38,16 @@ class HostCluster(LocalCluster):
         In rank order.
     address : str
         Of this host, as the others reach it.
+
+    Attributes
+    ----------
+    release : callable
+        Called once all has ended: gives back what the agents ran in.
     """
 
+    release: Callable[[], None] = staticmethod(lambda: None)
     spans_hosts = True
     can_be_inherited = False
-    no_checkpoints = "A run on several hosts writes no checkpoints to disk yet."
 
     def __init__(self, hosts: Sequence[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str) -> None:
         self._store = StoreServer(address)
@@ -126,6 +131,7 @@ class HostCluster(LocalCluster):
         """End every process of the cluster on every host."""
         super().stop()
         self._store.close()
+        self.release()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from ...errors import ClusterError
+from .agent_link import AgentLink
 from .frames import BEAT, CHUNK, IDLE, LEASE, MAGIC, Header, read_frame, write_frame
 
 ANSWER = timedelta(seconds=30)
@@ -33,6 +33,7 @@ _SAID = {
     "No module named 'jupyter_dtrain": _NOT_INSTALLED,
     "No module named jupyter_dtrain": _NOT_INSTALLED,
     "No module named": "something that jupyter_dtrain needs is not installed for {python} there: {line}",
+    "the notebook's process cannot be reached": "it cannot connect to the notebook's host, which has to let TCP in from it: {line}",
     "No such file or directory": "there is no {python}: `--remote-python PATH` names the Python to use there",
     "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
 }
@@ -40,18 +41,17 @@ _SAID = {
 
 
 class RemoteHost:
-    """An agent, started by `command`.
+    """An agent at the other end of `link`.
 
     Parameters
     ----------
     name : str
         What the user calls the host.
-    command : sequence of str
-        Starts the agent, whose streams are this process's.
+    link : AgentLink
     python : str
         Python there, for messages.
-    environment : mapping, optional
-        Of `command`; by default this process's.
+    explain : callable, optional
+        Given the host, returns why its agent has ended, where whoever has started it knows; empty where nobody does.
 
     Attributes
     ----------
@@ -70,7 +70,8 @@ class RemoteHost:
     on_event: Callable[[RemoteHost, Header], None] = staticmethod(lambda _host, _event: None)
     on_lost: Callable[[RemoteHost], None] = staticmethod(lambda _host: None)
 
-    def __init__(self, name: str, command: Sequence[str], *, python: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, link: AgentLink, *, python: str, explain: Callable[[RemoteHost], str] = lambda _: "") -> None:
+        self._link, self._explain = link, explain
         self.name, self.facts, self.lost = name, Header(), ""
         self.bytes_sent = self.bytes_received = 0
         self.cpu: dict[str, float | None] = {}
@@ -84,15 +85,6 @@ class RemoteHost:
         self._stopping = False
         self._heard, self._lease = time.monotonic(), IDLE
         self._words: deque[str] = deque(maxlen=20)
-        # A session of its own: Jupyter interrupts a kernel's whole process group.
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=None if environment is None else dict(environment),
-            start_new_session=True,
-        )
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._read, self._hear_words, self._beat, self._watch)]
         for thread in self._threads:
             thread.start()
@@ -110,6 +102,10 @@ class RemoteHost:
             self._lose(self._why() if self.lost else f"its agent has not come up within {limit.total_seconds():g} s")
             raise ClusterError(f"{self.name}: {self.lost}.")
 
+    def give_up(self) -> None:
+        """Wait for no agent any more."""
+        self._link.kill()
+
     def ask(self, action: str, *, limit: timedelta = ANSWER, **content: Any) -> Header:
         """Ask the agent, and return its answer; a `ClusterError`: it cannot, or the host is lost."""
         number = next(self._numbers)
@@ -126,9 +122,8 @@ class RemoteHost:
 
     def tell(self, action: str, payload: bytes | memoryview = b"", **content: Any) -> None:
         """Ask for what is not answered. What cannot be said any more is not: the host is lost."""
-        assert self._process.stdin is not None
         with self._writing, contextlib.suppress(OSError, ValueError):
-            write_frame(self._process.stdin, {"do": action, **content}, payload)  # type: ignore[arg-type]  # buffered
+            write_frame(self._link.requests, {"do": action, **content}, payload)
 
     def _check(self) -> None:
         if self.lost:
@@ -175,16 +170,12 @@ class RemoteHost:
         self._stopping = True
         self.tell("stop")
         with contextlib.suppress(OSError, ValueError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            self._link.requests.close()
 
     def end(self, limit: timedelta = LEAVE) -> None:
         """Wait until it has; an agent that cannot be reached ends by itself."""
-        try:
-            self._process.wait(limit.total_seconds())
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if not self._link.wait(limit):
+            self._link.kill()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=1.0)
@@ -196,12 +187,12 @@ class RemoteHost:
             with self._changed:
                 self.lost = why
                 self._changed.notify_all()
-        self._process.kill()  # who writes to it is free
+        self._link.kill()  # who writes to it is free
         if self.is_up:
             self.on_lost(self)
 
     def _beat(self) -> None:
-        while not self.lost and not self._stopping and self._process.poll() is None:
+        while not self.lost and not self._stopping and not self._link.has_ended:
             if self.is_up:
                 self.tell("beat")
             time.sleep(BEAT)
@@ -222,12 +213,10 @@ class RemoteHost:
                 self._heard += held
 
     def _hear_words(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._words.append(line.decode(errors="replace").rstrip())
+        self._words.extend(self._link.words())
 
     def _read(self) -> None:
-        out: Any = self._process.stdout
+        out: Any = self._link.answers
         try:
             while (line := out.readline()) != MAGIC:
                 if not line:
@@ -239,8 +228,7 @@ class RemoteHost:
                     self._take(*frame)
         except (ClusterError, OSError, ValueError) as error:
             self._words.append(str(error))
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2.0)
+        self._link.wait(timedelta(seconds=2))
         self._threads[1].join(timeout=1.0)
         self._lose(self._why())
 
@@ -270,5 +258,7 @@ class RemoteHost:
             line = next((word for word in words if said in word), None)
             if line is not None and not self.is_up:
                 return meaning.format(name=self.name, python=self._python, line=line)
+        if why := self._explain(self):
+            return why
         last = f" ({words[-1]})" if words else ""
         return f"its agent has ended{last}" if self.is_up else f"no agent came up there{last}"

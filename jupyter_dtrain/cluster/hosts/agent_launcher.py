@@ -1,0 +1,119 @@
+"""What launchers over several hosts have in common: agents come up in their own ways, and engines below these in one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...errors import ClusterError, UsageError
+from ...options import ClusterOptions, RunOptions
+from ..base import Cluster, Launcher, Progress
+from ..devices import DevicePlan
+from .checks import findings_of
+from .host_cluster import HostCluster
+from .remote_host import RemoteHost
+
+
+@dataclass
+class Agents:
+    """Hosts on which agents are up, and how many engines each is to have.
+
+    Attributes
+    ----------
+    hosts : list of RemoteHost
+    num_engines : list of int or None
+        On each host; ``None``: as many as suit it.
+    errors : list of str
+        Why none is up on others, as sentences that begin with the host's name.
+    release : callable
+        Gives back what the agents ran in, such as a job; called once they have ended.
+    """
+
+    hosts: list[RemoteHost]
+    num_engines: list[int | None]
+    errors: list[str] = field(default_factory=list)
+    release: Callable[[], None] = lambda: None
+
+    def end(self) -> None:
+        """Let the agents end."""
+        for host in self.hosts:
+            host.begin_end()
+        for host in self.hosts:
+            host.end()
+        self.release()
+
+
+class AgentLauncher(Launcher):
+    """Starts an agent on each host, and engines below these."""
+
+    def check(self, options: RunOptions) -> None:
+        """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
+        asked = {
+            "--detach": options.detach,
+            "--vary": bool(options.vary),
+            f"--strategy {options.strategy}": options.strategy != "auto",
+            "--elastic": options.elastic is not None,
+            "--balance auto": options.balance != "off",
+        }
+        for option, is_given in asked.items():
+            if is_given:
+                raise UsageError(f"{option} does not work on several hosts yet: leave it out, or run the cell with `--launcher local`.")
+
+    def plan(self, options: ClusterOptions) -> list[DevicePlan]:
+        """Return no plan: each host's agent makes its own."""
+        self.check_cluster(options)
+        return []
+
+    def check_cluster(self, options: ClusterOptions) -> None:
+        """Refuse options that these hosts cannot have yet, or that say of no hosts."""
+        if options.device == "cuda":
+            raise UsageError("--device cuda does not work on several hosts yet: engines compute on CPUs there.")
+
+    @abstractmethod
+    def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
+        """Let agents come up; those that do not are in the `errors` of what is returned."""
+
+    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
+        """Start a cluster and wait until all engines answer."""
+        self.check_cluster(options)
+        agents = self.try_agents(options, on_progress or (lambda _sentence: None))
+        try:
+            if agents.errors:
+                raise ClusterError(" ".join(agents.errors))
+            address = address_of_notebook(agents.hosts)
+            if problems := [finding.sentence for finding in findings_of(agents.hosts, address) if finding.is_fatal]:
+                raise ClusterError(" ".join(problems))
+            plans = _plans(agents, options)
+            cluster = HostCluster.start_on(agents.hosts, plans, address, limit=options.start_timeout, on_progress=on_progress)
+        except BaseException:  # an interrupt as well
+            agents.end()
+            raise
+        cluster.release = agents.release
+        return cluster
+
+
+def address_of_notebook(hosts: Sequence[RemoteHost]) -> str:
+    """Return the address of this host that the others reach it by, after they were given theirs; a `ClusterError`: there is no one."""
+    seen = {host.facts["notebook"]: host.name for host in hosts if host.facts["notebook"] and not _is_loopback(host.facts["address"])}
+    if len(seen) > 1:
+        told = ", ".join(f"{name} as {address}" for address, name in seen.items())
+        raise ClusterError(f"The hosts reach this one by different addresses ({told}): use hosts of one network.")
+    address = next(iter(seen), "127.0.0.1")
+    for host in hosts:
+        if not host.facts["address"] or _is_loopback(host.facts["address"]):  # it is this host
+            host.facts["address"] = address
+    return address
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")
+
+
+def _plans(agents: Agents, options: ClusterOptions) -> list[tuple[RemoteHost, DevicePlan]]:
+    found: list[tuple[RemoteHost, DevicePlan]] = []
+    for host, number in zip(agents.hosts, agents.num_engines, strict=True):
+        told = host.ask("plan", num_engines=number, device="cpu", devices=options.devices, force=options.force)
+        for plan in told["plans"]:
+            found.append((host, replace(DevicePlan(**plan), rank=len(found))))
+    return found
