@@ -132,15 +132,14 @@ class Agent:
         """Write a checkpoint to disk as soon as there can be one, and keep it; a `UsageError` says why there cannot."""
         self._check_orders(Feature.SNAPSHOT, "Keeping a checkpoint")
         if self._writer is None:
-            lacking = "This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written."
-            raise UsageError(self.cluster.no_checkpoints or lacking)
+            raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
         self._writer.want(self._keeper)
 
     def roll_back(self, step: int) -> None:
         """Let the run go on from its checkpoint of `step`; a `UsageError` or `CheckpointError` says why it cannot."""
         self._check_orders(Feature.ROLLBACK, "Going back to a checkpoint")
         if self._writer is None:
-            raise UsageError(self.cluster.no_checkpoints or "This run has no folder of its own, and so no checkpoints.")
+            raise UsageError("This run has no folder of its own, and so no checkpoints.")
         self._roll_back.start(step, self._writer, self._keeper, on_read=self._call_back)
 
     def _call_back(self) -> None:
@@ -235,6 +234,7 @@ class Agent:
             self._tell("A part of the last snapshot is lost with its host.")
         if cause.back is not None:
             self._keeper.go_back(cause.back)
+            self._keeper.publish()
             self._group.leave()
             if task.file_log is not None:
                 go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)

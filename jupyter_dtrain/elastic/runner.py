@@ -12,7 +12,6 @@ from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.inputs import RunInputs
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import part_with_secrets, with_secrets
-from ..checkpoint.snapshot_folder import SnapshotFolder
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..engine.side_effects.file_journal import go_on_from
@@ -172,7 +171,7 @@ class Runner:
             task = replace(task, file_log=cluster.journal(folder / FILE_LOG, recording.run_id) if folder is not None else None)
             keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
-            writer = None if cluster.no_checkpoints else self._writer(recording, task, output, expects_best=not options.vary)
+            writer = self._writer(recording, task, output, expects_best=not options.vary)
         inputs = RunInputs(folder).keep(task, blobs) if folder is not None else None
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
@@ -227,14 +226,16 @@ class Runner:
         checkpoint = intact.checkpoint
         if differs := folder.other_versions():
             output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
-        group = self._group(options, options.num_engines or record.world_size, output)
-        if group.cluster.no_checkpoints:
-            raise UsageError(f"{group.cluster.no_checkpoints} Resume the run with `--launcher local`.")
+        group = self._group(options, options.num_engines or (None if options.hosts else record.world_size), output)
+        cluster = group.cluster
+        if cluster.spans_hosts:
+            raise UsageError("A run cannot be resumed on several hosts yet: resume it with `--launcher local`.")
         group.leave()  # the ranks' store knows what this run's were told before
-        blobs = BlobFolder(group.cluster.blob_dir)
+        blobs = BlobFolder(cluster.blob_dir)
         kept = with_secrets(folder.read_task(blobs, trusted=trusted))
         missing = set(kept.surroundings.withheld)
-        snapshots = SnapshotFolder(blobs.address / f".{record.run_id}")
+        self._engines.check(replace(kept.options, cluster=options, detach=False))
+        snapshots = snapshots_on(cluster, f".{record.run_id}")
         newest = folder.read(intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
             output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell continues without.")
@@ -246,16 +247,18 @@ class Runner:
             task = replace(
                 kept,
                 world_size=group.num_ranks,
-                device=group.cluster.device_plans[0].device,
+                device=cluster.device_plans[0].device,
                 blob_folder=blobs.address,
                 snapshot_folder=snapshots.address,
-                file_log=record.folder / FILE_LOG,
+                file_log=cluster.journal(record.folder / FILE_LOG, record.run_id),
                 options=_among(kept.options, group.num_ranks),
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
             keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.options.keep_checkpoints, newest=newest)
             writer = self._writer(recording, task, output)
             values = from_parcel(task.parcel, blobs)
+            cluster.send_files(task.parcel.keys, Sending(output.progress))
+            keeper.publish()
         go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)
         forget_results(record.folder)
         return self._carry_out(group, task, keeper, writer, recording, output), values

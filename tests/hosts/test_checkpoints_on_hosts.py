@@ -1,0 +1,40 @@
+"""Checkpoints of runs on several hosts are written on the notebook's, and outlive all the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts.test_several_hosts import SETUP, TRAIN, assert_same, hosts_of, trained
+from tests.hosts.virtual_hosts import VirtualHost
+
+LONG = TRAIN.format(epochs=10, pause=0.1)
+CHECKPOINTS = "[c.step for c in CheckpointFolder(sorted(Path('dtrain-runs').iterdir())[-1]).newest_first()]"
+
+
+@pytest.fixture(scope="module")
+def expected(notebook):
+    """What one process comes to."""
+    notebook.run("from pathlib import Path\nfrom jupyter_dtrain.checkpoint.folder import CheckpointFolder")
+    notebook.run(SETUP + TRAIN.format(epochs=10, pause=0))
+    return trained(notebook)
+
+
+def end_agents(*hosts: VirtualHost) -> None:
+    for host in hosts:
+        host.run(["pkill", "-9", "-f", "host_agent"])
+
+
+def test_a_run_of_hosts_goes_on_here(notebook, lab, expected):
+    """And its best is kept as well."""
+    notebook.run(SETUP)
+    cell = notebook.start(f"%%distribute --hosts h1:2,h2:1 --checkpoint-every 5 --best loss\n{LONG}")
+    notebook.wait_for_stdout(cell, "epoch 2")
+    end_agents(lab[1], lab[2])
+    notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    assert max(notebook.value(CHECKPOINTS)) >= 10
+    notebook.run("%distribute stop")
+    notebook.run("%distribute resume --engines 2 --launcher local")
+    assert hosts_of(notebook) == ["h0", "h0"]
+    assert_same(notebook, expected)
+    notebook.run("%distribute stop")
