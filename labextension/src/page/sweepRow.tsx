@@ -54,7 +54,15 @@ export function SweepRow(
             </button>
           </th>
         ) : (
-          <td key={column.id}>{sweepText(column, sweep, trans)}</td>
+          <td
+            key={column.id}
+            data-numeric={
+              sweep.best !== null &&
+              typeof column.value(sweep.best) === 'number'
+            }
+          >
+            {sweepText(column, sweep, trans)}
+          </td>
         )
       )}
     </tr>
