@@ -64,7 +64,30 @@ def test_taxi_rides_cost_the_same_without_the_magic(tmp_path, monkeypatch):
     assert of_runs[0][3] < 1
 
 
-@pytest.mark.parametrize("example", ["digits", "taxi"])
+GALLERY = {
+    "cnn": "accuracy > 0.9",
+    "transformer": "losses[-1] < 0.8 * losses[0]",
+    "vae": "losses[-1] < 0.8 * losses[0]",
+    "gan": "loss_critic.isfinite().item() and loss_generator.isfinite().item()",
+    "tabular": "val_loss < 2",
+    "ema": "losses[-1] < losses[0] and not next(average.parameters()).equal(next(model.parameters()))",
+}
+"""Small notebooks, and what holds when they have run."""
+
+
+def test_the_gallery_learns(notebook):
+    notebook.run("torch.set_default_dtype(torch.float32)")
+    try:
+        for example, holds in GALLERY.items():
+            for cell in nbformat.read(EXAMPLES / f"{example}.ipynb", as_version=4).cells:
+                if cell.cell_type == "code":
+                    notebook.run(cell.source)
+            assert notebook.value(holds) is True, example
+    finally:
+        notebook.run("torch.set_default_dtype(torch.float64)")
+
+
+@pytest.mark.parametrize("example", ["digits", "taxi", *GALLERY])
 def test_the_notebook_is_stored_without_outputs(example):
     for cell in nbformat.read(EXAMPLES / f"{example}.ipynb", as_version=4).cells:
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
