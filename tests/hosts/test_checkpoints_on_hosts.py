@@ -6,9 +6,10 @@ import pytest
 
 from tests.hosts.test_several_hosts import SETUP, TRAIN, assert_same, hosts_of, trained
 from tests.hosts.virtual_hosts import VirtualHost
+from tests.notebook.kernel import SESSION
 
 LONG = TRAIN.format(epochs=10, pause=0.1)
-CHECKPOINTS = "[c.step for c in CheckpointFolder(sorted(Path('dtrain-runs').iterdir())[-1]).newest_first()]"
+CHECKPOINTS = f"[c.step for c in CheckpointFolder(max({SESSION}.get().runs_folder.glob('*/checkpoints')).parent).newest_first()]"
 
 
 @pytest.fixture(scope="module")
