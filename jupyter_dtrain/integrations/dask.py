@@ -1,6 +1,9 @@
 """The client of a Dask cluster that a notebook has: on an engine it is one of the same cluster.
 
 Which client computes collections, each process knows by itself, and what `persist` has put into the cluster is found by no other way.
+
+A scheduler forgets what no client wants. An engine's client goes with its cell, before the notebook has read the results, so an engine
+lets the scheduler know that the notebook's client wants the futures that it sends.
 """
 
 from __future__ import annotations
@@ -19,16 +22,22 @@ TIMEOUT = 10.0
 """Seconds in which a scheduler answers."""
 _MODULE = "distributed.client"
 
+Way = tuple[str, bytes, str]
+"""A scheduler's address, how it is spoken to, and the id of the notebook's client."""
+
 _own: Any = None  # what this process has connected by itself
+_notebooks = ""  # id of the notebook's client, where this is an engine
+_theirs: set[Any] = set()  # keys of futures that came from there
+_sent: set[Any] = set()  # and of others that were sent there
 
 
-def present_cluster() -> tuple[str, bytes] | None:
+def present_cluster() -> Way | None:
     """Return how another process reaches the cluster that collections are computed by now; ``None`` if there is none that others reach."""
     client = _present()
     return None if client is None or _why_not(client) else _way_to(client)
 
 
-def join_cluster(way: tuple[str, bytes] | None) -> None:
+def join_cluster(way: Way | None) -> None:
     """Have collections be computed by this cluster; ``None``: by what they were computed by before."""
     if way is None:
         _leave()
@@ -46,7 +55,11 @@ def reduced_client(obj: Any) -> Any:
         return NotImplemented
     if why_not := _why_not(client):
         raise TypeError(f"cannot pickle {type(obj).__name__!r} object: {why_not}")
-    return (_connected, _way_to(client)) if client is obj else (_future, (*_way_to(client), obj.key))
+    if client is obj:
+        return _connected, _way_to(client)
+    if client is _own:
+        _keep(obj.key)
+    return _future, (*_way_to(client), obj.key)
 
 
 def _present() -> Any:
@@ -66,27 +79,44 @@ def _why_not(client: Any) -> str | None:
     return None
 
 
-def _way_to(client: Any) -> tuple[str, bytes]:
-    return client.scheduler.address, pickle.dumps(client.security)
+def _way_to(client: Any) -> Way:
+    return client.scheduler.address, pickle.dumps(client.security), _notebooks if client is _own else client.id
 
 
-def _connected(address: str, security: bytes) -> Any:
+def _connected(address: str, security: bytes, notebooks: str) -> Any:
     """Return the client of the cluster at `address`: the present one, if it is of this."""
-    global _own
+    global _own, _notebooks
     module: Any = importlib.import_module(_MODULE)
     client = _present()
     if client is not None and client.status == "running" and client.scheduler.address == address:
         return client
     _leave()
     _own = module.Client(address, security=pickle.loads(security), timeout=TIMEOUT)
+    _notebooks = notebooks
     return _own
 
 
-def _future(address: str, security: bytes, key: Any) -> Any:
-    client = _connected(address, security)
+def _future(address: str, security: bytes, notebooks: str, key: Any) -> Any:
+    client = _connected(address, security, notebooks)
     future = importlib.import_module(_MODULE).Future(key, client)
-    client._send_to_scheduler({"op": "client-desires-keys", "keys": [key], "client": client.id})  # as `Variable.get` does
+    _tell(client, "client-desires-keys", key, client.id)  # as `Variable.get` does
+    if client is _own and key not in _sent:
+        _theirs.add(key)
     return future
+
+
+def _keep(key: Any) -> None:
+    """Let the notebook's client want a future, and no longer those that were sent, in snapshots, and are no more."""
+    for gone in [one for one in _sent if one not in _own.futures]:
+        _sent.remove(gone)
+        _tell(_own, "client-releases-keys", gone, _notebooks)
+    if key not in _theirs | _sent:
+        _sent.add(key)
+        _tell(_own, "client-desires-keys", key, _notebooks)
+
+
+def _tell(client: Any, what: str, key: Any, wanted_by: str) -> None:
+    client._send_to_scheduler({"op": what, "keys": [key], "client": wanted_by})
 
 
 def _leave() -> None:
@@ -95,6 +125,8 @@ def _leave() -> None:
         with suppress(Exception):  # its scheduler may be gone
             _own.close(timeout=TIMEOUT)
         _own = None
+        _theirs.clear()
+        _sent.clear()
 
 
 class Dask(Integration):

@@ -54,6 +54,33 @@ def test_collections_and_futures_of_the_notebooks_cluster(with_client):
     assert notebook.value("mean.result()") == pytest.approx(sum(losses))  # a future that the cell has made
 
 
+SLOW = """
+import time
+from jupyter_dtrain.integrations import dask as integration
+original = integration._future
+
+def slow(*args):
+    time.sleep(1)
+    return original(*args)
+
+integration._future = slow
+"""
+
+
+def test_a_future_of_the_cell_is_there_when_the_notebook_reads_it_late(with_client):
+    notebook = with_client
+    notebook.run(SLOW)
+    try:
+        notebook.run(f"%%distribute --engines 2\n{TRAIN}total = client.submit(sum, [len(losses), 5])")
+    finally:
+        notebook.run("integration._future = original")
+    assert notebook.value("total.result(timeout=30)") == 17
+    forgotten = notebook.value("total.key")
+    notebook.run("del total")
+    wanted = f"{forgotten!r} in client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))"
+    notebook.wait(lambda: not notebook.value(wanted), "the scheduler's forgetting it")
+
+
 ROWS = """
 import numpy as np, pandas as pd, dask.dataframe as dd
 from jupyter_dtrain import data as tables
