@@ -102,17 +102,23 @@ ENVIRONMENT, SOME_OF_IT = "os.environ", "os.environ.update"
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not _is_own(name)}
+    found = {name: value for name, value in os.environ.items() if not _is_own(name)}
+    return {**found, HOST_VARIABLE: ""} if HOST_VARIABLE in os.environ else found
 
 
 def _is_own(name: str) -> bool:
-    is_elsewhere = HOST_VARIABLE in os.environ
-    return name.startswith(_OF_THE_PROCESS) or (is_elsewhere and (name in _OF_A_HOST or name.startswith(_OF_ITS_JOBS)))
+    return name.startswith(_OF_THE_PROCESS) or (HOST_VARIABLE in os.environ and _is_of_host(name))
+
+
+def _is_of_host(name: str) -> bool:
+    return name in _OF_A_HOST or name.startswith(_OF_ITS_JOBS)
 
 
 def _set_environment(variables: Mapping[str, str]) -> None:
-    sent = {name: value for name, value in variables.items() if not _is_own(name)}
-    _update_environment({**dict.fromkeys(_environment()), **sent})
+    says_nothing_of_hosts = HOST_VARIABLE in variables  # they were an engine's on another host, which has its own
+    gone = (name for name in os.environ if name not in variables and not (says_nothing_of_hosts and _is_of_host(name)))
+    changed = {**dict.fromkeys(gone), **variables}
+    _update_environment({name: value for name, value in changed.items() if not _is_own(name)})
 
 
 def _update_environment(variables: Mapping[str, str | None]) -> None:

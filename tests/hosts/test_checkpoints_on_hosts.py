@@ -15,7 +15,7 @@ CHECKPOINTS = f"[c.step for c in CheckpointFolder(max({SESSION}.get().runs_folde
 @pytest.fixture(scope="module")
 def expected(notebook):
     """What one process comes to."""
-    notebook.run("from pathlib import Path\nfrom jupyter_dtrain.checkpoint.folder import CheckpointFolder")
+    notebook.run("import os\nfrom pathlib import Path\nfrom jupyter_dtrain.checkpoint.folder import CheckpointFolder")
     notebook.run(SETUP + TRAIN.format(epochs=10, pause=0))
     return trained(notebook)
 
@@ -26,8 +26,9 @@ def end_agents(*hosts: VirtualHost) -> None:
 
 
 def test_a_run_of_hosts_goes_on_here(notebook, lab, expected):
-    """And its best is kept as well."""
+    """And its best is kept as well, and the notebook's environment, of which hosts have their own."""
     notebook.run(SETUP)
+    environment = notebook.value("dict(os.environ)")
     cell = notebook.start(f"%%distribute --hosts h1:2,h2:1 --checkpoint-every 5 --best loss\n{LONG}")
     notebook.wait_for_stdout(cell, "epoch 2")
     end_agents(lab[1], lab[2])
@@ -38,4 +39,5 @@ def test_a_run_of_hosts_goes_on_here(notebook, lab, expected):
     notebook.run("%distribute resume --engines 2 --launcher local")
     assert hosts_of(notebook) == ["h0", "h0"]
     assert_same(notebook, expected)
+    assert notebook.value("dict(os.environ)") == environment
     notebook.run("%distribute stop")

@@ -13,6 +13,7 @@ import torch
 from torch.distributions import Distribution
 
 from jupyter_dtrain.capture.settings import changes, make_settings, settings_now
+from jupyter_dtrain.protocol import HOST_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +79,17 @@ def test_of_the_environment_only_what_is_new_comes_home(monkeypatch):
     assert (os.environ.get("FOUND"), os.environ["GOES"], os.environ["RANK"]) == (None, "1", "3")
     make_settings(new)
     assert (os.environ["FOUND"], os.environ.get("GOES"), os.environ["RANK"]) == ("1", None, "3")
+
+
+def test_what_an_engine_of_another_host_had_leaves_this_ones_own_variables(monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", "here")
+    monkeypatch.setenv("NOTEBOOKS", "1")
+    with monkeypatch.context() as there:
+        there.setenv(HOST_VARIABLE, "h1")
+        there.setenv("SLURM_CONF", "there")
+        there.delenv("NOTEBOOKS")
+        there.setenv("CELLS", "2")
+        settings = settings_now()
+    before = dict(os.environ)
+    make_settings(settings)
+    assert dict(os.environ) == {**{name: value for name, value in before.items() if name != "NOTEBOOKS"}, "CELLS": "2"}
