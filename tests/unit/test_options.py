@@ -59,8 +59,8 @@ def test_options_are_keyword_only_and_frozen():
 
 def test_a_run_is_recorded_with_all_of_them_that_are_not_about_what_is_shown():
     options = RunOptions(split=("x", "y"), split_inputs=True, split_eval=True, checkpoint_every=timedelta(minutes=10), keep_checkpoints=3)
-    recorded = CellJob.arguments(SimpleNamespace(options=options))  # type: ignore[arg-type]  # it needs no more
+    recorded = CellJob.arguments(SimpleNamespace(options=options, sweep=None))  # type: ignore[arg-type]  # it needs no more
     shown = {"cluster", "name", "preview", "output", "view"}
-    assert set(recorded) == {"engines", "device", "devices"} | {field.name for field in fields(RunOptions)} - shown
+    assert set(recorded) == {"engines", "device", "devices", "sweep"} | {field.name for field in fields(RunOptions)} - shown
     assert (recorded["split"], recorded["split_inputs"], recorded["split_eval"]) == ("x,y", True, True)
     assert (recorded["checkpoint_every"], recorded["keep_checkpoints"]) == ("600s", 3)
