@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 from ...errors import UsageError
 from ...protocol import Value
@@ -47,13 +46,8 @@ class ExportedRun:
     @property
     def facts(self) -> dict[str, str]:
         """What else is known of it, by name."""
-        record, found = self.record, {}
-        found["run id"] = record.run_id
-        found["state"] = record.phase if record.error is None else f"{record.phase}: {record.error}"
-        found["engines"] = str(record.world_size)
-        found |= {name: str(value) for name, value in record.arguments.items() if value not in (None, False, "", [])}
-        found |= {name: str(value) for name, value in record.environment().get("packages", {}).items()}
-        return found
+        record = self.record
+        return {"run id": record.run_id, "state": state_of(record), "engines": str(record.world_size), **settings_of(record)}
 
     def by_step(self) -> Iterator[tuple[int, float, dict[str, float]]]:
         """Yield each step with the time of its last value and the values by curve; steps rise, a value that is logged twice is the last."""
@@ -66,6 +60,19 @@ class ExportedRun:
             yield step, *steps[step]
 
 
+def state_of(record: RunRecord) -> str:
+    """Return how a run is, or has ended."""
+    return record.phase if record.error is None else f"{record.phase}: {record.error}"
+
+
+def settings_of(record: RunRecord) -> dict[str, str]:
+    """Return the options that a run was given, and the versions that it had, by name."""
+    options = {name: value for name, value in record.arguments.items() if value not in (None, False, "", [])}
+    if isinstance(sweep := options.get("sweep"), dict):
+        options["sweep"] = sweep.get("name", "")
+    return {name: str(value) for name, value in (options | record.environment().get("packages", {})).items()}
+
+
 def library(name: str, package: str | None = None) -> ModuleType:
     """Return a module of a tool; a `UsageError`: it is not installed."""
     try:
@@ -73,8 +80,3 @@ def library(name: str, package: str | None = None) -> ModuleType:
     except ImportError:
         package = package or name.partition(".")[0]
         raise UsageError(f"The run is written with {package}, which is not installed: `pip install {package}`.") from None
-
-
-def shown(value: Any) -> str:
-    """Return a hyperparameter as text."""
-    return "None" if value is None else str(value)

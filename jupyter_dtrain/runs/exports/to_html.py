@@ -14,6 +14,7 @@ from ..curves import OF_DEVICES
 from ..record import RunRecord
 from ..store import RunStore
 from ..svg_chart import picture
+from .exported import settings_of, state_of
 
 POINTS = 500
 """Points of a curve, at most: more are not told apart at a chart's width."""
@@ -38,14 +39,13 @@ def page_of(record: RunRecord, store: RunStore) -> str:
     title = escape(record.name)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     facts = {
-        "State": record.phase if record.error is None else f"{record.phase}: {record.error}",
+        "State": state_of(record),
         "Started": started,
         "Duration": "" if record.ended is None else _duration(record.ended - record.started),
         "Engines": str(record.world_size),
         "Tags": ", ".join(record.tags),
         "Run": record.run_id,
-        **{name: str(value) for name, value in record.arguments.items() if value not in (None, False, "", [])},
-        **{name: str(value) for name, value in record.environment().get("packages", {}).items()},
+        **settings_of(record),
     }
     hyperparameters = {name: str(value) for name, value in (record.hyperparameters or {}).items()}
     parts = [

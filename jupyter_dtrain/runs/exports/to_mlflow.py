@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ...errors import UsageError
-from .exported import ExportedRun, library, shown
+from .exported import ExportedRun, library
 
 _METRICS, _PARAMS = 1000, 100  # MLflow's own limits of one request
 _REFUSED = re.compile(r"[^\w\-. :/]")
@@ -25,7 +25,7 @@ def write(run: ExportedRun, *, tracking_uri: str | None, experiment: str) -> str
     tags = {f"dtrain.{name}": text[:_LONGEST] for name, text in run.facts.items()} | {f"dtrain.tag.{tag}": "" for tag in record.tags}
     tags = {_REFUSED.sub("_", name): text for name, text in tags.items()}
     made = client.create_run(experiment_id, start_time=_ms(record.started), tags=tags, run_name=record.name).info.run_id
-    params = [entities.Param(_REFUSED.sub("_", name), shown(value)[:_LONGEST]) for name, value in run.hyperparameters.items()]
+    params = [entities.Param(_REFUSED.sub("_", name), str(value)[:_LONGEST]) for name, value in run.hyperparameters.items()]
     for some in _batches(params, _PARAMS):
         client.log_batch(made, params=some)
     names = {name: _REFUSED.sub("_", name) for name in run.curves}

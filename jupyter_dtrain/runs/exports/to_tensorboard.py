@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .exported import ExportedRun, library, shown
+from .exported import ExportedRun, library
 
 
 def write(run: ExportedRun, folder: Path) -> Path:
@@ -22,7 +22,7 @@ def write(run: ExportedRun, folder: Path) -> Path:
                 writer.add_scalar(name, value, step, walltime=when, new_style=True, double_precision=True)
         # A bool would become a number, as Python's is an int.
         values = {
-            name: value if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
+            name: value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
             for name, value in run.hyperparameters.items()
         }
         last = {name: points[-1][2] for name, points in run.curves.items() if points and math.isfinite(points[-1][2])}
