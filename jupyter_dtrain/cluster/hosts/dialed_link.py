@@ -125,7 +125,8 @@ def own_streams() -> tuple[BinaryIO, BinaryIO, str, str]:
     """Return what :func:`accept` does for this process: by its environment, or else its standard streams."""
     if invited := os.environ.pop(VARIABLE, ""):
         return accept(invited, int(os.environ.get("SLURM_PROCID", "0")))
-    notebook, _, address, _ = os.environ.get("SSH_CONNECTION", "").split() or ("", "", "", "")
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    notebook, _, address, _ = connection if len(connection) == 4 else ("", "", "", "")
     return os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"), notebook, address
 
 
