@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from ...errors import ClusterError, UsageError
 from ...options import ClusterOptions, RunOptions
 from ..base import Cluster, Launcher, Progress
 from ..devices import DevicePlan
+from . import host_agent
 from .checks import findings_of
 from .host_cluster import HostCluster
 from .remote_host import RemoteHost
@@ -91,6 +93,16 @@ class AgentLauncher(Launcher):
             raise
         cluster.release = agents.release
         return cluster
+
+
+def agent_python(options: ClusterOptions) -> str:
+    """Return the Python that agents run with."""
+    return options.remote_python or sys.executable
+
+
+def agent_command(python: str) -> list[str]:
+    """Return what starts an agent."""
+    return [python, "-m", host_agent.__name__]
 
 
 def address_of_notebook(hosts: Sequence[RemoteHost]) -> str:

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from ...errors import ClusterError, UsageError
 from ...options import ClusterOptions
 from . import host_agent
+from .agent_launcher import agent_command, agent_python
 from .dialed_link import VARIABLE
 
 ANSWERED = 20.0
@@ -63,16 +63,6 @@ def script_of(options: ClusterOptions, invited: str = "…") -> str:
             "",
         ]
     )
-
-
-def agent_python(options: ClusterOptions) -> str:
-    """Return the Python that agents run with."""
-    return options.remote_python or sys.executable
-
-
-def agent_command(python: str) -> list[str]:
-    """Return what starts an agent."""
-    return [python, "-m", host_agent.__name__]
 
 
 def _config(path: str | None) -> tuple[list[str], list[str]]:

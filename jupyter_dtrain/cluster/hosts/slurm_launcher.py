@@ -9,10 +9,10 @@ from datetime import timedelta
 from ...errors import ClusterError, UsageError
 from ...options import ClusterOptions
 from ..base import Progress
-from .agent_launcher import AgentLauncher, Agents
+from .agent_launcher import AgentLauncher, Agents, agent_python
 from .dialed_link import DialedLink, invitation
 from .remote_host import LEAVE, LOGIN, RemoteHost
-from .slurm_job import AllocatedStep, BatchJob, JobState, SlurmJob, agent_python, allocated_nodes, nodes_of, script_of
+from .slurm_job import AllocatedStep, BatchJob, JobState, SlurmJob, allocated_nodes, nodes_of, script_of
 
 SOON, SELDOM = 0.5, 5.0
 """Seconds between questions for a job that waits, at first and after a while: a scheduler has others to answer."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from ...errors import ClusterError, UsageError
 from ...options import ClusterOptions, HostSpec
 from ..base import Progress
-from . import host_agent
-from .agent_launcher import AgentLauncher, Agents
+from .agent_launcher import AgentLauncher, Agents, agent_command, agent_python
 from .agent_link import ProcessLink
 from .remote_host import RemoteHost
 
@@ -43,7 +41,7 @@ class SshLauncher(AgentLauncher):
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
         """Log in to all hosts at once."""
         tell(f"logging in to {', '.join(host.name for host in options.hosts)}")
-        python = options.remote_python or sys.executable
+        python = agent_python(options)
 
         def attempt(spec: HostSpec) -> tuple[RemoteHost, HostSpec, str]:
             command, environment = _command(spec.name, python)
@@ -64,7 +62,7 @@ class SshLauncher(AgentLauncher):
 
 
 def _command(name: str, python: str) -> tuple[list[str], dict[str, str] | None]:
-    agent = [python, "-m", host_agent.__name__]
+    agent = agent_command(python)
     if name in HERE:  # whoever has logged in to this host did so from an address that is none of the cluster's
         return agent, {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
     return [*SSH, "--", name, shlex.join(["exec", *agent])], None
