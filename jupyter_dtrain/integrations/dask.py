@@ -26,7 +26,7 @@ Way = tuple[str, bytes, str]
 """A scheduler's address, how it is spoken to, and the id of the notebook's client."""
 
 _own: Any = None  # what this process has connected by itself
-_notebooks = ""  # id of the notebook's client, where this is an engine
+_notebooks = ""  # id of the notebook's client, which in the notebook is that
 _theirs: set[Any] = set()  # keys of futures that came from there
 _sent: set[Any] = set()  # and of others that were sent there
 
@@ -92,7 +92,7 @@ def _connected(address: str, security: bytes, notebooks: str) -> Any:
         return client
     _leave()
     _own = module.Client(address, security=pickle.loads(security), timeout=TIMEOUT)
-    _notebooks = notebooks
+    _notebooks = notebooks if CLUSTER_VARIABLE in os.environ else _own.id
     return _own
 
 
