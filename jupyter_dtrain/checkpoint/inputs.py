@@ -29,7 +29,7 @@ from ..system.resources import check_disk
 from ..transport.base import BlobStore
 from ..transport.blob_store import BlobFolder, bytes_of
 from .disk_blobs import DiskBlobs
-from .manifest import check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling, write_manifest
+from .manifest import check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickled, write_manifest
 from .secrets_at_rest import without_secrets
 
 INPUTS, MANIFEST, TASK, BLOBS = "inputs", "manifest.json", "task.pickle", "blobs"
@@ -122,10 +122,7 @@ class RunInputs:
             data = read_below(self._runs, self._run_id, INPUTS, TASK, limit=None)
         except OSError:
             raise CheckpointError(f"{self._what} is damaged: {TASK} is gone.") from None
-        if checksum_of(data) != manifest["data"]:
-            raise CheckpointError(f"{self._what} has been changed on disk: run its cell again.")
-        with unpickling(manifest, self._what):
-            task: Task = pickle.loads(data)
+        task: Task = unpickled(data, manifest, self._what)
         self._blobs = dict(manifest["blobs"])
         self._versions = other_versions(manifest)
         return task

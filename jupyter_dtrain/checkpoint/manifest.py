@@ -124,6 +124,14 @@ def unpickling(manifest: dict[str, Any], what: str) -> Iterator[None]:
         raise CheckpointError(f"{what} cannot be read here: {type(error).__name__}: {error}. {because}, or run the cell again.") from error
 
 
+def unpickled(data: bytes, manifest: dict[str, Any], what: str) -> Any:
+    """Return what `data` is the pickle of, if the manifest of a run's task vouches for these bytes; a `CheckpointError` if not."""
+    if checksum_of(data) != manifest["data"]:
+        raise CheckpointError(f"{what} has been changed on disk: run its cell again.")
+    with unpickling(manifest, what):
+        return pickle.loads(data)
+
+
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 

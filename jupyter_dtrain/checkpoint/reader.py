@@ -6,7 +6,6 @@ Nothing is unpickled before its checksum is that of a signed manifest (:mod:`.ma
 from __future__ import annotations
 
 import contextlib
-import pickle
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,7 +18,7 @@ from ..options import Metric
 from ..system.confined import is_file_below, is_folder_below, kind_below, names_below, read_below
 from ..transport.base import BlobStore, SnapshotStore
 from .disk_blobs import DiskBlobs
-from .manifest import check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickling
+from .manifest import check_signature, check_versions, checksum_of, other_versions, read_manifest, unpickled, unpickling
 from .metadata import Checkpoint, Intact, Measured, best_of
 from .snapshot_index import CompleteSnapshot
 
@@ -100,12 +99,9 @@ class CheckpointReader:
             data = read_below(self._runs, self._run_id, f"{TASK}.pickle", limit=None)
         except OSError:
             raise self._no_checkpoint() from None
-        if checksum_of(data) != manifest["data"]:
-            raise CheckpointError(f"{what} has been changed on disk: run its cell again.")
+        task: Task = unpickled(data, manifest, what)
         for key, checksum in manifest["blobs"].items():
             self._blobs.copy_to(blobs, key, checksum=checksum, what=what)
-        with unpickling(manifest, what):
-            task: Task = pickle.loads(data)
         return task
 
     def read(

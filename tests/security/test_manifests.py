@@ -153,7 +153,7 @@ def after_a_look(monkeypatch, modules, path: Path, data: bytes) -> None:
 def test_what_is_unpickled_is_what_was_looked_at(victim, monkeypatch, tmp_path):
     folder = CheckpointFolder(victim.run)
     hostile = pickle.dumps(Trap())
-    after_a_look(monkeypatch, [checkpoint_files], victim.run / "task.pickle", hostile)
+    after_a_look(monkeypatch, [manifest], victim.run / "task.pickle", hostile)
     task: object = folder.read_task(BlobFolder(tmp_path / "a"))
     assert task == f"task of {victim.run_id}"
     assert (victim.run / "task.pickle").read_bytes() == hostile
