@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -23,6 +23,11 @@ def without_secrets(what: T) -> T:
 def with_secrets(what: T) -> T:
     """Return a task or a rank's part of a snapshot with what this process has in the place of what was left out."""
     return replace(what, surroundings=what.surroundings.with_secrets_of(os.environ))
+
+
+def told_missing(names: Collection[str]) -> str:
+    """Return, as a sentence, that this process has none of the secrets `names`."""
+    return f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(names))}: the cell continues without."
 
 
 def part_without_secrets(part: bytes) -> bytes:

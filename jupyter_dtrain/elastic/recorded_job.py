@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..checkpoint.folder import CheckpointFolder
 from ..checkpoint.inputs import TRUSTING, RunInputs
-from ..checkpoint.secrets_at_rest import with_secrets
+from ..checkpoint.secrets_at_rest import told_missing, with_secrets
 from ..engine.task import Task
 from ..errors import UsageError
 from ..options import ClusterOptions, RunOptions
@@ -69,14 +70,16 @@ class RecordedJob:
         """Versions that are others than the run had; empty where none are."""
         return self._inputs.other_versions if self._task is not None else self._checkpoints.other_versions()
 
-    def job(self, blobs: BlobStore) -> CellJob:
-        """Return the cell, its values stored in `blobs`."""
+    def job(self, blobs: BlobStore, say: Callable[[str], None]) -> CellJob:
+        """Return the cell, its values stored in `blobs`; `say` is told what it continues without."""
         if self._task is None:
             task = self._checkpoints.read_task(blobs, trusted=self._trusted)
         else:
             task = self._task
             self._inputs.copy_to(blobs)
         task = with_secrets(task)
+        if task.surroundings.withheld:
+            say(told_missing(task.surroundings.withheld))
         self.packed = from_parcel(task.parcel, blobs)
         fields = task.shared() | {"options": self._options(task.options)}
         record = self._record

@@ -11,7 +11,7 @@ from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.inputs import RunInputs
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
-from ..checkpoint.secrets_at_rest import part_with_secrets, with_secrets
+from ..checkpoint.secrets_at_rest import part_with_secrets, told_missing, with_secrets
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..engine.side_effects.file_journal import go_on_from
@@ -238,7 +238,7 @@ class Runner:
         snapshots = snapshots_on(cluster, f".{record.run_id}")
         newest = folder.read(intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
-            output.say(f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(missing))}: the cell continues without.")
+            output.say(told_missing(missing))
         recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step)
         recording.recorder.note_checkpoint(checkpoint.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from IPython.core.getipython import get_ipython
@@ -27,7 +28,7 @@ def rerun(run: RecordedRun, *, engines: int | None, trust: bool) -> RecordedRun:
     session = magics.session.get()
     assert magics.shell is not None
     with busy(magics.shell):
-        result = session.run_handed(job.cluster, job.job, output=output)
+        result = session.run_handed(job.cluster, partial(job.job, say=output.say), output=output)
     assert job.packed is not None
     run_id = result.task.run_id
     magics.take(result, job.packed, output)
