@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from ..protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, Snapshot
+from ..protocol import PROTOCOL_VERSION, CheckpointCommand, ClusterUpdate, Command, Message, Reply, SessionCommand, Snapshot
 from ..runs.detached_index import unfollowed
 from ..runs.record import DEFAULT_FOLDER
 from ..system.torch_internals import require
@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from ..runs.archive import RunArchive
     from ..session import Session
 
-OF_SESSION = (
-    "stop_run",
-    "stop_trial",
-    "pause_run",
-    "resume_run",
-    "checkpoint_now",
-    "roll_back",
-    "start_cluster",
-    "stop_cluster",
-    "restart_engine",
-)
-"""Commands that act on engines; all others are about the record, and need no session."""
-OF_SHELF = ("list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint")
-"""Those about checkpoints."""
 _STOPPED = ClusterUpdate(phase="stopped")
 
 
@@ -114,9 +100,9 @@ class LazySession:
 
     def command(self, command: Command) -> Reply:
         """Carry out a command."""
-        if command.name in OF_SHELF:
+        if command.name in get_args(CheckpointCommand):
             return self._checkpoints().answer(command)
-        if command.name not in OF_SESSION:
+        if command.name not in get_args(SessionCommand):  # about the record, which needs no session
             return self._past_runs().answer(command)
         if not self.exists and command.name != "start_cluster":
             return Reply(id=command.id, ok=False, message="No engines are running.")

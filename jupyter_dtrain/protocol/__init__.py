@@ -11,7 +11,21 @@ numbers and not a few objects.
 
 from __future__ import annotations
 
-from .commands import Change, CheckpointInfo, Command, CommandName, Comparison, CurveSummary, FunctionChange, PastRun, Reply, RunCell, Sweep
+from .commands import (
+    Change,
+    CheckpointCommand,
+    CheckpointInfo,
+    Command,
+    CommandName,
+    Comparison,
+    CurveSummary,
+    FunctionChange,
+    PastRun,
+    Reply,
+    RunCell,
+    SessionCommand,
+    Sweep,
+)
 from .events import (
     ENGINE_EVENTS,
     DeviceUse,
@@ -58,6 +72,7 @@ __all__ = [
     "UPDATES",
     "WIDGET_MODULE",
     "Change",
+    "CheckpointCommand",
     "CheckpointInfo",
     "ClusterPhase",
     "ClusterUpdate",
@@ -84,6 +99,7 @@ __all__ = [
     "RunPhase",
     "RunUpdate",
     "Scalars",
+    "SessionCommand",
     "Snapshot",
     "SnapshotTaken",
     "Standing",

@@ -8,7 +8,7 @@ from typing import Literal
 from .message import Message, RunPhase, Value
 from .updates import Points
 
-CommandName = Literal[
+SessionCommand = Literal[
     "stop_run",
     "stop_trial",
     "pause_run",
@@ -18,19 +18,13 @@ CommandName = Literal[
     "start_cluster",
     "stop_cluster",
     "restart_engine",
-    "list_runs",
-    "get_curves",
-    "compare_runs",
-    "find_cell",
-    "share_run",
-    "rename_run",
-    "tag_run",
-    "delete_run",
-    "list_checkpoints",
-    "pin_checkpoint",
-    "delete_checkpoint",
-    "export_checkpoint",
 ]
+"""Commands that act on engines."""
+RunCommand = Literal["list_runs", "get_curves", "compare_runs", "find_cell", "share_run", "rename_run", "tag_run", "delete_run"]
+"""Those about the record of runs."""
+CheckpointCommand = Literal["list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint"]
+"""Those about checkpoints on disk."""
+CommandName = Literal[SessionCommand, RunCommand, CheckpointCommand]
 
 
 @dataclass(frozen=True, kw_only=True)
