@@ -102,16 +102,7 @@ class ShardedLoaders:
         self._plans = LoaderPlans(
             together=together, share=share, agree=agree, whole_draws=whole_draws, checks=checks, on_unknown=on_unknown
         )
-        self._sources = DividedSources(
-            self._plans,
-            share=share,
-            agree=agree,
-            whole_draws=whole_draws,
-            streams=streams,
-            stream=stream,
-            checks=checks,
-            on_unknown=on_unknown,
-        )
+        self._sources = DividedSources(self._plans, streams=streams, stream=stream)
 
     def iterate(self, original: Make, loader: DataLoader[Any]) -> LoaderIterator:
         """Return an iterator over `loader`; `original` is the loader's own ``__iter__``."""

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
-from .collate import Agree, Collation, CutAfterLoading
+from .collate import Collation, CutAfterLoading
 from .fetch import Make, copy_of
 from .iterable import Stream, Streams
 from .iterator_state import IteratorState, SourceState
-from .loader_plan import Checks, Division, LoaderPlan, LoaderPlans
+from .loader_plan import Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch
 from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
@@ -61,36 +61,14 @@ class DividedSources:
     Parameters
     ----------
     plans : LoaderPlans
-    share : callable
-        Returns the rank's share of a batch of a given size.
-    agree : callable, optional
-        Returns all ranks' values of what is given, a collective; ``None`` where there is one rank.
-    whole_draws : bool
-        Whether random numbers that are drawn to load samples are those of one process.
     streams : Streams, optional
         Shares out the workers of iterable data; ``None`` where there is one rank.
     stream : LoadingStream, optional
         What samples that are the rank's own draw from; ``None``: from the cell's.
-    checks : Checks, optional
-        Compares what ranks load alone with whole batches.
-    on_unknown : callable
-        Told, in words, of what keeps a batch from being split.
     """
 
-    def __init__(
-        self,
-        plans: LoaderPlans,
-        *,
-        share: Callable[[int], BatchShard],
-        agree: Agree | None,
-        whole_draws: bool,
-        streams: Streams | None,
-        stream: LoadingStream | None,
-        checks: Checks | None,
-        on_unknown: Callable[[str], None],
-    ) -> None:
-        self._plans, self._share, self._agree, self._whole_draws = plans, share, agree, whole_draws
-        self._streams, self._stream, self._checks, self._on_unknown = streams, stream, checks, on_unknown
+    def __init__(self, plans: LoaderPlans, *, streams: Streams | None, stream: LoadingStream | None) -> None:
+        self._plans, self._streams, self._stream = plans, streams, stream
 
     def source(self, iteration: Iteration) -> Source | Stream:
         """Return where the rank's parts of batches come from."""
@@ -107,12 +85,12 @@ class DividedSources:
     def _own_samples(self, iteration: Iteration) -> LoaderShard:
         loader, plan = iteration.loader, iteration.plan
         iteration.note_draws()
-        new = may_draw(loader) and not plan.is_known and (self._agree is not None or self._whole_draws)
-        watch = new and self._whole_draws and plan.collation is None
+        new = may_draw(loader) and not plan.is_known and (self._plans.agree is not None or self._plans.whole_draws)
+        watch = new and self._plans.whole_draws and plan.collation is None
         if plan.loading is None or not loader.persistent_workers:
             check = self._check(loader, plan)
             plan.loading = of_own_samples(
-                loader, share=self._share, stream=self._stream, collation=plan.collation, watch=watch, check=check
+                loader, share=self._plans.share, stream=self._stream, collation=plan.collation, watch=watch, check=check
             )
         forget_pending(plan.loading)
         return LoaderShard(
@@ -120,7 +98,7 @@ class DividedSources:
             plan.loading,
             self._stream if loader.num_workers == 0 and may_draw(loader) else None,
             on_first=self._ask_all(iteration, watch=watch) if new else None,
-            shared=self._agree is not None,
+            shared=self._plans.agree is not None,
         )
 
     def _own_workers(self, iteration: Iteration) -> Stream:
@@ -150,14 +128,14 @@ class DividedSources:
 
         def ask(drew: bool, changed: bool) -> None:
             told = (drew and watch, changed)
-            drawn, changes = zip(*(self._agree(told) if self._agree is not None else [told]), strict=True)
-            if any(changes) and self._agree is not None:
+            drawn, changes = zip(*(self._plans.agree(told) if self._plans.agree is not None else [told]), strict=True)
+            if any(changes) and self._plans.agree is not None:
                 plan.leaves_effects = True
             elif not any(drawn):
                 return
             plan.draws |= any(drawn)
             iteration.note_draws()
-            if self._agree is not None:
+            if self._plans.agree is not None:
                 raise CutAfterLoading
 
         return ask
@@ -173,22 +151,22 @@ class DividedSources:
             if error is None:
                 plan.is_known = True
                 return iteration.full()
-            if self._checks is not None:
-                self._checks.undo(loader)
+            if self._plans.checks is not None:
+                self._plans.checks.undo(loader)
             start.set()
             if isinstance(error, CutAfterLoading):
                 plan.is_known = True
                 plan.draws |= plan.collation is not None and plan.collation.draws
                 return self._cut_after_loading(iteration)
             plan.is_full = True
-            self._on_unknown(str(error))
+            self._plans.on_unknown(str(error))
             return iteration.full()
 
         return FirstBatch(partial(SourceState, loader), decide)
 
     def _check(self, loader: DataLoader[Any], plan: LoaderPlan) -> Check | None:
         """Return what looks at batches before they are loaded: those that every rank is to load whole are from then on."""
-        checks, collation = self._checks, plan.collation
+        checks, collation = self._plans.checks, plan.collation
         if checks is None or not may_draw(loader):
             return None
 
@@ -206,16 +184,16 @@ class DividedSources:
         try:
             return self._cut(batch)
         except UnknownBatch as error:
-            self._on_unknown(str(error))
+            self._plans.on_unknown(str(error))
             return as_it_is(batch)
 
     def _cut(self, batch: Any) -> Loaded:
         total = length_of(batch)
         if total is None:
-            if self._agree is None:
+            if self._plans.agree is None:
                 return as_it_is(batch)
             raise UnknownBatch(type(batch).__name__)
-        share = self._share(total)
+        share = self._plans.share(total)
         return cut(batch, share.loaded), share, None
 
 

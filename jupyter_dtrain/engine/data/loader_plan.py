@@ -110,8 +110,8 @@ class LoaderPlans:
         checks: Checks | None,
         on_unknown: Callable[[str], None],
     ) -> None:
-        self._together, self._share, self._agree = together, share, agree
-        self._whole_draws, self._checks, self._on_unknown = whole_draws, checks, on_unknown
+        self._together, self.share, self.agree = together, share, agree
+        self.whole_draws, self.checks, self.on_unknown = whole_draws, checks, on_unknown
         self._plans: IdentityMap[LoaderPlan] = IdentityMap()
 
     def of(self, loader: DataLoader[Any]) -> LoaderPlan:
@@ -137,24 +137,24 @@ class LoaderPlans:
             return Division.FULL
         if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
             return self._divide_loaded(plan, loader)
-        if self._agree is not None and plan.collation is None and not is_default(loader):
-            plan.collation = Collation(loader, self._share, self._agree, whole_draws=self._whole_draws, on_unknown=self._on_unknown)
-        plan.leaves_effects = plan.leaves_effects or iterates_itself(loader) or (self._agree is not None and has_effects(loader))
+        if self.agree is not None and plan.collation is None and not is_default(loader):
+            plan.collation = Collation(loader, self.share, self.agree, whole_draws=self.whole_draws, on_unknown=self.on_unknown)
+        plan.leaves_effects = plan.leaves_effects or iterates_itself(loader) or (self.agree is not None and has_effects(loader))
         if plan.leaves_effects or (plan.collation is not None and plan.collation.is_whole):
             return Division.CUT
         plan.draws = (
-            (self._whole_draws and not plan.is_known and draws_by_itself(loader))
-            or (self._checks is not None and self._checks.needs_whole(loader))
+            (self.whole_draws and not plan.is_known and draws_by_itself(loader))
+            or (self.checks is not None and self.checks.needs_whole(loader))
             or plan.draws
         )
-        return Division.CUT if plan.draws and plan.collation is None and self._agree is not None else Division.OWN_SAMPLES
+        return Division.CUT if plan.draws and plan.collation is None and self.agree is not None else Division.OWN_SAMPLES
 
     def _divide_loaded(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
         """Return how batches without indices are divided: when they are there."""
-        if self._agree is not None and not iterates_itself(loader) and Streams.can_share_out(loader):
+        if self.agree is not None and not iterates_itself(loader) and Streams.can_share_out(loader):
             return Division.OWN_WORKERS
-        if self._agree is None or (is_default(loader) and loader.batch_sampler is not None):
+        if self.agree is None or (is_default(loader) and loader.batch_sampler is not None):
             return Division.CUT
         plan.is_full = True  # one batch does not say where its samples are
-        self._on_unknown("structure of its own")
+        self.on_unknown("structure of its own")
         return Division.FULL
