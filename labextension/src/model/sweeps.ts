@@ -1,6 +1,6 @@
 /** Trials of one cell with `--vary`: in a list of past runs, and of the cell that runs now. */
 
-import type { ITrialRuns, Nested } from '../protocol';
+import { RUN_PHASES_ENDED, type ITrialRuns, type Nested } from '../protocol';
 import type { PastRun } from './archive';
 import { bestOf } from './runTable';
 
@@ -64,8 +64,6 @@ function sweepOf(id: string, trials: readonly PastRun[]): ISweep {
   const going = trials.filter(isGoing);
   const ended = trials.filter(run => !isGoing(run));
   const total = Math.max(trials.length, trials[0]?.sweep?.trials ?? 0);
-  const seconds = ended.map(run => (run.ended ?? run.started) - run.started);
-  const mean = seconds.reduce((sum, one) => sum + one, 0) / seconds.length;
   let best: PastRun | null = null;
   for (const run of trials) {
     const value = bestOf(run)?.value;
@@ -84,11 +82,25 @@ function sweepOf(id: string, trials: readonly PastRun[]): ISweep {
     total,
     ended: ended.length,
     best,
-    remaining:
-      going.length === 0 || ended.length === 0
-        ? null
-        : (mean * (total - ended.length)) / going.length
+    remaining: remainingOf(
+      ended.map(run => (run.ended ?? run.started) - run.started),
+      going.length,
+      total
+    )
   };
+}
+
+/** Seconds until all of `total` trials have ended, `going` of them at a time, by what each that has ended took; `null`: not known. */
+function remainingOf(
+  took: readonly number[],
+  going: number,
+  total: number
+): number | null {
+  if (going === 0 || took.length === 0) {
+    return null;
+  }
+  const mean = took.reduce((sum, one) => sum + one, 0) / took.length;
+  return (mean * (total - took.length)) / going;
 }
 
 /** The trials of the cell that runs now, or ran last, in numbers. */
@@ -108,17 +120,16 @@ export function countTrials(
     return null;
   }
   const ended = trials.runs.filter(({ phase }) =>
-    ['finished', 'failed', 'stopped'].includes(phase)
+    RUN_PHASES_ENDED.includes(phase)
   );
-  const going = trials.runs.length - ended.length;
-  const seconds = ended.reduce((sum, { elapsed }) => sum + elapsed, 0);
   return {
     total: trials.total,
     ended: ended.length,
     over: trials.over,
-    remaining:
-      going === 0 || ended.length === 0
-        ? null
-        : ((seconds / ended.length) * (trials.total - ended.length)) / going
+    remaining: remainingOf(
+      ended.map(({ elapsed }) => elapsed),
+      trials.runs.length - ended.length,
+      trials.total
+    )
   };
 }
