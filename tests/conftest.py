@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from functools import cache
@@ -21,6 +22,17 @@ LONGEST_FIRST = (
     "tests/",
 )
 """In which order files are run: one that takes minutes and begins last would be waited for by all other processes."""
+
+
+def one_of(number, values):
+    """Return values of a parameter: one in `number` is tried each time, the first among them, and `pytest -m long` tries the others."""
+    return [value if index % number == 0 else pytest.param(value, marks=pytest.mark.long) for index, value in enumerate(values)]
+
+
+def in_turn(more, few, share=1):
+    """Return the pairs of two parameters: each of `more` with `share` of the `few`, in turn; `pytest -m long` tries the others."""
+    pairs = itertools.product(enumerate(more), enumerate(few))
+    return [pytest.param(a, b, marks=() if (i + j) % len(few) < share else pytest.mark.long) for (i, a), (j, b) in pairs]
 
 
 @cache

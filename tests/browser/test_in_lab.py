@@ -123,6 +123,7 @@ def test_two_notebooks_at_once(open_lab, settings):
     store.close()
 
 
+@pytest.mark.long
 def test_the_sidebar_opens_by_itself_at_the_first_run_and_never_again(open_lab, new_user):
     lab = open_lab(SETUP, cells.TRAIN.format(name="run", steps=100))
     lab.run(setup)
@@ -140,6 +141,7 @@ def test_the_sidebar_opens_by_itself_at_the_first_run_and_never_again(open_lab, 
     expect(lab.sidebar).not_to_be_visible()
 
 
+@pytest.mark.long
 def test_a_kernel_that_is_killed_and_an_extension_that_is_unloaded(open_lab):
     lab = open_lab(SETUP, cells.TRAIN.format(name="long", steps=2000), "%unload_ext jupyter_dtrain", "%load_ext jupyter_dtrain")
     lab.open_sidebar()

@@ -173,6 +173,7 @@ def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_o
     lab.finish(setup)
 
 
+@pytest.mark.long
 def test_a_view_that_was_saved_is_taken_out_of_a_notebook_that_is_opened_without_its_kernel(lab, server):
     lab.start(long)
     view = lab.cell(long).locator(".jp-dtrain-cell")
@@ -192,6 +193,7 @@ def test_a_view_that_was_saved_is_taken_out_of_a_notebook_that_is_opened_without
     assert not any(WIDGET in output.get("data", {}) for output in outputs)
 
 
+@pytest.mark.long
 def test_a_restart_of_the_kernel_in_the_middle_of_a_run(lab):
     lab.start(long)
     lab.wait_for_points(20)

@@ -32,6 +32,7 @@ for step in range(2000):
 setup, train = range(2)
 
 
+@pytest.mark.long
 def test_a_narrow_sidebar_has_room_for_all_and_says_that_the_loss_is_no_number(open_lab):
     lab = open_lab(SETUP, TRAIN)
     lab.open_sidebar()

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests.conftest import one_of
 from tests.engine.ranks import RankError, run_notebook, run_plain
 
 SETUP = """
@@ -49,7 +50,7 @@ def cell(line: str) -> str:
     """).replace("LINE", line)
 
 
-@pytest.mark.parametrize("line", WAITS)
+@pytest.mark.parametrize("line", one_of(3, WAITS))
 def test_what_needs_all_ranks_is_an_error_where_one_comes(ranks, line):
     with pytest.raises(RankError) as failed:
         ranks.call(2, run_notebook, SETUP, cell(line), "seen")

@@ -14,6 +14,7 @@ from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Arrival
 from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.options import ClusterOptions
+from tests.conftest import in_turn
 
 LIMIT = timedelta(seconds=120)
 """What would be waited for a process that does not come."""
@@ -40,8 +41,7 @@ def disturb(monkeypatch):
     return disturb
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("name", ["engine-1", "controller", "guard"])
+@pytest.mark.parametrize(("name", "number"), in_turn(["engine-1", "controller", "guard"], [signal.SIGSTOP, signal.SIGKILL]))
 def test_a_start_that_is_disturbed_is_made_once_more(disturb, name, number):
     disturb(name, number)
     began = time.monotonic()

@@ -12,6 +12,7 @@ import pytest
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm import collectives
 from jupyter_dtrain.engine.tensor import redistribute
+from tests.conftest import in_turn
 from tests.engine.ranks import Run, run_notebook, run_plain
 
 BASE = """
@@ -477,8 +478,7 @@ def arguments(case: Case) -> tuple[str, str, str]:
     return BASE + textwrap.dedent(case.setup), textwrap.dedent(case.cell), "seen"
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(("name", "world_size"), in_turn(CASES, [2, 3]))
 def test_gradients_are_those_of_one_process(name, world_size, ranks, plain):
     assert plain[name], "the cell notes something"
     for found in ranks.call(world_size, run_notebook, *arguments(CASES[name])):

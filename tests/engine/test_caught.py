@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import in_turn
 from tests.engine.ranks import RankError, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
@@ -221,8 +222,7 @@ for x, y in loader:
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "world_size"), in_turn(CASES, [2, 3]))
 def test_an_error_that_the_cell_catches_is_that_of_one_process(ranks, name, world_size):
     setup, cell, more = CASES[name]
     setup, compare = f"{SETUP}{setup}\n{OPT}", f"({STATE}, {more or None})"

@@ -441,9 +441,9 @@ class Kernel:
     ("when", "number"),
     [
         ("idle", signal.SIGKILL),
-        ("busy", signal.SIGKILL),
+        pytest.param("busy", signal.SIGKILL, marks=pytest.mark.long),
         ("starting", signal.SIGKILL),
-        ("starting", signal.SIGINT),
+        pytest.param("starting", signal.SIGINT, marks=pytest.mark.long),
         ("idle", signal.SIGTERM),  # Jupyter's shutdown of a kernel that did not leave by itself
         ("leaves", None),
     ],

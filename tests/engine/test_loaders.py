@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import in_turn, one_of
 from tests.engine.ranks import run_notebook, run_plain
 
 BASE = """
@@ -195,8 +196,7 @@ def plain(ranks) -> dict[str, Any]:
     return {name: ranks.call(1, run_plain, BASE + case.setup, case.cell, COMPARE)[0] for name, case in CASES.items()}
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(("name", "world_size"), in_turn(CASES, [2, 3]))
 def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain):
     case = CASES[name]
     expected_batches, expected_seen, expected_length = plain[name]["compared"]
@@ -236,8 +236,7 @@ AUGMENTING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", AUGMENTING)
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(("name", "world_size"), in_turn(AUGMENTING, [2, 3]))
 def test_samples_are_augmented_as_on_one_process(name, world_size, ranks):
     case = AUGMENTING[name]
     cell = WALK if case.cell is RUN else case.cell
@@ -283,7 +282,7 @@ def test_evaluation_with_gradients_on_is_not_split(ranks):
         assert rank["compared"] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_of(2, CASES))
 def test_evaluation_that_is_split_sees_the_batches_of_one_process(name, ranks, plain):
     case = CASES[name]
     expected_batches, expected_seen, _ = plain[name]["compared"]
@@ -313,7 +312,7 @@ OF_ONE_BATCH_SIZE = [
 ]
 
 
-@pytest.mark.parametrize("name", OF_ONE_BATCH_SIZE)
+@pytest.mark.parametrize("name", one_of(2, OF_ONE_BATCH_SIZE))
 def test_batches_of_each_rank_are_those_of_one_process_with_larger_ones(name, ranks):
     case = CASES[name]
     larger = re.sub(r"batch_size=(\d+)", lambda found: f"batch_size={2 * int(found[1])}", case.setup)

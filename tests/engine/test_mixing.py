@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
+from tests.conftest import in_turn
 from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
@@ -134,8 +135,7 @@ def setup(inside: str, layer: str = "nn.Identity()") -> str:
     return SETUP.replace("{inside}", inside).replace("{layer}", layer)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("name", [*MIXING, *APART])
+@pytest.mark.parametrize(("name", "world_size"), in_turn([*MIXING, *APART], [2, 3]))
 def test_results_are_those_of_one_process(ranks, name, world_size):
     assert_same(ranks, setup({**MIXING, **APART}[name]), world_size)
 
@@ -161,8 +161,7 @@ def test_what_a_model_keeps_and_calls_is_looked_at_too(ranks, name):
     assert_same(ranks, setup(inside, layer).replace("norm", "scale"), 3)  # `norm` is a word of statistics
 
 
-@pytest.mark.parametrize("name", ALONE)
-@pytest.mark.parametrize("batch_size", [2, 3])
+@pytest.mark.parametrize(("name", "batch_size"), in_turn(ALONE, [2, 3]))
 def test_a_sample_for_each_engine(ranks, name, batch_size):
     code = setup({**MIXING, **APART}[name]).replace("batch_size=8", f"batch_size={batch_size}")
     assert_same(ranks, code, 2)

@@ -20,6 +20,7 @@ from jupyter_dtrain.engine.task import Semantics
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.timing import Timing
+from tests.conftest import in_turn, one_of
 from tests.engine.ranks import models_in
 from tests.unit.resuming import plain, resumed, watched
 
@@ -123,20 +124,17 @@ def check(setup: str, program: str, step: int = 1) -> None:
         assert again.namespace["trace"] == expected, f"after {killed.places[index]}"
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("loader", [name for name in LOADERS if name != "with workers"])
+@pytest.mark.parametrize(("loader", "loop"), in_turn([name for name in LOADERS if name != "with workers"], LOOPS, share=2))
 def test_at_every_batch(loader, loop):
     check(f"{SETUP}loader = {LOADERS[loader]}\n", LOOPS[loop])
 
 
-@pytest.mark.parametrize("loop", ["epochs", "bar"])
+@pytest.mark.parametrize("loop", one_of(2, ["bar", "epochs"]))
 def test_with_workers(loop):
     check(f"{SETUP}loader = {LOADERS['with workers']}\n", LOOPS[loop], step=4)
 
 
-@pytest.mark.parametrize(
-    ("data", "more"), [("Augmented(7)", ""), ("Data(7)", ", persistent_workers=True"), ("Augmented(7)", ", persistent_workers=True")]
-)
+@pytest.mark.parametrize(("data", "more"), in_turn(["Augmented(7)", "Data(7)"], [", persistent_workers=True", ""]))
 def test_what_workers_draw_where_nothing_is_split(data, more):
     loader = f"DataLoader({data}, batch_size=2, shuffle=True, num_workers=2, multiprocessing_context='fork'{more})"
     check(f"{SETUP}loader = {loader}\n", "for e in range(3):\n    for x in loader: show(x)", step=4)
@@ -209,19 +207,17 @@ def noisy(items):
 """
 
 
-@pytest.mark.parametrize(
-    "collate",
-    [
-        "",
-        ", collate_fn=lambda items: torch.stack(items)",
-        ", collate_fn=lambda items: torch.stack(items).flip(0)",
-        ", collate_fn=Counting()",
-        ", collate_fn=noisy",
-    ],
-)
-@pytest.mark.parametrize(
-    "loop", ["for e in range(2):\n    for i, x in enumerate(loader): step(x)", "for e in range(2):\n    for x in Bar(loader): step(x)"]
-)
+COLLATES = [
+    "",
+    ", collate_fn=lambda items: torch.stack(items)",
+    ", collate_fn=lambda items: torch.stack(items).flip(0)",
+    ", collate_fn=Counting()",
+    ", collate_fn=noisy",
+]
+WALKS = ["for e in range(2):\n    for i, x in enumerate(loader): step(x)", "for e in range(2):\n    for x in Bar(loader): step(x)"]
+
+
+@pytest.mark.parametrize(("collate", "loop"), in_turn(COLLATES, WALKS))
 def test_on_two_ranks(ranks, loop, collate):
     setup = f"{SETUP}{MODEL}{COUNTING}loader = DataLoader(Data(7), batch_size=3, shuffle=True{collate})\n"
     expected = plain(setup, loop).namespace["trace"]
@@ -246,9 +242,9 @@ def test_augmented_samples(more):
     "more",
     [
         "",
-        ", num_workers=2, multiprocessing_context='fork'",
+        pytest.param(", num_workers=2, multiprocessing_context='fork'", marks=pytest.mark.long),
         ", num_workers=2, multiprocessing_context='fork', persistent_workers=True",
-        ", collate_fn=lambda items: torch.stack(items)",
+        pytest.param(", collate_fn=lambda items: torch.stack(items)", marks=pytest.mark.long),
         ", collate_fn=lambda items: torch.stack(items), num_workers=1, multiprocessing_context='fork'",
     ],
 )

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jupyter_dtrain.engine.data.batch_layout import placed
 from jupyter_dtrain.engine.tensor.batch_shard import share_of
 from jupyter_dtrain.engine.tensor.ops.dispatch import Rules
+from tests.conftest import in_turn
 from tests.engine.ranks import RankError, Ranks, Run, double_precision
 from tests.notebook.corpus_cells import apart
 
@@ -94,8 +95,8 @@ def differences(ranks: Ranks, codes: list[str], size: int, requires_grad: bool) 
     return wrong
 
 
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("size", [7, 2])  # on three ranks: shares that differ, and a rank without a sample
+# On three ranks: shares that differ, and a rank without a sample.
+@pytest.mark.parametrize(("size", "requires_grad"), in_turn([7, 2], [True, False]))
 def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
     codes = cases(OPERATIONS + ON_PARTS)
     wrong = [line for start in range(0, len(codes), 40) for line in differences(ranks, codes[start : start + 40], size, requires_grad)]
@@ -161,8 +162,7 @@ v = x * 1; u = v[0].exp(); v[0] += u; result = v.sum(0), u
 """
 
 
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("size", [7, 2])
+@pytest.mark.parametrize(("size", "requires_grad"), in_turn([7, 2], [True, False]))
 def test_what_is_written_into_samples_of_a_batch_is_in_the_batch(ranks, size, requires_grad):
     codes = [code.replace("\\n", "\n") for code in WRITTEN.replace("\nresult", "\\nresult").strip().splitlines()]
     assert not [answer for answer in map(pickle.loads, outcomes(None, codes, size, False)) if isinstance(answer, str)]

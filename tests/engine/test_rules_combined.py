@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import in_turn
 from tests.engine.ranks import Ranks
 from tests.engine.test_rules import ON_PARTS, OPERATIONS, cases, differences, outcomes
 
@@ -83,14 +84,12 @@ def assert_as_on_one_process(ranks: Ranks, codes: list[str], size: int, requires
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("kind", COMBINED)
+@pytest.mark.parametrize(("kind", "requires_grad"), in_turn(COMBINED, [True, False]))
 def test_a_sample_of_them(ranks, kind, requires_grad):
     assert_as_on_one_process(ranks, random.Random(0).sample(chosen(kind, 7, requires_grad), SAMPLE), 7, requires_grad)
 
 
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["values", "gradients"])
-@pytest.mark.parametrize("size", [7, 2])
+@pytest.mark.parametrize(("size", "requires_grad"), in_turn([7, 2], [True, False]))
 def test_numbers_over_the_batch_beside_plain_operands(ranks, size, requires_grad):
     assert_as_on_one_process(ranks, of_plain_operands(), size, requires_grad)
 

@@ -16,6 +16,7 @@ from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm import collectives
 from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import ShardedOptimizerStates
+from tests.conftest import in_turn
 from tests.engine.ranks import Run, double_precision, models_in
 
 SETUP = """
@@ -123,8 +124,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize(("kind", "num_ranks"), in_turn(OPTIMIZERS, [2, 3]))
 def test_an_optimizer_comes_to_the_same(ranks, kind, num_ranks):
     setup = SETUP + "optimizer = " + OPTIMIZERS[kind]
     found = both(ranks, num_ranks, setup, CELL)

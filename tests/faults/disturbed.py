@@ -97,6 +97,7 @@ def pace():
     if not os.path.exists("all"):
         time.sleep(0.3)  # so that the engines come back before the end
 """
+AS_FAST = "pace = fast"
 ROUNDED = "([p.detach() for p in model.state_dict().values()], history, used, torch.rand(2), epoch, loss)"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import one_of
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 
@@ -39,7 +40,7 @@ for epoch in range(30):
 STATE = "(model.state_dict(), history, torch.rand(2))"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", one_of(2, [0, 1]))
 def test_a_slow_engine_gets_less_of_each_batch_and_the_result_is_the_same(new_notebook, workers):
     notebook = new_notebook()
     notebook.run(IMPORTS + SETUP.format(workers=workers))

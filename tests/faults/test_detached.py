@@ -153,6 +153,7 @@ def test_the_kernel_killed_and_then_an_engine_and_the_results_taken_by_another(t
     third.run("%distribute attach digits")  # and are there as long as the run
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     run = Detached(new_notebook(), pace=SLOW)
@@ -187,6 +188,7 @@ def test_followed_by_another_kernel_with_its_controls(two, new_notebook):
     run.wait_for_end()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_engine_that_hangs_while_no_kernel_is_there(two, new_notebook):
     run = Detached(new_notebook())
@@ -202,6 +204,7 @@ def test_an_engine_that_hangs_while_no_kernel_is_there(two, new_notebook):
     assert second.value(STATE) == two.expected
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fewer_engines_and_then_as_many_again_while_no_kernel_is_there(two, new_notebook):
     two.go()
@@ -225,6 +228,7 @@ def test_fewer_engines_and_then_as_many_again_while_no_kernel_is_there(two, new_
     run.wait_for_end()
 
 
+@pytest.mark.long
 def test_what_it_logs_is_kept_without_the_kernel_and_the_engine_that_began(new_notebook):
     """With Weights & Biases, in whose service each run is."""
     begin = "import wandb\nwandb.init(project='p', mode='offline')\nlog = lambda: (pace(), wandb.log({'step': len(used)}))\n"
@@ -300,6 +304,7 @@ def test_an_error_of_the_cell_is_told_to_who_attaches(new_notebook):
     assert second.value("here") == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_kernel_that_is_restarted_leaves_it_going(two, new_notebook):
     """Though Jupyter interrupts a kernel before it restarts it or shuts it down."""
@@ -345,6 +350,7 @@ def test_interrupted_while_it_starts(new_notebook):
     assert notebook.run("%%distribute --engines 2 --device cpu --detach --strategy none\n1 + 1").result == "2"
 
 
+@pytest.mark.long
 def test_a_run_that_ended_detached_goes_on_from_a_checkpoint(two, new_notebook):
     run = Detached(new_notebook(), LINE.replace("--detach", "--detach --checkpoint-every 50"))
     run.kill_kernel()

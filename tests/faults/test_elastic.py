@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.faults.disturbed import ROUNDED, SLOW_UNTIL_ALL, Disturbed, NoNewEngines
+from tests.faults.disturbed import AS_FAST, ROUNDED, SLOW_UNTIL_ALL, Disturbed, NoNewEngines
 from tests.notebook.kernel import SESSION, difference
 
 
@@ -19,7 +19,7 @@ def no_new_engines(run: Disturbed) -> NoNewEngines:
 @pytest.mark.parametrize(
     ("engines", "killed", "controller"),
     [
-        ("two", [0], False),
+        pytest.param("two", [0], False, marks=pytest.mark.long),
         ("two", [1], True),
         pytest.param("three", [1], False, marks=pytest.mark.long),
         pytest.param("three", [0, 2], False, marks=pytest.mark.long),
@@ -30,24 +30,23 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed, controll
     notebook, number, left = run.notebook, run.engines, run.engines - len(killed)
     run.go()
     expected = notebook.value(ROUNDED)
-    notebook.run(SLOW_UNTIL_ALL)
     (notebook.folder / "all").unlink(missing_ok=True)
-    cell = run.start(f"--elastic 1:{number}")
-    with no_new_engines(run):
-        run.wait_for_snapshot(cell)
-        for rank in killed:
-            os.kill(run.pids[rank], signal.SIGKILL)
-        fewer = f"continuing on {left} engine{'s' if left > 1 else ''}, and"
-        notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
-        assert cell.running, cell.stderr
-        run.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
-    if controller:  # the new cluster is as small as the one that was lost
-        os.kill(run.processes["controller"], signal.SIGKILL)
-    back = f"with {number} engines."
-    notebook.wait(lambda: back in cell.stderr or not cell.running, "all engines again", cell)
-    (notebook.folder / "all").touch()
-    notebook.finish(cell)
-    notebook.run("pace = fast")
+    with notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+        cell = run.start(f"--elastic 1:{number}")
+        with no_new_engines(run):
+            run.wait_for_snapshot(cell)
+            for rank in killed:
+                os.kill(run.pids[rank], signal.SIGKILL)
+            fewer = f"continuing on {left} engine{'s' if left > 1 else ''}, and"
+            notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
+            assert cell.running, cell.stderr
+            run.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+        if controller:  # the new cluster is as small as the one that was lost
+            os.kill(run.processes["controller"], signal.SIGKILL)
+        back = f"with {number} engines."
+        notebook.wait(lambda: back in cell.stderr or not cell.running, "all engines again", cell)
+        (notebook.folder / "all").touch()
+        notebook.finish(cell)
     assert cell.ok, cell
     assert cell.stderr.count("A new engine is up: resuming from step ") == len(killed)
     assert difference(notebook.value(ROUNDED), expected) is None

@@ -11,9 +11,13 @@ import time
 import psutil
 import pytest
 
+from tests.conftest import one_of
 from tests.faults.disturbed import CELL, SETUP, STATE, checkpoints, kill_kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
+
+A_MINUTE = 60.0
+"""Seconds that it would take at least until somebody's time is up: whoever is not waited for costs less, on a busy machine too."""
 
 
 def test_undisturbed_it_comes_to_the_same_again(two):
@@ -38,7 +42,7 @@ def test_one_after_the_other(two):
     assert said.count("Lost rank") == 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_an_engine_that_somebody_interrupts_is_replaced(two, rank):
     cell = two.start()
     two.wait_for_snapshot(cell)
@@ -53,9 +57,9 @@ def test_an_engine_that_is_told_to_end(two):
     began, told = time.monotonic(), psutil.Process(two.pids[1])
     os.kill(told.pid, signal.SIGTERM)
     two.finish(cell)
-    assert time.monotonic() - began < 30
-    told.wait(30)
-    # The kernel hears of it a moment later. Until then it takes the engines for whole, and would start others in the midst of the next test.
+    assert time.monotonic() - began < A_MINUTE
+    told.wait(A_MINUTE)
+    # The kernel hears of it a moment later. Until then it would start others in the midst of the next test.
     gone = f"(lambda cluster: cluster is None or {told.pid} not in cluster.pids().values())({SESSION}.get().cluster)"
     two.notebook.wait(lambda: two.notebook.value(gone), "the kernel's notice of its end")
 
@@ -69,15 +73,15 @@ def late(arrival, engine_ids):
     time.sleep(60)
 Arrival.of_engines = late
 """
+ON_TIME = "Arrival.of_engines = of_engines"
 
 
-@pytest.mark.parametrize("lost", ["0", "1", "controller"])
+@pytest.mark.parametrize("lost", one_of(3, ["0", "1", "controller"]))
 def test_interrupted_while_another_engine_starts(two, lost):
     """What the ranks have come to is in the notebook: that of rank 0, or the snapshot."""
     notebook = two.notebook
     notebook.run("%distribute start -n 2 --device cpu")
-    notebook.run(LATE)
-    try:
+    with notebook.changed(LATE, ON_TIME):
         cell = two.start()
         two.wait_for_snapshot(cell)
         os.kill(two.processes["controller"] if lost == "controller" else two.pids[int(lost)], signal.SIGKILL)
@@ -85,9 +89,7 @@ def test_interrupted_while_another_engine_starts(two, lost):
         pressed = time.monotonic()
         notebook.interrupt()
         notebook.finish(cell)
-        assert time.monotonic() - pressed < 30, "seconds, where the other one takes a minute"
-    finally:
-        notebook.run("Arrival.of_engines = of_engines")  # or every later test would wait that minute
+        assert time.monotonic() - pressed < A_MINUTE - 10, "where the other one takes a minute"
     assert cell.error[0] == "KeyboardInterrupt"
     (step,) = map(int, re.findall(r"Stopped after step (\d+)" if lost == "1" else r"the state of step (\d+)", cell.traceback))
     assert step > 10
@@ -105,16 +107,16 @@ def test_an_engine_that_is_stopped_and_not_dead(two):
     assert "Lost rank 0 (its process has ended): resuming from step " in two.finish(cell)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_that_was_stopped_before_the_cell(two, rank):
     two.notebook.run("%distribute start -n 2 --device cpu")
     os.kill(two.notebook.engines()[rank], signal.SIGSTOP)
     cell, began = two.start(), time.monotonic()
     assert f"Lost rank {rank} (its process has ended): resuming from the cell's beginning" in two.finish(cell)
-    assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
+    assert time.monotonic() - began < A_MINUTE, "where the controller takes a minute to find out"
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_that_was_stopped_before_the_ranks_have_met(two, rank):
     two.notebook.run("%distribute stop")
     two.notebook.run("%distribute start -n 2 --device cpu")
@@ -122,7 +124,7 @@ def test_an_engine_that_was_stopped_before_the_ranks_have_met(two, rank):
     os.kill(two.notebook.engines()[rank], signal.SIGSTOP)
     began = time.monotonic()
     assert two.finish(two.start()).strip() == ""
-    assert time.monotonic() - began < 40, "seconds, where opening a place to meet takes a minute to fail"
+    assert time.monotonic() - began < A_MINUTE, "where opening a place to meet takes a minute to fail"
 
 
 AS_IT_WARMS_UP = """
@@ -136,6 +138,7 @@ LocalCluster._warm_up = stopped_and_warm_up
 """
 
 
+@pytest.mark.long
 def test_an_engine_that_was_stopped_before_it_has_imported_torch(two):
     """Neither the cell nor the one after it waits for what the engine that was stopped was asked."""
     two.notebook.run("%distribute stop")
@@ -144,9 +147,10 @@ def test_an_engine_that_was_stopped_before_it_has_imported_torch(two):
     for _ in range(2):
         began = time.monotonic()
         assert two.finish(two.start()).strip() == ""
-        assert time.monotonic() - began < 40, "seconds, where the controller takes a minute to find out"
+        assert time.monotonic() - began < A_MINUTE, "where the controller takes a minute to find out"
 
 
+@pytest.mark.long
 def test_an_engine_in_reserve_that_is_stopped(two):
     """Another one takes the place of the engine that is lost."""
     two.notebook.run("%distribute stop")
@@ -160,7 +164,7 @@ def test_an_engine_in_reserve_that_is_stopped(two):
     began = time.monotonic()
     os.kill(two.pids[0], signal.SIGKILL)
     assert "Lost rank 0 (its process has ended): resuming from step " in two.finish(cell)
-    assert time.monotonic() - began < 40, "seconds, where a new engine is waited for a minute"
+    assert time.monotonic() - began < A_MINUTE, "where a new engine is waited for a minute"
 
 
 AT_THE_RENDEZVOUS = """
@@ -175,7 +179,8 @@ WorkerGroup.rendezvous = one_dies
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("engine-0", "rank 0 (its process"), ("controller", "ranks 0, 1 (the controller of the engines")]
+    ("name", "reason"),
+    [("engine-0", "rank 0 (its process"), pytest.param("controller", "ranks 0, 1 (the controller of the engines", marks=pytest.mark.long)],
 )
 def test_just_when_the_ranks_are_to_meet(two, name, reason):
     two.notebook.run("%distribute stop")
@@ -207,6 +212,7 @@ def test_the_controller(two):
     assert recovery < 2 * start
 
 
+@pytest.mark.long
 def test_the_controller_and_the_guard_while_another_controller_starts(two):
     """What was to be mended cannot be any more: a new cluster takes over."""
     cell = two.start()
@@ -218,6 +224,7 @@ def test_the_controller_and_the_guard_while_another_controller_starts(two):
     assert not two.memory.exists()
 
 
+@pytest.mark.long
 def test_the_controller_twice(two):
     cell, guard = two.start(), psutil.Process(two.processes["guard"])
     for _ in range(2):
@@ -228,6 +235,7 @@ def test_the_controller_twice(two):
     assert two.finish(cell).count("(the controller of the engines has ended): resuming from step ") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [[3], [1, 2]])
 def test_of_four_engines(four, ranks):
     cell = four.start()
@@ -237,6 +245,7 @@ def test_of_four_engines(four, ranks):
     assert "resuming from step " in four.finish(cell)
 
 
+@pytest.mark.long
 def test_an_engine_that_dies_at_the_same_place_each_time_ends_the_cell(two):
     notebook = two.notebook
     notebook.run("make()")
@@ -246,6 +255,7 @@ def test_an_engine_that_dies_at_the_same_place_each_time_ends_the_cell(two):
     two.finish(two.start())
 
 
+@pytest.mark.long
 def test_the_kernel_killed_and_the_run_resumed_in_another(new_notebook, two):
     first = new_notebook()
     first.run(IMPORTS + SETUP)
@@ -307,7 +317,7 @@ def stopped(module_notebook):
     return notebook.folder, expected
 
 
-@pytest.mark.parametrize("engines", [1, pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("engines", one_of(3, [3, 2, 1]))
 def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engines):
     folder, expected = stopped
     shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
@@ -318,7 +328,7 @@ def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engin
     assert difference(found, expected) is None
 
 
-@pytest.mark.parametrize("spoilt", ["0", "manifest.json"])
+@pytest.mark.parametrize("spoilt", one_of(2, ["0", "manifest.json"]))
 def test_a_damaged_checkpoint_is_never_used(new_notebook, stopped, tmp_path, spoilt):
     folder, _ = stopped
     shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")

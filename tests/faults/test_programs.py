@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
+from tests.conftest import one_of
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION
 
@@ -74,7 +75,7 @@ def test_it_goes_on_without_a_controller(notebook, begun):
     assert_usable(notebook)
 
 
-@pytest.mark.parametrize("lost", ["engine-0", "engine-1", "guard"])
+@pytest.mark.parametrize("lost", one_of(3, ["engine-1", "engine-0", "guard"]))
 def test_what_is_said_where_more_dies(notebook, begun, lost):
     cell = begun(LONG)
     if lost != "guard":
@@ -107,7 +108,7 @@ def steps_are_waited_for(notebook):
 
 
 @pytest.mark.usefixtures("steps_are_waited_for")
-@pytest.mark.parametrize("controller", [True, False])
+@pytest.mark.parametrize("controller", one_of(2, [True, False]))
 def test_an_interrupt_waits_for_no_step(notebook, begun, controller):
     cell = begun(LONG)
     if not controller:

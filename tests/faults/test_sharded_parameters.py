@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import one_of
 from tests.faults.disturbed import CELL, ROUNDED, SETUP, STATE, Disturbed, checkpoints, kill_kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_is_killed(two, rank):
     """What the cell comes to is what it comes to undisturbed, and with all of it on each engine."""
     cell = two.start("--strategy zero3")

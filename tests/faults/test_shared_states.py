@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, Disturbed, checkpoints, kill_kernel
+from tests.conftest import one_of
+from tests.faults.disturbed import AS_FAST, CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, Disturbed, checkpoints, kill_kernel
 from tests.faults.test_elastic import no_new_engines
-from tests.faults.test_kills import LATE
+from tests.faults.test_kills import LATE, ON_TIME
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_is_killed(two, rank):
     """What the cell comes to is what it comes to undisturbed, and with the state whole on each engine."""
     cell = two.start("--strategy zero1")
@@ -34,6 +35,7 @@ def test_all_engines_are_killed_and_one_again(two):
     assert "Lost ranks 0, 1 (their processes have ended): resuming from step " in two.finish(cell)
 
 
+@pytest.mark.long
 def test_where_the_cell_reads_each_engines_own_numbers(two):
     """What engines hold is not looked at for what they hold alike, and the parts are in the snapshot all the same."""
     options = "--strategy zero1 --semantics local"
@@ -49,6 +51,7 @@ def test_where_the_cell_reads_each_engines_own_numbers(two):
     assert two.notebook.value(STATE) == expected
 
 
+@pytest.mark.long
 def test_before_there_is_a_snapshot(two):
     cell = two.start("--strategy zero1")
     two.wait_for_step(1, cell)
@@ -56,6 +59,7 @@ def test_before_there_is_a_snapshot(two):
     assert "resuming from " in two.finish(cell)
 
 
+@pytest.mark.long
 def test_one_of_three(three):
     cell = three.start("--strategy zero1")
     three.wait_for_snapshot(cell)
@@ -67,14 +71,13 @@ def test_interrupted_while_another_engine_starts(two):
     """The engine that is gone had a part of the optimizer, so the notebook has what the snapshot has: weights and moments of one step."""
     notebook = two.notebook
     notebook.run("%distribute start -n 2 --device cpu")
-    notebook.run(LATE)
-    cell = two.start("--strategy zero1")
-    two.wait_for_snapshot(cell)
-    os.kill(two.pids[1], signal.SIGKILL)
-    notebook.wait(lambda: "others are late" in str(cell.messages) or not cell.running, "the start of another", cell)
-    notebook.interrupt()
-    notebook.finish(cell)
-    notebook.run("Arrival.of_engines = of_engines")
+    with notebook.changed(LATE, ON_TIME):
+        cell = two.start("--strategy zero1")
+        two.wait_for_snapshot(cell)
+        os.kill(two.pids[1], signal.SIGKILL)
+        notebook.wait(lambda: "others are late" in str(cell.messages) or not cell.running, "the start of another", cell)
+        notebook.interrupt()
+        notebook.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
     (step,) = map(int, re.findall(r"has the state of step (\d+)", cell.traceback))
     used, expected = notebook.value("used"), two.expected[4]
@@ -83,23 +86,23 @@ def test_interrupted_while_another_engine_starts(two):
     assert f"(`--strategy zero1`): all state is that of step {step}." in cell.stderr
 
 
+@pytest.mark.long
 def test_the_parts_are_divided_anew_among_fewer_engines_and_among_more(three):
     notebook = three.notebook
     three.go()
     expected = notebook.value(ROUNDED)
-    notebook.run(SLOW_UNTIL_ALL)
     (notebook.folder / "all").unlink(missing_ok=True)
-    cell = three.start("--strategy zero1 --elastic 2:3")
-    with no_new_engines(three):
-        three.wait_for_snapshot(cell)
-        os.kill(three.pids[1], signal.SIGKILL)
-        notebook.wait(lambda: "continuing on 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
-        assert cell.running, cell.stderr
-        three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
-    notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
-    (notebook.folder / "all").touch()
-    notebook.finish(cell)
-    notebook.run("pace = fast")
+    with notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+        cell = three.start("--strategy zero1 --elastic 2:3")
+        with no_new_engines(three):
+            three.wait_for_snapshot(cell)
+            os.kill(three.pids[1], signal.SIGKILL)
+            notebook.wait(lambda: "continuing on 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
+            assert cell.running, cell.stderr
+            three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+        notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
+        (notebook.folder / "all").touch()
+        notebook.finish(cell)
     assert cell.ok, cell
     assert difference(notebook.value(ROUNDED), expected) is None
 

@@ -69,6 +69,7 @@ def test_an_engine_of_each_trial_in_turn(trying):
         assert re.findall(rf"\[lr={lr}\] epoch (\d+)", cell.stdout) == [str(epoch) for epoch in range(40)], "each line once"
 
 
+@pytest.mark.long
 def test_the_controller_of_one(trying):
     trying.run(SETUP + "PACE = 0")
     trying.run(LINE + CELL)

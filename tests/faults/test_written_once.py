@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from tests.conftest import one_of
+
 SETUP = """
 import logging
 def prepare():
@@ -47,7 +49,7 @@ def run_and_kill(two, text, rank, *, after=80):
     return cell
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_lines_of_steps_that_are_computed_again_are_there_once(two, rank):
     notebook = two.notebook
     notebook.run(SETUP + "prepare()")
@@ -110,7 +112,7 @@ lines = len(open("files/added.txt").readlines())
 """
 
 
-@pytest.mark.parametrize(("rank", "steps"), [(0, 80), (1, 80), (0, 10)])
+@pytest.mark.parametrize(("rank", "steps"), [(0, 80), *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, 80), (0, 10)))])
 def test_files_are_as_if_nothing_had_died(two, rank, steps):
     notebook, numbers = two.notebook, [str(number) for number in range(25)]
     notebook.run(FILES + "prepare()")
@@ -138,7 +140,7 @@ with mlflow.start_run() as run:
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
     notebook = two.notebook
     notebook.run("import os, mlflow\nos.environ['MLFLOW_ALLOW_FILE_STORE'] = 'true'\nmake()")
@@ -160,7 +162,7 @@ with wandb.init(project="p", mode="offline") as run:
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_a_run_that_an_open_with_has_begun_is_one_run(two, rank):
     notebook = two.notebook
     notebook.run("make()")
@@ -191,11 +193,10 @@ TEMPORARY = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_temporary_folders_are_there_for_who_goes_on_and_gone_at_the_end(two, rank, tmp_path):
     notebook = two.notebook
-    notebook.run(f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; make()")
-    run_and_kill(two, f"\nimport tempfile; tempfile.tempdir = {str(tmp_path)!r}" + TEMPORARY, rank)
-    notebook.run("tempfile.tempdir = None")
+    with notebook.changed(f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; make()", "tempfile.tempdir = None"):
+        run_and_kill(two, f"\nimport tempfile; tempfile.tempdir = {str(tmp_path)!r}" + TEMPORARY, rank)
     assert notebook.value("(seen, left)") == ((3, "begun", ["best.pt"]), [False, False])
     assert list(tmp_path.glob("*er-*")) == []

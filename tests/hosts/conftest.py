@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -42,6 +43,9 @@ class HostNotebook(Notebook):
         (kernel,) = psutil.Process(started.process.pid).children()
         return kernel
 
+    def interrupt(self) -> None:
+        self.process_in_host.send_signal(signal.SIGINT)
+
 
 @pytest.fixture(scope="package")
 def lab():
@@ -59,3 +63,13 @@ def notebook(lab):
     notebook.run(IMPORTS)
     yield notebook
     notebook.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running(request):
+    """A test that fails leaves its cell running, which the next one would wait for."""
+    yield
+    if "notebook" in request.fixturenames and not request.node.get_closest_marker("skip"):
+        notebook = request.getfixturevalue("notebook")
+        if notebook.manager.is_alive():
+            notebook.end_running()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 
 import pytest
 
@@ -53,7 +52,7 @@ def test_a_cell_comes_to_the_same_on_two_nodes(notebook, slurm, expected):
     notebook.run(f"%%distribute\n{SHORT}")  # on the engines that there are
     assert_same(notebook, expected)
     notebook.run("%distribute stop")
-    waiting_for(lambda: not slurm.jobs(), 10)
+    waiting_for(lambda: not slurm.jobs())
 
 
 def test_a_job_that_waits_says_why_and_is_cancelled_with_the_cell(notebook, slurm):
@@ -63,10 +62,10 @@ def test_a_job_that_waits_says_why_and_is_cancelled_with_the_cell(notebook, slur
         notebook.wait(lambda: slurm.jobs(), "the job", cell)
         reason = re.compile(r"job \d+ is PENDING \([^)]*(DRAINED|Unavail|Resources)")
         notebook.wait(lambda: reason.search(str(cell.contents("update_display_data"))), "its reason", cell)
-        notebook.process_in_host.send_signal(signal.SIGINT)
+        notebook.interrupt()
         notebook.finish(cell)
         assert not cell.ok
-        waiting_for(lambda: not slurm.jobs(), 10)
+        waiting_for(lambda: not slurm.jobs())
     finally:
         slurm.run("scontrol", "update", "NodeName=h2", "State=RESUME")
 
@@ -82,7 +81,7 @@ def test_a_job_that_waits_says_why_and_is_cancelled_with_the_cell(notebook, slur
 )
 def test_what_cannot_run_is_said_in_one_sentence(notebook, slurm, options, said):
     assert said in notebook.fail(f"%distribute start --launcher slurm {options}").error[1]
-    waiting_for(lambda: not slurm.jobs(), 10)
+    waiting_for(lambda: not slurm.jobs())
 
 
 def test_where_the_jobs_log_is_seen_it_is_read(notebook, slurm, lab):
@@ -98,7 +97,7 @@ def test_where_the_jobs_log_is_seen_it_is_read(notebook, slurm, lab):
 def test_inside_an_allocation_its_nodes_are_used(notebook, slurm, expected):
     """As ``salloc`` and batchspawner have it: the notebook knows the job that it is in."""
     number = slurm.run("sbatch", "--parsable", "-N2", "-n2", "--output=/dev/null", "--wrap=sleep 600").strip()
-    waiting_for(lambda: [f"{number} RUNNING"] == slurm.jobs(), 10)
+    waiting_for(lambda: [f"{number} RUNNING"] == slurm.jobs())
     notebook.run(f"os.environ |= {{'SLURM_JOB_ID': '{number}', 'SLURM_JOB_NUM_NODES': '2', 'SLURM_NTASKS': '2'}}")
     try:
         notebook.run(SETUP)

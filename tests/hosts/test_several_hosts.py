@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
+from tests.conftest import one_of
 from tests.notebook.kernel import SESSION
 
 SETUP = """
@@ -49,13 +49,12 @@ def assert_same(notebook, expected):
         assert (found - wanted).abs().max() < 1e-9
 
 
-def waiting_for(condition, limit):
-    """Wait until `condition()`, and return how long that took."""
+def waiting_for(condition, limit=60):
+    """Wait until `condition()`."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < limit
         time.sleep(0.05)
-    return time.monotonic() - began
 
 
 def steps_logged(host):
@@ -92,7 +91,7 @@ def running(notebook, lab):
     return start
 
 
-@pytest.mark.parametrize("hosts", ["h1:2,h2:2", "h1:1,h2:1"])
+@pytest.mark.parametrize("hosts", one_of(2, ["h1:2,h2:2", "h1:1,h2:1"]))
 def test_a_cell_comes_to_the_same(notebook, expected, hosts):
     notebook.run(SETUP)
     notebook.run(f"%%distribute --hosts {hosts}\n{SHORT}")
@@ -127,6 +126,7 @@ def test_a_large_result_comes_home_once(notebook, lab):
     assert lab[0].bytes()[1] - before < 1.03 * 16e6
 
 
+@pytest.mark.long
 def test_a_cable_that_is_out_for_a_moment_restarts_nothing_and_a_killed_engine_is_replaced_on_its_host(notebook, lab, running, expected):
     cell, pids = running("h1:1,h2:1")
     lab[2].unplug()
@@ -148,7 +148,10 @@ def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(n
     printed = cell.stdout
     lab[2].unplug()
     try:
-        assert waiting_for(lambda: not lab[2].processes(), 9) < 8
+        # The host ends them by itself, before the notebook takes others for them.
+        lost = lambda: [notice for notice in cell.notices if "Lost" in notice]  # noqa: E731
+        notebook.wait(lambda: not lab[2].processes() or lost() or not cell.running, "the end of the engines", cell)
+        assert not lost() and not lab[2].processes()
         began = time.monotonic()
         notebook.wait(lambda: len(cell.stdout) > len(printed) + 30 or not cell.running, "another epoch", cell)
         notebook.finish(cell)
@@ -164,7 +167,7 @@ def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(n
 
 def test_an_interrupt_stops_all_hosts_after_a_step(notebook, running, expected):
     cell, pids = running("h1:1,h2:1")
-    notebook.process_in_host.send_signal(signal.SIGINT)
+    notebook.interrupt()
     notebook.finish(cell)
     assert not cell.ok
     losses = notebook.value("losses")
@@ -190,7 +193,7 @@ def test_a_host_whose_agent_ends_is_lost_at_once(notebook, lab, running, expecte
     lab[2].run(["pkill", "-9", "-f", process])
     notebook.wait(lambda: cell.notices, "the loss", cell)
     assert "Lost rank 1 (the host h2 is lost: its agent has ended" in cell.notices[0]
-    waiting_for(lambda: not lab[2].processes(), 10)
+    waiting_for(lambda: not lab[2].processes())
     notebook.finish(cell)
     assert cell.ok, cell.traceback
     assert_same(notebook, expected[1])
@@ -215,7 +218,7 @@ def test_without_its_controller_a_run_ends_with_an_error_and_the_next_cell_is_on
 def test_a_notebook_that_is_held_loses_its_hosts_in_a_run_and_finds_them_again(notebook, lab, running, expected):
     cell, _ = running("h1:1,h2:1")
     notebook.process_in_host.suspend()
-    waiting_for(lambda: not lab[1].processes() + lab[2].processes(), 9)
+    waiting_for(lambda: not lab[1].processes() + lab[2].processes())
     notebook.process_in_host.resume()
     notebook.finish(cell)
     assert cell.error[0] == "ClusterError"
@@ -269,7 +272,7 @@ def test_the_host_of_rank_0_is_switched_off(notebook, lab, running, expected):
     lab[3].lose()
     notebook.wait(lambda: any("Lost" in notice for notice in cell.notices), "the loss", cell)
     notebook.wait_for_stdout(cell, "epoch 4")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60, "seconds, of which eight are waited for a host that is silent"
     notebook.finish(cell)
     assert cell.ok, cell.traceback
     assert "the host h3 is lost, and with it the files that the cell has written there" in " ".join(cell.notices)
@@ -282,7 +285,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab, running):
     notebook.run("from jupyter_dtrain.cluster import folders\nfolders._roomy_shared_memory = lambda: None")
     running("h1:1,h2:1")
     notebook.process_in_host.kill()
-    assert waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and not lab[0].processes(), 10) < 10
+    waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and not lab[0].processes())
     for host in lab.up:
         assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(
             ["sh", "-c", "hostname; ps ax; ls -lR /tmp/jup*; cat /tmp/jup*/*.log; cat /tmp/jup*/owner; true"]

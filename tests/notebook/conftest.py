@@ -89,7 +89,4 @@ def shared_notebook(package_notebook):
 def notebook(shared_notebook):
     """The shared notebook, for tests that leave its engines running."""
     yield shared_notebook
-    for cell in shared_notebook.cells.values():  # of a test that failed
-        if cell.running:
-            shared_notebook.interrupt()
-            shared_notebook.finish(cell)
+    shared_notebook.end_running()

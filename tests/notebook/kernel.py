@@ -9,7 +9,7 @@ import queue
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -167,6 +167,23 @@ class Notebook:
             self._receive()
             assert self.manager.is_alive(), f"{what} did not come: the kernel has ended, {self._status()}"
             assert time.monotonic() < deadline, f"{what} did not come" + (f"; {cell}" if cell is not None else "")
+
+    def end_running(self) -> None:
+        """End the cells that a test which failed has left running: the next one would wait for them."""
+        for cell in list(self.cells.values()):
+            if cell.running:
+                self.interrupt()
+                self.finish(cell)
+
+    @contextlib.contextmanager
+    def changed(self, change: str, back: str) -> Iterator[None]:
+        """Change something in the kernel, and change it `back` at the end of a test, also one that fails."""
+        self.run(change)
+        try:
+            yield
+        finally:
+            self.end_running()
+            self.run(back)
 
     def _status(self) -> str:
         """Say how the kernel's process has ended, and what it wrote at last."""

@@ -40,6 +40,7 @@ def checkout(tmp_path):
     return tmp_path / "clone"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("registry")

@@ -59,9 +59,9 @@ def steps_on_disk(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("line", "cell", "steps"),
     [
-        ("--checkpoint-every 5 --keep-checkpoints 9", FAST, [5, 10, 15, 20, 25, 30, 35, 40]),
+        pytest.param("--checkpoint-every 5 --keep-checkpoints 9", FAST, [5, 10, 15, 20, 25, 30, 35, 40], marks=pytest.mark.long),
         ("--checkpoint-every 5", FAST, [35, 40]),
-        ("--checkpoint-every 15 --keep-checkpoints 9", FAST, [15, 30]),
+        pytest.param("--checkpoint-every 15 --keep-checkpoints 9", FAST, [15, 30], marks=pytest.mark.long),
         # The loop of a comprehension is none that a run goes on in: they are taken behind it.
         ("--checkpoint-every 7 --keep-checkpoints 9", UNSEEN, [10, 20, 30, 40]),
     ],

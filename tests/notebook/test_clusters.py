@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
+from tests.conftest import one_of
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
 
@@ -122,7 +123,7 @@ def test_the_first_cell_starts_the_cluster_and_later_ones_share_it(own_notebook)
     assert second.contents("display_data") == []  # nothing had to start
 
 
-@pytest.mark.parametrize("folder", ["private_dir", "blob_dir"])
+@pytest.mark.parametrize("folder", one_of(2, ["blob_dir", "private_dir"]))
 def test_a_cluster_whose_folders_the_system_has_removed_is_replaced(own_notebook, folder):
     notebook = own_notebook
     notebook.run("%distribute start -n 1 --device cpu\n1 + 1")
@@ -145,7 +146,7 @@ def test_the_sidebar_starts_and_stops_the_cluster(own_notebook):
     notebook.close_comm(commands)
 
 
-@pytest.mark.parametrize("in_background", [True, False])
+@pytest.mark.parametrize("in_background", one_of(2, [True, False]))
 def test_an_interrupt_while_the_cluster_starts(own_notebook, in_background):
     notebook = own_notebook
     if not in_background:  # which the first cell's engines do
@@ -170,7 +171,7 @@ def test_an_interrupt_while_the_cluster_starts(own_notebook, in_background):
 # -- when something dies -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_that_dies_whatever_is_done_ends_the_cell(own_notebook, rank):
     """One that is killed from outside is replaced: tests/faults."""
     notebook = own_notebook
@@ -206,7 +207,11 @@ def test_an_engine_that_dies_whatever_is_done_ends_the_cell(own_notebook, rank):
 
 
 @pytest.mark.parametrize(
-    ("end", "why"), [("os.abort()", "It was ended by SIGABRT: compiled code"), ("os._exit(3)", "It ended by itself, with status 3: ")]
+    ("end", "why"),
+    [
+        pytest.param("os.abort()", "It was ended by SIGABRT: compiled code", marks=pytest.mark.long),
+        ("os._exit(3)", "It ended by itself, with status 3: "),
+    ],
 )
 def test_an_engine_that_ends_itself_says_how(own_notebook, end, why):
     notebook = own_notebook

@@ -47,6 +47,7 @@ def test_the_notebook_learns_the_same_without_its_magic(tmp_path, monkeypatch):
     assert there == pytest.approx(here, abs=1.0)  # percent: 3 of 360 digits, for the order in which floats are added
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_taxi_rides_cost_the_same_without_the_magic(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET, TELEMETRY_TARGET
 from jupyter_dtrain.runs.store import RunStore
+from tests.conftest import one_of
 from tests.notebook.kernel import difference
 
 SETUP = """
@@ -173,7 +174,7 @@ def test_a_pause_survives_the_death_of_an_engine(start, expected):
     assert difference(run.notebook.value(STATE), expected) is None
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
     run = start()
     for _ in range(3):  # as often as it is asked for, also where the run has come no further
@@ -202,12 +203,12 @@ def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
 
 def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected, notebook):
     # That moment, from the last look after the ranks to the end, is here as long as the run.
-    notebook.run("from jupyter_dtrain.elastic.agent import Agent; look, Agent._look_after = Agent._look_after, print")
-    run = start()
-    run.wait_for_steps()
-    assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is restarting.")
-    run.finish()
-    notebook.run("Agent._look_after = look")
+    last = "from jupyter_dtrain.elastic.agent import Agent; look, Agent._look_after = Agent._look_after, print"
+    with notebook.changed(last, "Agent._look_after = look"):
+        run = start()
+        run.wait_for_steps()
+        assert run.command("restart_engine", rank=1) == (True, "The engine of rank 1 is restarting.")
+        run.finish()
     assert difference(notebook.value(STATE), expected) is None
     assert "The run has ended before the engine of rank 1 was restarted: that is done now." in run.cell.stderr
 
@@ -233,7 +234,7 @@ def test_a_paused_run_can_be_stopped(start, how):
     assert run.notebook.engines() == run.pids
 
 
-@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("paused", one_of(2, [True, False]))
 def test_a_checkpoint_now_is_kept_and_the_run_can_go_on_from_it(start, expected, paused):
     run = start(f"--name now{paused}")
     if paused:
@@ -282,7 +283,7 @@ def told_steps(run):
     return [update["step"] for update in run.messages("run_update")]
 
 
-@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("paused", one_of(2, [True, False]))
 def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused):
     # Its checkpoint is seen before its end, and the way back is told.
     slowly = TOLD.replace("time.sleep(0.01)", "time.sleep(0.0 if seen.exists() else 0.06)")
@@ -345,6 +346,7 @@ def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, ex
     assert difference(run.notebook.value(STATE), expected) is None
 
 
+@pytest.mark.long
 def test_a_run_that_somebody_else_has_written_is_refused_and_runs_nothing(new_notebook, start, tmp_path):
     run = start("--checkpoint-every 120 --name foreign")
     run.finish()

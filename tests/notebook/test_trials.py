@@ -214,6 +214,7 @@ def test_a_trial_of_several_engines_gives_the_same(trying):
     assert difference(trying.value(STATE), plain) is None
 
 
+@pytest.mark.long
 def test_cells_with_and_without_trials_in_turn(trying):
     trying.run(SETUP)
     trying.run("%%distribute --engines 2" + CELL)

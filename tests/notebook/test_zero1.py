@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
+from tests.conftest import one_of
 from tests.notebook.kernel import difference
 
 SETUP = """
@@ -191,7 +192,7 @@ SWALLOWS = """while True:
 
 
 @pytest.mark.parametrize(
-    "waits", ["time.sleep(60)", "try:\n            time.sleep(60)\n        finally:\n            time.sleep(60)", SWALLOWS]
+    "waits", one_of(3, [SWALLOWS, "time.sleep(60)", "try:\n            time.sleep(60)\n        finally:\n            time.sleep(60)"])
 )
 def test_broken_off(notebook, waits):
     """The ranks end one by one then, or not at all, and their parts are brought home all the same."""

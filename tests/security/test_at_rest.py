@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 
+from tests.conftest import one_of
 from tests.notebook.conftest import IMPORTS
 
 SETUP = """
@@ -65,7 +66,7 @@ def project(tmp_path):
     return tmp_path / "project"
 
 
-@pytest.mark.parametrize("options", ["", "--keep-secrets"])
+@pytest.mark.parametrize("options", one_of(2, ["", "--keep-secrets"]))
 def test_a_token_is_not_on_the_disk_and_is_the_new_kernels_on_resume(new_notebook, project, options):
     mine, others, made = Variables(), Variables(), (project.parent / "given").read_text()
     first = new_notebook(project)

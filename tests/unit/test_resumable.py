@@ -15,6 +15,7 @@ from jupyter_dtrain.engine.cell import describe, run_cell
 from jupyter_dtrain.engine.resume.jump import JumpFailed
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.serialization.pickler import Packer, Unpacker
+from tests.conftest import one_of
 from tests.unit.resuming import Run, plain, resumed, watched
 
 SETUP = """
@@ -297,7 +298,7 @@ def twice():
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", one_of(2, PROGRAMS))
 def test_at_every_boundary(name):
     setup, program = PROGRAMS[name]
     done, reasons = check(program, setup)
