@@ -12,6 +12,7 @@ import pytest
 LONGEST_FIRST = (
     "tests/browser/",
     "tests/notebook/test_corpus.py",
+    "tests/hosts/",
     "tests/faults/test_detached.py",
     "tests/faults/test_kills.py",
     "tests/faults/",
@@ -33,6 +34,10 @@ def in_turn(more, few, share=1):
     """Return the pairs of two parameters: each of `more` with `share` of the `few`, in turn; `pytest -m long` tries the others."""
     pairs = itertools.product(enumerate(more), enumerate(few))
     return [pytest.param(a, b, marks=() if (i + j) % len(few) < share else pytest.mark.long) for (i, a), (j, b) in pairs]
+
+
+AS_ONE = ("tests/browser/", "tests/hosts/")
+"""Folders whose tests are run by one process, one after the other."""
 
 
 @cache
@@ -68,10 +73,13 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-        """Gives a process whole files, whose tests share kernels and clusters; two browsers at once would be too much for a machine."""
+        """Gives a process whole files, whose tests share kernels and clusters, and of some folders all.
+
+        Two browsers at once would be too much for a machine, and so would two labs of hosts.
+        """
 
         def _split_scope(self, nodeid):
-            return "tests/browser" if nodeid.startswith("tests/browser/") else nodeid.split("::")[0]
+            return next((folder for folder in AS_ONE if nodeid.startswith(folder)), nodeid.split("::")[0])
 
     return ByFile(config, log)
 

@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.long
 def test_a_notebook_without_the_extension_says_how_to_begin(open_lab):
     lab = open_lab("%load_ext jupyter_dtrain", "1 + 1")
     lab.open_sidebar()

@@ -30,6 +30,7 @@ def example_cells() -> dict[str, str]:
     return cells | {"check": CHECK}
 
 
+@pytest.mark.long
 def test_a_first_run_watched_and_stopped(open_lab, screenshot):
     cells = example_cells()
     lab = open_lab(*cells.values(), name=EXAMPLE.name)

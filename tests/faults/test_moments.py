@@ -147,13 +147,13 @@ KERNEL = ("the kernel", "the kernel while a checkpoint is written")
 # The first few are what everybody runs.
 KINDS = [
     "an engine",
-    "two engines of four",
+    "both engines",
     "an engine while a checkpoint is written",
     "the kernel while a checkpoint is written",
     "the controller",
     "a stopped engine",
     "an engine of four",
-    "both engines",
+    "two engines of four",
     "the kernel",
     "an engine while a snapshot is taken",
     "the guard",

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -20,15 +18,11 @@ def snippets(page: Path) -> list[str]:
 PAGES = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))) if snippets(page)]
 
 
-def run(sources: list[str], folder: Path) -> nbformat.NotebookNode:
-    """Execute `sources` as a notebook's cells in `folder`, and return the notebook with its outputs."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    return NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_snippet_runs(page, tmp_path):
-    run(snippets(page), tmp_path)
+def test_every_snippet_runs(page, new_notebook):
+    notebook = new_notebook()
+    for snippet in snippets(page):
+        notebook.run(snippet)
 
 
 def test_the_readme_has_a_first_cell():

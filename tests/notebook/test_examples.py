@@ -11,6 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.notebook.kernel import Notebook
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -19,14 +21,9 @@ def accuracies(text: str) -> list[float]:
     return [float(row) for row in re.findall(r"^ *\d+ +[\d.]+ +([\d.]+)%", text, re.MULTILINE)]
 
 
-def train(notebook: nbformat.NotebookNode, folder: Path) -> list[float]:
-    """Execute the whole notebook in `folder`; return the accuracies, the last of them that of the notebook's own model."""
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
-    printed = {
-        cell.id: "".join(output.text for output in cell.outputs if output.output_type == "stream")
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    }
+def train(opened: Notebook, example: nbformat.NotebookNode) -> list[float]:
+    """Execute the whole notebook; return the accuracies, the last of them that of the notebook's own model."""
+    printed = {cell.id: opened.run(cell.source).stdout for cell in example.cells if cell.cell_type == "code"}
     found = re.match(r"(\d+) of (\d+) validation digits", printed["use"])
     assert found, printed["use"]
     return [*accuracies(printed["train"]), 100 * int(found[1]) / int(found[2])]
@@ -34,14 +31,13 @@ def train(notebook: nbformat.NotebookNode, folder: Path) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_notebook_learns_the_same_without_its_magic(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two of the plain notebook would wait for each other, busily, beside other tests
+def test_the_notebook_learns_the_same_without_its_magic(new_notebook):
     distributed = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
     plain = nbformat.read(EXAMPLES / "digits.ipynb", as_version=4)
     for cell in plain.cells:
         cell.source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
-    here = train(plain, tmp_path)
-    there = train(distributed, tmp_path)
+    here = train(new_notebook(), plain)
+    there = train(new_notebook(), distributed)
     assert len(here) == len(there) == 9
     assert here[-1] > 95
     assert there == pytest.approx(here, abs=1.0)  # percent: 3 of 360 digits, for the order in which floats are added

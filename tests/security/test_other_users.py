@@ -234,7 +234,10 @@ def in_a_network_of_its_own(pipe: Any, endpoint: FileEndpoint) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize(("kind", "said"), [(FileEndpoint, f"user with the number {NOBODY}"), (OverHosts, "and is none of them")])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(FileEndpoint, f"user with the number {NOBODY}"), pytest.param(OverHosts, "and is none of them", marks=pytest.mark.long)],
+)
 def test_who_takes_gloos_port_in_the_place_of_a_rank_is_found_before_anything_is_received(tmp_path, kind, said):
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
