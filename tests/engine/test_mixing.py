@@ -236,6 +236,7 @@ def test_what_a_first_call_has_come_to_is_not_computed_again(ranks, dropped, sta
         assert found["compared"] == [6, *looks, 4]
 
 
+@pytest.mark.long
 def test_what_a_later_call_makes_is_no_state(ranks):
     code = setup("return nn.Sequential(nn.Softmax(1), nn.LeakyReLU(0.2))(x)")
     made = "nn.Sequential(Net(nn.Identity()), nn.Tanh())"

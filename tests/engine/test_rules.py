@@ -118,6 +118,7 @@ def put_together(run: Run, codes: list[str], size: int) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_these_operations_put_no_batch_together(ranks):
     for found in ranks.call(3, put_together, cases(ON_PARTS), 7):
         assert not found, "\n".join(found)

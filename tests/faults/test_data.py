@@ -55,6 +55,7 @@ def test_killed_engine(table):
         (notebook.folder / name).unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [5], ids=["twice in an epoch"])
 @pytest.mark.timeout(400)
 def test_resumed_twice_on_other_numbers_of_engines(table, new_notebook, every):

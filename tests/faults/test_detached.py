@@ -265,6 +265,7 @@ def test_one_whose_cell_hears_no_interrupt_is_stopped_with_all_of_its_steps(new_
     assert run.record.phase == "stopped"
 
 
+@pytest.mark.long
 def test_stopped_from_another_kernel(new_notebook):
     run = Detached(new_notebook(), ENDLESS)
     run.wait_for_step(30)

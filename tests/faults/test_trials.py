@@ -87,6 +87,7 @@ def test_the_controller_of_one(trying):
     assert trying.run(LINE + "\nfinal = lr").ok
 
 
+@pytest.mark.long
 def test_the_kernel(trying):
     _, processes = begun(trying, pace=0.05)
     kernel = psutil.Process(trying.manager.provisioner.pid)

@@ -57,19 +57,25 @@ def lab():
 
 
 @pytest.fixture(scope="package")
-def notebook(lab):
+def opened():
+    """The notebook, as far as there is one."""
+    return []
+
+
+@pytest.fixture(scope="package")
+def notebook(lab, opened):
     """A notebook on the first, in a folder that no other host has."""
     notebook = HostNotebook(lab[0], lab, "/root")
+    opened.append(notebook)
     notebook.run(IMPORTS)
     yield notebook
     notebook.close()
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_running(request):
+def nothing_left_running(opened):
     """A test that fails leaves its cell running, which the next one would wait for."""
     yield
-    if "notebook" in request.fixturenames and not request.node.get_closest_marker("skip"):
-        notebook = request.getfixturevalue("notebook")
+    for notebook in opened:
         if notebook.manager.is_alive():
             notebook.end_running()

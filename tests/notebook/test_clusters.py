@@ -253,6 +253,7 @@ def test_the_files_of_output_are_there_on_all_ranks(own_notebook):
     assert own_notebook.run(FILES).result == "('UTF-8', False)"
 
 
+@pytest.mark.long
 def test_a_killed_kernel_leaves_no_process(new_notebook):
     notebook = new_notebook()
     notebook.run(IMPORTS + SETUP)

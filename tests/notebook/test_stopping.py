@@ -306,6 +306,7 @@ def test_ranks_that_do_not_hear_an_interrupt_lose_no_step(notebook, why):
     assert_others_took_over(notebook, before)
 
 
+@pytest.mark.long
 def test_a_rank_whose_cell_lets_no_other_thread_run_leaves_its_last_snapshot(notebook):
     notebook.run(SETUP + "\n%distribute start -n 3 --device cpu")
     before = notebook.engines()

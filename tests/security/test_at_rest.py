@@ -97,6 +97,7 @@ def test_a_token_is_not_on_the_disk_and_is_the_new_kernels_on_resume(new_noteboo
         assert not holds(checkpoints, mine.token) | holds(checkpoints, others.token) | holds(checkpoints, made.encode())
 
 
+@pytest.mark.long
 def test_a_token_is_not_in_the_results_that_wait(new_notebook, project):
     mine, made = Variables(), (project.parent / "given").read_text()
     first = new_notebook(project)

@@ -44,7 +44,7 @@ def notebook(module_notebook) -> Notebook:
     return notebook
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long if kind == "trials" else ()) for kind in CELLS])
 def test_nothing_listens_that_is_not_in_the_table(notebook, kind):
     options, body, ranks = CELLS[kind]
     for left in notebook.folder.glob("there-*"):
