@@ -17,7 +17,8 @@ from ..capture.bundle import unpack
 from ..engine.results import CellResults
 from ..engine.snapshot.snapshotter import assembled
 from ..errors import CheckpointError, UsageError
-from ..runs.record import DEFAULT_FOLDER, RunRecord
+from ..runs.detached_index import DEFAULT_FOLDER
+from ..runs.record import RunRecord
 from ..runs.store import RunStore
 from ..serialization.pickler import Unpacker
 from ..transport.blob_store import BlobFolder

@@ -11,54 +11,58 @@ numbers and not a few objects.
 
 from __future__ import annotations
 
-from .commands import (
-    Change,
-    CheckpointCommand,
-    CheckpointInfo,
-    Command,
-    CommandName,
-    Comparison,
-    CurveSummary,
-    FunctionChange,
-    PastRun,
-    Reply,
-    RunCell,
-    SessionCommand,
-    Sweep,
-)
-from .events import (
-    ENGINE_EVENTS,
-    DeviceUse,
-    Extent,
-    Homeward,
-    Hyperparameters,
-    Notice,
-    Paused,
-    Progress,
-    RankStarted,
-    Scalars,
-    SnapshotTaken,
-    Standing,
-    StateSize,
-    Steps,
-    TimeSplit,
-)
-from .message import (
-    CLUSTER_VARIABLE,
-    COMMAND_TARGET,
-    HOST_VARIABLE,
-    PROTOCOL_VERSION,
-    RECORD_TARGET,
-    RUN_PHASES_ENDED,
-    TELEMETRY_TARGET,
-    WIDGET_MODULE,
-    ClusterPhase,
-    Message,
-    RunPhase,
-    Value,
-)
-from .parsing import parse
-from .updates import UPDATES, ClusterUpdate, DetachedRun, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .commands import (
+        Change,
+        CheckpointCommand,
+        CheckpointInfo,
+        Command,
+        CommandName,
+        Comparison,
+        CurveSummary,
+        FunctionChange,
+        PastRun,
+        Reply,
+        RunCell,
+        SessionCommand,
+        Sweep,
+    )
+    from .events import (
+        ENGINE_EVENTS,
+        DeviceUse,
+        Extent,
+        Homeward,
+        Hyperparameters,
+        Notice,
+        Paused,
+        Progress,
+        RankStarted,
+        Scalars,
+        SnapshotTaken,
+        Standing,
+        StateSize,
+        Steps,
+        TimeSplit,
+    )
+    from .message import (
+        CLUSTER_VARIABLE,
+        COMMAND_TARGET,
+        HOST_VARIABLE,
+        PROTOCOL_VERSION,
+        RECORD_TARGET,
+        RUN_PHASES_ENDED,
+        TELEMETRY_TARGET,
+        WIDGET_MODULE,
+        ClusterPhase,
+        Message,
+        RunPhase,
+        Value,
+    )
+    from .parsing import parse
+    from .updates import UPDATES, ClusterUpdate, DetachedRun, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
 
 __all__ = [
     "CLUSTER_VARIABLE",
@@ -112,3 +116,15 @@ __all__ = [
     "Value",
     "parse",
 ]
+_MODULES = ("message", "events", "updates", "commands", "parsing")
+"""In the order in which they import each other: a name belongs to the first that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a name is in when it is first used."""
+    for module in _MODULES if name in __all__ else ():
+        names = vars(import_module(f"{__name__}.{module}"))
+        if name in names:
+            globals()[name] = names[name]
+            return names[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,8 +11,9 @@ from ..errors import StoreError
 from ..protocol import Command, CurveSummary, PastRun, Points, Reply, RunCell, Sweep
 from .comparison import compare
 from .curves import LEAST_LIMIT, MAX_VIEW_POINTS, OF_DEVICES
+from .detached_index import DEFAULT_FOLDER
 from .exports.to_html import page_of
-from .record import DEFAULT_FOLDER, RunRecord
+from .record import RunRecord
 from .recorder import LOSS
 from .store import RunStore
 

@@ -11,10 +11,16 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..protocol import DetachedRun
+from .. import protocol
 from ..system.confined import file_below, is_file_below, is_run_id, kind_below, names_below, remove_below
 
+if TYPE_CHECKING:
+    from ..protocol import DetachedRun
+
+DEFAULT_FOLDER = Path("dtrain-runs")
+"""Where runs are recorded, beside the notebook."""
 HOST = "host.json"
 RESULTS = "results"
 MANIFEST = "manifest.json"
@@ -80,8 +86,8 @@ def waiting(folder: Path) -> list[str]:
 
 def unfollowed(folder: Path) -> list[DetachedRun]:
     """Return the runs of a folder that go on without a kernel, or whose results wait for one."""
-    alone = [DetachedRun(run_id=run_id, ended=False) for run_id in going(folder)]
-    return alone + [DetachedRun(run_id=run_id, ended=True) for run_id in waiting(folder)]
+    alone = [protocol.DetachedRun(run_id=run_id, ended=False) for run_id in going(folder)]
+    return alone + [protocol.DetachedRun(run_id=run_id, ended=True) for run_id in waiting(folder)]
 
 
 def _run_ids(folder: Path) -> list[str]:

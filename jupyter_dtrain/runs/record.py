@@ -13,9 +13,6 @@ from ..errors import StoreError
 from ..protocol import Points, RunPhase, RunUpdate, Value
 from ..system.confined import read_below
 
-DEFAULT_FOLDER = Path("dtrain-runs")
-"""Where runs are recorded, beside the notebook."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellOrigin:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..protocol import CurveSummary, Value
 from .curves import OF_DEVICES
-from .record import DEFAULT_FOLDER, RunRecord
+from .detached_index import DEFAULT_FOLDER
+from .record import RunRecord
 from .store import RunStore
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from ..protocol import RUN_PHASES_ENDED, CurveSummary, RunPhase, Value
 from ..system.confined import is_run_id, remove_below, write_new
 from .curves import OF_DEVICES, Curve
 from .database import Database
+from .detached_index import DEFAULT_FOLDER
 from .owner import Owner
 from .points import all_points, cut_points, points_between, summaries, write_points
-from .record import DEFAULT_FOLDER, CellOrigin, RunRecord, new_run_id
+from .record import CellOrigin, RunRecord, new_run_id
 from .rows import ForeignRowError, owner_of, record_of
 
 MAX_LISTED = 10_000
