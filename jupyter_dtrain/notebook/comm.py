@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import comm
 
+from .. import protocol
 from ..errors import DtrainError, ProtocolError
-from ..protocol import COMMAND_TARGET, RECORD_TARGET, TELEMETRY_TARGET, Command, Message, Reply, Snapshot, parse
+from ..protocol import COMMAND_TARGET, RECORD_TARGET, TELEMETRY_TARGET
 from .busy import keep_busy
 
 if TYPE_CHECKING:
     from comm.base_comm import BaseComm
+
+    from ..protocol import Command, Message, Reply, Snapshot
 
 INTERVAL = 0.2
 """Seconds between two batches at least: 5 a second look alive, and are no load."""
@@ -214,18 +217,18 @@ class Telemetry:
         try:
             return self._source.command(_command(data))
         except DtrainError as error:
-            return Reply(id=number, ok=False, message=str(error))
+            return protocol.Reply(id=number, ok=False, message=str(error))
         except Exception as error:
             _log.exception("a command failed")
-            return Reply(id=number, ok=False, message=f"That did not work: {type(error).__name__}: {error}")
+            return protocol.Reply(id=number, ok=False, message=f"That did not work: {type(error).__name__}: {error}")
 
 
 def _command(data: object) -> Command:
     """Return the command that `data` is; a `ProtocolError` if it is none."""
     if not isinstance(data, dict):
         raise ProtocolError(f"a command is an object and not {type(data).__name__}")
-    command = parse(data)
-    if not isinstance(command, Command):
+    command = protocol.parse(data)
+    if not isinstance(command, protocol.Command):
         raise ProtocolError(f"{command.type!r} is not a command")
     if not isinstance(command.id, str):
         raise ProtocolError(f"the id of a command is a text and not {command.id!r}")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, get_args
-
-from IPython.core.interactiveshell import InteractiveShell
+from typing import TYPE_CHECKING, get_args
 
 from .. import options
+from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
 from ..strategies import available
 from .cell_line import cell_parser
 from .control_line import line_parser
+
+if TYPE_CHECKING:
+    from .lazy import LazySession
 
 _VALUES: dict[str, Iterable[str]] = {
     "--device": get_args(options.DeviceKind),
@@ -75,21 +77,21 @@ def _options(parser: argparse.ArgumentParser | None) -> list[str]:
     return [] if parser is None else [option for option in parser._option_string_actions if option.startswith("--")]
 
 
-def install(shell: InteractiveShell, complete: Callable[[str], list[str]]) -> None:
-    """Let Tab on a line of the magics ask `complete`, which gets the line up to the cursor."""
-
-    def completer(_shell: object, event: Any) -> list[str]:
-        return complete(event.text_until_cursor)
-
-    for magic in ("%distribute", "%%distribute"):
-        shell.set_hook("complete_command", completer, str_key=magic)
+def offer(session: LazySession, text: str) -> list[str]:
+    """Return what Tab offers at the end of `text`, with the runs that `session` knows."""
+    return completions(
+        text, runs=lambda: names_to_offer(session.run_names()), detached=lambda: [run.run_id for run in unfollowed(DEFAULT_FOLDER)]
+    )
 
 
-def explain(line_magic: Any, cell_magic: Any) -> None:
-    """Make the options the documentation of the magics: IPython asks `getdoc` of an object, where it has it, instead of its docstring.
+def cell_help() -> str:
+    """Return the documentation of ``%%distribute``, made when it is asked for, as it names the strategies of all installed packages."""
+    return cell_parser().format_help()
 
-    Whatever stands before it, a front end asks for the word `distribute` at the cursor, and IPython finds the line's magic: so that one
-    has both. The text is made when it is asked for, as it names the strategies of all installed packages.
+
+def line_help() -> str:
+    """Return that of both magics.
+
+    Whatever stands before it, a front end asks for the word `distribute` at the cursor, and IPython finds the line's magic.
     """
-    cell_magic.getdoc = lambda: cell_parser().format_help()
-    line_magic.getdoc = lambda: f"{cell_parser().format_help()}\n\n{line_parser().format_help()}"
+    return f"{cell_help()}\n\n{line_parser().format_help()}"

@@ -1,13 +1,16 @@
-"""Where the cell that is running is: what front ends tell the kernel of it."""
+"""What the kernel knows of the cell that is running: its text as Python, its name in the notebook, and where front ends say it is."""
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
+from ..analysis.code_objects import keep_text
+from ..errors import CellError
 from ..runs.record import CellOrigin
 
 NOTEBOOK = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path when its kernel was started
@@ -20,6 +23,40 @@ def origin_of_cell(shell: InteractiveShell) -> CellOrigin:
     cell_id = message.get("metadata", {}).get("cellId")
     notebook = Path(os.environ.get(NOTEBOOK, "")).name
     return CellOrigin(cell_id=cell_id if isinstance(cell_id, str) else None, notebook=notebook if notebook.endswith(".ipynb") else None)
+
+
+def compiled(cell: str, number: int, shell: InteractiveShell) -> tuple[str, str, ast.Module]:
+    """Return the text of a cell as Python with the line of the magic left empty, the file that it counts as, and its tree."""
+    source = "\n" + shell.transform_cell(cell)
+    filename = shell.compile.cache(source, number)
+    keep_text(filename, source)
+    return source, filename, _parsed(source, filename, shell)
+
+
+def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
+    try:
+        tree = ast.parse(source, filename)
+        compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError as error:
+        place = f"{cell_names(shell, filename)[filename]}, line {error.lineno}"
+        lines = [place]
+        if error.text:
+            lines.append(f"    {error.text.rstrip()}")
+            if error.offset:
+                lines.append("    " + " " * (error.offset - 1) + "^")
+        raise CellError.of("SyntaxError", str(error.msg), lines=[*lines, f"SyntaxError: {error.msg}"], ranks=[]) from None
+    return tree
+
+
+def number_of_cell(shell: InteractiveShell) -> int:
+    """Return the number of the cell that is running: the shell's own counter may be a cell ahead of it."""
+    return len(shell.history_manager.input_hist_parsed) - 1  # type: ignore[union-attr]
+
+
+def cell_names(shell: InteractiveShell, current: str) -> dict[str, str]:
+    """Return the files that hold the notebook's cells, and what the notebook calls each."""
+    numbers = getattr(shell.compile, "_filename_map", {})
+    return {filename: f"Cell In[{number}]" for filename, number in numbers.items()} | {current: f"Cell In[{number_of_cell(shell)}]"}
 
 
 # Whether the kernel is about to end: a cell that waits for a run that goes on without it then leaves.

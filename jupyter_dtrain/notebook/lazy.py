@@ -1,25 +1,31 @@
-"""The kernel's session, made when something needs it: loading the extension imports neither torch nor ipyparallel."""
+"""The kernel's session, made when something needs it: loading the extension imports neither torch nor ipyparallel.
+
+Nor does it make the messages of the protocol, which is why their package is imported here and not its names.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
-from ..protocol import PROTOCOL_VERSION, CheckpointCommand, ClusterUpdate, Command, Message, Reply, SessionCommand, Snapshot
-from ..runs.detached_index import unfollowed
-from ..runs.record import DEFAULT_FOLDER
-from ..system.torch_internals import require
+from .. import protocol
+from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
 from .comm import Telemetry
-from .kernel import is_leaving
 
 if TYPE_CHECKING:
     from ..checkpoint.commands import CheckpointShelf
     from ..elastic.engine_pool import EnginePool
-    from ..options import ClusterOptions
+    from ..options import ClusterOptions, View
+    from ..protocol import ClusterUpdate, Command, Message, Reply, Snapshot
     from ..runs.archive import RunArchive
     from ..session import Session
+    from .run_view import RunView
 
-_STOPPED = ClusterUpdate(phase="stopped")
+
+@functools.cache
+def _stopped() -> ClusterUpdate:
+    return protocol.ClusterUpdate(phase="stopped")
 
 
 class LazySession:
@@ -31,7 +37,7 @@ class LazySession:
         self._archive: RunArchive | None = None
         self._engines: EnginePool | None = None
         self._shelf: CheckpointShelf | None = None
-        self._told = _STOPPED  # what the sidebar was told last of engines before there was a session
+        self._told: ClusterUpdate | None = None  # what the sidebar was told last of engines before there was a session
         self.telemetry = Telemetry(self)
 
     @property
@@ -43,17 +49,26 @@ class LazySession:
         """Return the session."""
         with self._lock:
             if self._session is None:
+                from ..system.torch_internals import require
+
                 require()
                 from ..session import Session
+                from .kernel import is_leaving
 
                 self._session = Session(self._archive.folder if self._archive is not None else None, self._engines)
                 self._session.on_news = self.telemetry.notify
                 self._session.remote.is_leaving = is_leaving
             return self._session
 
+    def run_view(self, view: View | str, *, at_once: bool) -> RunView:
+        """Return what shows a run in its cell: see :class:`.RunView`."""
+        from .run_view import RunView
+
+        return RunView(cast("View", view), at_once=at_once, has_extension=lambda: self.telemetry.num_listeners > 0)
+
     def run_names(self) -> list[str]:
         """Return names and ids of the recorded runs, the newest first."""
-        runs = self._past_runs().answer(Command(id="", name="list_runs")).runs
+        runs = self._past_runs().answer(protocol.Command(id="", name="list_runs")).runs
         return [text for run in runs for text in (run.name, run.run_id)]
 
     def begin_cluster(self, options: ClusterOptions) -> None:
@@ -84,28 +99,30 @@ class LazySession:
     def snapshot(self) -> Snapshot:
         """Return everything that earlier calls of :meth:`drain` returned."""
         if self._session is None:
-            return Snapshot(version=PROTOCOL_VERSION, cluster=self._cluster, run=None, detached=unfollowed(DEFAULT_FOLDER))
+            return protocol.Snapshot(
+                version=protocol.PROTOCOL_VERSION, cluster=self._cluster, run=None, detached=unfollowed(DEFAULT_FOLDER)
+            )
         return self._session.snapshot()
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call."""
         if self._session is not None:
             return self._session.drain()
-        before, self._told = self._told, self._cluster
+        before, self._told = self._told or _stopped(), self._cluster
         return [] if self._told is before else [self._told]
 
     @property
     def _cluster(self) -> ClusterUpdate:
-        return _STOPPED if self._engines is None else self._engines.update
+        return _stopped() if self._engines is None else self._engines.update
 
     def command(self, command: Command) -> Reply:
         """Carry out a command."""
-        if command.name in get_args(CheckpointCommand):
+        if command.name in get_args(protocol.CheckpointCommand):
             return self._checkpoints().answer(command)
-        if command.name not in get_args(SessionCommand):  # about the record, which needs no session
+        if command.name not in get_args(protocol.SessionCommand):  # about the record, which needs no session
             return self._past_runs().answer(command)
         if not self.exists and command.name != "start_cluster":
-            return Reply(id=command.id, ok=False, message="No engines are running.")
+            return protocol.Reply(id=command.id, ok=False, message="No engines are running.")
         return self.get().command(command)
 
     def _past_runs(self) -> RunArchive:

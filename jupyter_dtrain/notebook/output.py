@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle}
 
 
+def show(text: object) -> None:
+    """Show `text`, as if the cell had printed it."""
+    CellOutput().stream("stdout", f"{text}\n")
+
+
 class CellOutput:
     """Shows things in the cell that is running. Used by the thread that runs it: output of others would land anywhere.
 

@@ -11,6 +11,7 @@ from ..errors import UsageError
 from ..runs.recorded import RecordedRun, find_run
 from .busy import busy
 from .output import CellOutput
+from .returning import take
 
 if TYPE_CHECKING:
     from .magics import DistributeMagics
@@ -22,7 +23,7 @@ def rerun(run: RecordedRun, *, engines: int | None, trust: bool) -> RecordedRun:
 
     magics = _magics()
     job = RecordedJob(run.record, engines=engines, trusted=trust)
-    output = CellOutput(magics.live_view())
+    output = CellOutput(magics.session.run_view(magics.view, at_once=True))
     if job.differs:
         output.say(f"{run.name} was recorded with {job.differs}: the result may differ in the last digits.")
     session = magics.session.get()
@@ -31,7 +32,7 @@ def rerun(run: RecordedRun, *, engines: int | None, trust: bool) -> RecordedRun:
         result = session.run_handed(job.cluster, partial(job.job, say=output.say), output=output)
     assert job.packed is not None
     run_id = result.task.run_id
-    magics.take(result, job.packed, output)
+    take(magics.shell, result, job.packed, output)
     return find_run(run_id, session.runs_folder)
 
 

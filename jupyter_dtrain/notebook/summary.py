@@ -6,11 +6,11 @@ Of a run that goes on the sentence is one that stays true when its kernel ends, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, Points, RunUpdate
+from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, DetachedRun, Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
 from ..runs.svg_chart import picture
 
@@ -171,6 +171,16 @@ def describe(cluster: ClusterUpdate, run: RunUpdate | None) -> str:
         loss = "" if number is None else f", loss {number}"
         lines.append(f"{run.name}: {run.phase}, {_count(run.step, 'step')} in {run.elapsed:.1f} s{loss}")
     return "\n".join(lines)
+
+
+def detached_text(runs: Iterable[DetachedRun]) -> str:
+    """Return which runs go on without a kernel, or have ended without one, in a line each."""
+    return "\n".join(
+        f"{run.run_id} finished without a kernel: `%distribute attach {run.run_id}` returns its results."
+        if run.ended
+        else f"{run.run_id} is still running detached: `%distribute attach {run.run_id}` follows it."
+        for run in runs
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets import TraitError
 
 from jupyter_dtrain import strategies
 from jupyter_dtrain.notebook import magics
@@ -88,3 +89,12 @@ def test_load_reads_no_installed_packages(monkeypatch):
     finally:
         magics.unload(shell)
         InteractiveShell.clear_instance()
+
+
+def test_config_of_the_view_takes_one_of_the_options_values(shell):
+    shell.run_line_magic("config", "DistributeMagics.view = 'summary'")
+    (loaded,) = [found for found in shell.configurables if isinstance(found, magics.DistributeMagics)]
+    assert loaded.view == "summary"
+    with pytest.raises(TraitError, match=r"DistributeMagics\.view = 'all': choose 'live' or 'summary' or 'off'"):
+        loaded.view = "all"
+    assert loaded.view == "summary"

@@ -203,20 +203,44 @@ def test_the_check_itself(module, source, expected):
         assert words in sentence
 
 
-@pytest.mark.parametrize(
-    ("before", "statement"),
-    [
-        ("", "import jupyter_dtrain"),
-        (
-            "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell.instance()",
-            "shell.run_line_magic('load_ext', 'jupyter_dtrain'); assert 'jupyter_dtrain' in shell.extension_manager.loaded",
-        ),
-    ],
-    ids=["import", "load_ext"],
-)
+AT_LOAD = {
+    "api",
+    "errors",
+    "notebook.busy",
+    "notebook.comm",
+    "notebook.lazy",
+    "notebook.magics",
+    "protocol.message",
+    "runs.detached_index",
+    "system.confined",
+    # by the thread that looks for what dead kernels have left, beside
+    "cluster.crash_log",
+    "cluster.folders",
+    "system.processes",
+    "system.resources",
+}
+"""All of ours that ``%load_ext`` may import, besides the packages that these are in."""
+HEAVY = {"torch", "ipyparallel", "numpy", "cloudpickle", "pynvml", "sqlite3", "psutil", "pyarrow", "dask", "pandas", "anywidget"}
+LOAD_EXT = "shell.run_line_magic('load_ext', 'jupyter_dtrain'); assert 'jupyter_dtrain' in shell.extension_manager.loaded"
+SHELL = "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell.instance()"
+
+
+def imported_by(statement: str, before: str = "") -> set[str]:
+    """Return the modules that a statement imports in a fresh process."""
+    code = f"import sys; {before}\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout.split())
+
+
+@pytest.mark.parametrize(("before", "statement"), [("", "import jupyter_dtrain"), (SHELL, LOAD_EXT)], ids=["import", "load_ext"])
 def test_nothing_heavy_is_imported(before, statement):
     """What makes ``%load_ext jupyter_dtrain`` instant: the heavy parts come when they are first used."""
-    code = f"import sys; {before}\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    loaded = imported_by(statement, before)
     assert "jupyter_dtrain" in loaded
-    assert {"torch", "ipyparallel", "numpy", "cloudpickle", "pynvml", "sqlite3", "psutil", "pyarrow", "dask"}.isdisjoint(loaded)
+    assert HEAVY.isdisjoint(loaded)
+
+
+def test_load_ext_imports_the_door_alone():
+    """Parsers, options, messages and views come with the first line of a magic, or with the sidebar."""
+    ours = {name.removeprefix(f"{PACKAGE}.") for name in imported_by(LOAD_EXT, SHELL) if name.startswith(f"{PACKAGE}.")}
+    packages = {name.rpartition(".")[0] for name in AT_LOAD}
+    assert not (more := ours - AT_LOAD - packages), f"%load_ext imports {sorted(more)}: import them where they are first used"

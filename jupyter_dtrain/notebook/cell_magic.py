@@ -1,0 +1,140 @@
+"""``%%distribute``: from a cell's line and text to the session, and back into the notebook.
+
+What imports torch is imported in the functions: engines start meanwhile, and an interrupt has to wait for it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from ..analysis.ast_nodes import is_silenced
+from ..analysis.code_objects import sources_of
+from ..analysis.names import find_names
+from ..errors import CellInterrupted, UsageError
+from ..options import View
+from ..system.interpreter import Interrupts, interrupted_before_the_cell
+from ..system.resources import give_back
+from .arguments import HelpRequested, renamed
+from .busy import busy
+from .cell_line import parse_cell_line
+from .kernel import cell_names, compiled, number_of_cell, origin_of_cell
+from .output import CellOutput, show
+from .preview import preview_text
+
+if TYPE_CHECKING:
+    from ..analysis.names import CellNames
+    from ..capture.bundle import Bundle
+    from ..options import RunOptions
+    from .lazy import LazySession
+
+
+class CellMagic:
+    """What ``%%distribute`` does with a cell.
+
+    Parameters
+    ----------
+    shell : InteractiveShell
+    session : LazySession
+    view : {"live", "summary", "off"}
+        What the cell shows of its run where its line does not say it.
+    """
+
+    def __init__(self, shell: InteractiveShell, session: LazySession, view: View) -> None:
+        self._shell = shell
+        self._session = session
+        self._view: View = view
+
+    def run(self, line: str, cell: str) -> Any:
+        """Run the cell on every engine, and return the value of its last expression."""
+        try:
+            options = parse_cell_line(line, view=self._view)
+        except HelpRequested as asked:
+            show(asked)
+            return None
+        for sentence in renamed(line):
+            CellOutput().say(sentence)
+        shell = self._shell
+        source, filename, tree = compiled(cell, number_of_cell(shell), shell)
+        if options.preview:
+            show(preview_text(tree, shell.user_ns))
+            return None
+        names = find_names(tree)
+        if options.vary:
+            value = self._try(options, cell, source, filename, tree, names)
+            return None if is_silenced(source, tree) else value
+        if not options.detach:  # it has a process of its own, which starts its engines
+            self._session.begin_cluster(options.cluster)
+        with interrupted_before_the_cell("while the cell's values were packed"):
+            bundle = self._packed(options, names)
+        output = CellOutput(self._session.run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
+        origin, result = origin_of_cell(shell), None
+        try:
+            with busy(shell):
+                result = self._session.get().submit(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
+            from .returning import bring_home
+
+            value = bring_home(shell, result, bundle.tracked, bundle.left_out, filename, output)
+            return None if is_silenced(source, tree) else value
+        except BaseException:
+            del result, bundle  # an error that is shown keeps this frame, until the next one or longer
+            give_back()  # here alone: it takes its time where there are many small objects, and a cell that has failed is followed by none
+            raise
+
+    def _packed(self, options: RunOptions, names: CellNames) -> Bundle:
+        """Return the values of a cell."""
+        shell = self._shell
+        with Interrupts(wake=lambda: None) as early:  # half of PyTorch cannot be imported again
+            from ..capture.bundle import pack
+        if early.count:
+            raise KeyboardInterrupt
+        _check_split(options.split, names, shell.user_ns)
+        return pack(names, shell.user_ns)
+
+    def _try(self, options: RunOptions, cell: str, source: str, filename: str, tree: ast.Module, names: CellNames) -> Any:
+        """Run a cell with each of several values side by side, and bring home what the best trial has made."""
+        from .returning import bring_home
+        from .trials import TrialsCell
+
+        shell = self._shell
+        _check_split(options.split, names, shell.user_ns)
+        tried = TrialsCell(
+            source=source,
+            filename=filename,
+            tree=tree,
+            cell=cell,
+            origin=origin_of_cell(shell),
+            names=names,
+            cells=cell_names(shell, filename),
+        )
+        with busy(shell):
+            trials = tried.run(self._session.get(), options, shell.user_ns)
+        value = None
+        if trials.best is not None and trials.best.result is not None:
+            value = bring_home(shell, trials.best.result, list(trials.best.tracked), {}, filename, CellOutput())
+        if trials.interrupted:
+            raise CellInterrupted(["KeyboardInterrupt: The trials were stopped."])
+        return value
+
+
+def _seems_to_train(cell: str, tracked: Iterable[object]) -> bool:
+    """Return whether a cell, or a function that goes with it, has a backward pass in its text: it will then have a curve to show."""
+    return any(".backward(" in text for text in (cell, *sources_of(tracked).values()))
+
+
+def _check_split(split: Iterable[str], names: Iterable[str], namespace: dict[str, Any]) -> None:
+    """Raise a `UsageError` where a name of ``--split`` is not a tensor that the cell uses."""
+    import torch
+
+    used = set(names)
+    for name in split:
+        value = namespace.get(name)
+        if name not in used or name not in namespace:
+            raise UsageError(f"--split {name}: the cell uses no {name!r} of the notebook.")
+        if not isinstance(value, torch.Tensor) or not value.dim() or value.requires_grad:
+            raise UsageError(
+                f"--split {name}: {name!r} is a {type(value).__name__}; only data tensors with one row per sample can be sharded."
+            )

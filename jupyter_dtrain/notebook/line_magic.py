@@ -1,0 +1,103 @@
+"""``%distribute``: what the line asks for, done with the cluster and its runs.
+
+What imports torch or ipyparallel is imported in the functions: ``%distribute status`` needs neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from ..options import View
+from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
+from .arguments import HelpRequested
+from .busy import busy
+from .control_line import parse_line
+from .kernel import compiled
+from .output import CellOutput, show
+from .preview import cell_to_preview, plan_text, preview_text
+from .summary import describe, detached_text
+
+if TYPE_CHECKING:
+    from ..options import ClusterOptions
+    from .control_line import LineCommand
+    from .lazy import LazySession
+
+
+class LineMagic:
+    """What ``%distribute`` does.
+
+    Parameters
+    ----------
+    shell : InteractiveShell
+    session : LazySession
+    view : {"live", "summary", "off"}
+        What is shown of a run that goes on.
+    """
+
+    def __init__(self, shell: InteractiveShell, session: LazySession, view: View) -> None:
+        self._shell = shell
+        self._session = session
+        self._view: View = view
+
+    def run(self, line: str) -> None:
+        """Do what the line says."""
+        try:
+            command = parse_line(line)
+        except HelpRequested as asked:
+            show(asked)
+            return
+        if command.show_script:
+            from ..cluster.launchers import find_launcher
+
+            show(find_launcher(command.cluster.launcher).script(command.cluster).rstrip())
+            return
+        if command.action == "start":
+            self._session.get().start_cluster(command.cluster, on_progress=CellOutput().progress)
+        if command.action in ("resume", "attach"):
+            self._go_on(command)
+        elif command.action == "stop":
+            stopped = self._session.exists and self._session.get().stop_cluster()
+            show("The engines have stopped." if stopped else "No engines are running.")
+        elif command.action == "doctor":
+            from ..cluster.hosts.doctor import examine
+
+            show(examine(command.cluster, on_progress=CellOutput().progress))
+        elif command.action == "preview":
+            self._preview(command.cell)
+        elif command.action == "plan":
+            self._plan(command.cell, command.cluster)
+        else:
+            snapshot = self._session.snapshot()
+            show(describe(snapshot.cluster, snapshot.run))
+            if detached := unfollowed(self._session.get().runs_folder if self._session.exists else DEFAULT_FOLDER):
+                show(detached_text(detached))
+
+    def _preview(self, number: int | None) -> None:
+        """Show what a cell that was run, the last distributed one by default, would send now."""
+        shell = self._shell
+        number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
+        _, _, tree = compiled(cell, number, shell)
+        show(f"Cell [{number}]\n\n{preview_text(tree, shell.user_ns)}")
+
+    def _plan(self, number: int | None, cluster: ClusterOptions) -> None:
+        """Show what a cell that was run, the last distributed one by default, would take on engines."""
+        shell = self._shell
+        number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
+        _, _, tree = compiled(cell, number, shell)
+        show(f"Cell [{number}]\n\n{plan_text(tree, shell.user_ns, cluster)}")
+
+    def _go_on(self, command: LineCommand) -> None:
+        """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""
+        shell = self._shell
+        output = CellOutput(self._session.run_view(self._view, at_once=True))
+        session = self._session.get()
+        with busy(shell):
+            if command.action == "attach":
+                result, packed = session.attach(command.run, trusted=command.trusted, output=output)
+            else:
+                result, packed = session.resume(command.run, command.cluster, step=command.step, trusted=command.trusted, output=output)
+        from .returning import take
+
+        take(shell, result, packed, output)

@@ -1,0 +1,89 @@
+"""What a cell has made on the engines, returned to the notebook: its values, its state, what it raised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from ..analysis.code_objects import keep_text
+from ..capture.bundle import unpack
+from ..errors import CellInterrupted
+from ..serialization.pickler import Unpacker
+from ..system.interpreter import Interrupts
+from .kernel import cell_names
+from .results import apply_outcome, device_here
+from .tracebacks import cell_error, ended
+
+if TYPE_CHECKING:
+    from ..elastic.runner import RunResult
+    from ..engine.task import Outcome
+    from ..serialization.pickler import Packed
+    from .output import CellOutput
+
+
+def take(shell: InteractiveShell, result: RunResult, packed: Packed, output: CellOutput) -> None:
+    """Put what a cell of another kernel, or of the record, began with and what it made of it into the notebook."""
+    task = result.task
+    values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
+    shell.user_ns.update(values)
+    keep_text(task.filename, task.source)
+    try:
+        bring_home(shell, result, tracked, {}, task.filename, output)
+    finally:
+        del result, packed, values, tracked
+
+
+def bring_home(
+    shell: InteractiveShell, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput
+) -> Any:
+    """Do to the notebook what the cell did on the engines, and raise what it raised there."""
+    value = None
+    with Interrupts(wake=lambda: None) as late:  # half of the weights would be of no use
+        if result.first is not None:
+            value, unread = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
+            # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
+            for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
+                output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
+            for name, reason in unread.items():
+                output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
+            if result.first.states_missing:
+                output.say(_missing(result.first, result.task.strategy.name))
+            if result.first.surroundings is not None and (withheld := result.first.surroundings.withheld):
+                output.say(f"Secrets are not kept on disk: the notebook does not get {', '.join(withheld)}, which the cell has set.")
+        result.taken()
+    error: BaseException | None = result.lost
+    if error is None:
+        error = raised = cell_error(result.ends, cells=cell_names(shell, filename), left_out=left_out)
+        if result.interrupted or late.count:
+            stopped = [f"KeyboardInterrupt: {stopped_sentence(result.first)}", *ended(result.ends)]
+            error = CellInterrupted(raised.lines if raised is not None else stopped)
+        del raised
+    if error is not None:
+        # An error has the frames that it went through. If those had it in turn, both, and all that the cell was sent and sent back,
+        # would stay until Python next looks for circles.
+        del result, tracked
+        try:
+            raise error
+        finally:
+            del error
+    if result.first is not None and result.first.stopped:
+        output.say(stopped_sentence(result.first))
+    return value
+
+
+def stopped_sentence(first: Outcome | None) -> str:
+    """Return where a run was stopped."""
+    if first is None:
+        return "Stopped. The notebook's objects are as they were before the cell."
+    if first.from_snapshot:
+        return f"Stopped. The notebook has the state of step {first.steps}, from the last snapshot."
+    if not first.steps:
+        return "Stopped. No step was finished."
+    return f"Stopped after step {first.steps}; the notebook has the weights trained so far."
+
+
+def _missing(first: Outcome, strategy: str) -> str:
+    """Return what there is instead where engines have left with their parts of the optimizers."""
+    what = f"all state is that of step {first.steps}" if first.from_snapshot else "that shard is as it was before the cell"
+    return f"Engines that left held a shard of the optimizer state (`--strategy {strategy}`): {what}."
