@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..engine.task import Task
 from ..errors import CheckpointError, StoreError
+from ..system.resources import size_text
 from ..transport.base import BlobStore
 from ..transport.blob_store import BlobFolder, bytes_of
 from .folder import CheckpointFolder
@@ -144,7 +145,7 @@ class CheckpointWriter:
         needed = sum(map(bytes_of, {*self._task.parcel.keys, *snapshot.keys}))
         if self._every is None and self._best is None and needed > PART * self._folder.free():
             raise CheckpointError(
-                f"The cell's values ({needed / 2**30:.1f} GiB) are not kept on disk, of which they would take a large part: "
+                f"The cell's values ({size_text(needed)}) are not kept on disk, of which they would take a large part: "
                 "if the kernel dies, this run is lost. `--checkpoint-every 10min` writes them anyway."
             )
 
@@ -177,7 +178,7 @@ class CheckpointWriter:
                 self._plan_next(began)
             return
         if wanted:
-            self._news.append(f"A checkpoint of step {written.step} is on disk ({written.num_bytes / 2**20:.1f} MiB), and stays there.")
+            self._news.append(f"A checkpoint of step {written.step} is on disk ({size_text(written.num_bytes)}), and stays there.")
         if self._refused:
             self._refused = False
             self._say(f"Checkpoints are written again, the first of step {written.step}.")

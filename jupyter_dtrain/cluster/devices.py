@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UsageError
-from ..system.resources import gibibytes, memory, usable_cores
+from ..system.resources import memory, size_text, usable_cores
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
@@ -147,7 +147,7 @@ def _check_room(options: ClusterOptions, num_engines: int, cores: int) -> None:
         return
     raise UsageError(
         f"--engines {num_engines}: that is too many for this machine, which has {cores} core{'s' if cores > 1 else ''} and "
-        f"{gibibytes(left)} of memory left; an engine takes about {gibibytes(BYTES_OF_ENGINE)} before it has any data. "
+        f"{size_text(left)} of memory left; an engine takes about {size_text(BYTES_OF_ENGINE)} before it has any data. "
         f"Use --engines {most} or fewer, or add --force."
     )
 

@@ -9,7 +9,7 @@ from ..cluster.base import Cluster
 from ..engine.task import Outcome
 from ..errors import ClusterError
 from ..protocol import DeviceUse
-from ..system.resources import ON_HOST, gibibytes
+from ..system.resources import ON_HOST, size_text
 from .worker_group import WorkerResult, reasons_of
 
 NAMED = 8
@@ -35,9 +35,9 @@ def lost_engines(ends: Sequence[WorkerResult], cluster: Cluster, uses: Sequence[
     use = next((use for use in uses if use.rank == lost[0].rank), None)
     told = ""
     if use is not None:
-        total = gibibytes(use.memory_total)
+        total = size_text(use.memory_total)
         of = f"the {total} that it may have" if engines[use.rank].device == "cpu" else f"its device's {total}"
-        told = f" (rank {use.rank} held {gibibytes(use.memory_used)} of {of} when last measured)"
+        told = f" (rank {use.rank} held {size_text(use.memory_used)} of {of} when last measured)"
     written = cluster.last_words(lost[0].rank)
     return ClusterError(
         f"{engine} of {names} lost: {reasons_of(lost)}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"

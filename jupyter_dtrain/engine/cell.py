@@ -14,7 +14,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ..analysis.code_objects import keep_text
-from ..system.resources import AFTER_KERNEL, ON_DEVICE, advice_for, gibibytes
+from ..system.resources import AFTER_KERNEL, ON_DEVICE, advice_for, size_text
 from .comm.failures import RAISED_ON
 from .resume.loops import Loops
 from .user_frames import is_ours, is_users
@@ -196,7 +196,7 @@ def _memory() -> str:
 
     used, limit = psutil.Process().memory_info().rss, memory()
     return (
-        f"The rank's process held {gibibytes(used)}; of the {gibibytes(limit.total)} that it may have, {gibibytes(limit.left)} were free."
+        f"The rank's process held {size_text(used)}; of the {size_text(limit.total)} that it may have, {size_text(limit.left)} were free."
     )
 
 

@@ -11,6 +11,7 @@ from html import escape
 from typing import NamedTuple
 
 from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, DetachedRun, Points, RunUpdate
+from ..runs.progress import duration
 from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
 from ..runs.svg_chart import picture
 
@@ -140,15 +141,6 @@ def spark(values: Sequence[float], length: int = _SPARKS) -> str:
     if not math.isfinite(high - low) or high == low:
         return _LEVELS[0] * len(means)
     return "".join(_LEVELS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
-
-
-def duration(seconds: float) -> str:
-    """Return a time as it is shown."""
-    minutes, whole = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{whole:02}"
-    return f"{minutes}:{whole:02} min" if minutes else f"{seconds:.1f} s"
 
 
 # The cluster and the last run in a few lines of text.

@@ -8,9 +8,10 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol import RUN_PHASES_ENDED, RunUpdate
+from ..runs.progress import duration
 from ..runs.recorder import LOSS
 from .display import Display
-from .summary import duration, number, spark
+from .summary import number, spark
 
 if TYPE_CHECKING:
     from ..options import Metric

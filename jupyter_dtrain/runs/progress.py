@@ -1,4 +1,4 @@
-"""How long a run still takes, from how much of it is done and how fast that has grown of late."""
+"""How long a run has taken and still takes, from how much of it is done and how fast that has grown of late."""
 
 from __future__ import annotations
 
@@ -209,3 +209,12 @@ class KnownHyperparameters:
                 return None
             self._written = dict(self._values)
             return self._written
+
+
+def duration(seconds: float) -> str:
+    """Return a time as it is shown."""
+    minutes, whole = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{whole:02}"
+    return f"{minutes}:{whole:02} min" if minutes else f"{seconds:.1f} s"

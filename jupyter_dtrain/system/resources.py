@@ -141,7 +141,7 @@ def advice_for(name: str, message: str) -> str | None:
     if name not in _HOST_ERRORS and "DefaultCPUAllocator" not in message:
         return None
     asked = _ASKED.search(message)
-    wanted = f"{gibibytes(int(asked[1]))} were asked for at once. " if asked else ""
+    wanted = f"{size_text(int(asked[1]))} were asked for at once. " if asked else ""
     return f"{wanted}{ON_HOST}"
 
 
@@ -149,19 +149,13 @@ def check_disk(folder: Path, num_bytes: int, *, what: str) -> None:
     """Raise a `CheckpointError` where the disk of `folder` has no room for `num_bytes` more, which are `what`."""
     needed, free = DISK * num_bytes, shutil.disk_usage(folder).free
     if needed > free:
-        raise CheckpointError(f"There is no room for {what} in {folder}: {gibibytes(needed)} are needed, and {gibibytes(free)} are free.")
+        raise CheckpointError(f"There is no room for {what} in {folder}: {size_text(needed)} are needed, and {size_text(free)} are free.")
 
 
-def size_text(num_bytes: int) -> str:
-    """Return a size in the largest unit that it has one of: ``1.5 MiB``."""
+def size_text(num_bytes: float) -> str:
+    """Return a number of bytes in the largest unit that it has one of: ``1.5 MiB``, ``64.0 GiB``, ``200 KiB``."""
     for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} B"
-
-
-def gibibytes(num_bytes: float) -> str:
-    """Return a number of bytes as people read it, with its unit."""
-    if num_bytes < 2**27:
-        return f"{num_bytes / 2**20:.1f} MiB"
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes < 10 * 2**30 else f"{num_bytes / 2**30:,.0f} GiB"
+            number = num_bytes / size
+            return f"{number:.1f} {unit}" if number < 100 else f"{number:,.0f} {unit}"
+    return f"{num_bytes:.0f} B"

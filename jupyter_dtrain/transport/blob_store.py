@@ -36,7 +36,7 @@ import xxhash
 from ..errors import ClusterError
 from ..system.atomic_files import write_whole
 from ..system.dirty_pages import Range, Watch
-from ..system.resources import OVERFLOW, gibibytes
+from ..system.resources import OVERFLOW, size_text
 from .base import BlobStore, OnProgress
 
 # How far the way of large values to the engines is, in words.
@@ -138,19 +138,7 @@ class BlobFolder(BlobStore):
         return self.path
 
     def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
-        """Store `buffers` and return their keys in order.
-
-        Parameters
-        ----------
-        buffers : sequence of memoryview
-        on_progress : callable, optional
-            Given, a few times a second and in this thread, how many of how many bytes are stored of those that were not there.
-
-        Raises
-        ------
-        ClusterError
-            There is no room for them, even without all others.
-        """
+        """Store `buffers`, several at once, and return their keys in order: see :meth:`.base.BlobStore.put_all`."""
         with self._mapping() as mapped:
             large = [buffer for buffer in buffers if self._hashed is not None and buffer.nbytes > self._hashed]
             own = self._own_names(large, mapped)
@@ -242,7 +230,7 @@ class BlobFolder(BlobStore):
                 raise
             needed = sum({key: buffer.nbytes for key, buffer in zip(keys, buffers, strict=True)}.values())
             raise ClusterError(
-                f"{self.path.parent} has no room for the cell's values ({gibibytes(needed)}). "
+                f"{self.path.parent} has no room for the cell's values ({size_text(needed)}). "
                 "Make large data inside the cell, or give the machine (or its container) more shared memory."
             ) from error
 

@@ -419,6 +419,6 @@ if dist.get_rank() == 1:
 """)
     assert re.search(r"RuntimeError +on rank 1\n", cell.traceback)
     told = cell.traceback.splitlines()[-1]
-    assert re.match(r"\(The rank's process held \S+ GiB; of the \S+ GiB that it may have, \S+ GiB were free\. ", told)
+    assert re.match(r"\(The rank's process held \S+ [GM]iB; of the \S+ GiB that it may have, \S+ GiB were free\. ", told)
     assert re.search(r"free\. [\d,]+ GiB were asked for at once\. A smaller batch_size ", told)
     assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"

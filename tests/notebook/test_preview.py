@@ -52,7 +52,7 @@ def test_what_a_cell_would_take(new_notebook):
     rows = {tuple(line.split()[:2]): line for line in shown.splitlines()}
     assert ("1", "auto") in rows
     assert ("2", "zero1") in rows
-    assert "150.0 KiB" in rows["2", "auto"], "of parameters"
+    assert "150 KiB" in rows["2", "auto"], "of parameters"
     assert "--strategy auto: " in shown
     assert "for each of 2 engines; it exchanges least." in shown
     assert notebook.value("torch.equal(torch.get_rng_state(), before)")

@@ -130,7 +130,7 @@ def test_unused_buffers_make_room_for_others(blobs, monkeypatch):
     blobs.put_all([view(b"1"), view(b"2")])
     keys = blobs.put_all([view(b"3"), view(b"2")])
     assert names(blobs) == set(keys)
-    with pytest.raises(ClusterError, match=r"has no room for the cell's values \(0.0 MiB\). Make large data inside the cell"):
+    with pytest.raises(ClusterError, match=r"has no room for the cell's values \(3 B\). Make large data inside the cell"):
         blobs.put_all([view(b"4"), view(b"5"), view(b"6")])
     assert not [name for name in names(blobs) if name.startswith(".")]  # no parts are left
 

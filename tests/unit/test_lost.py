@@ -27,9 +27,9 @@ def test_none_was_lost():
 def test_what_an_engine_held_is_told_where_it_has_told_it():
     ends = [WorkerResult(0, None), WorkerResult(1, None, "its process has ended")]
     uses = [DeviceUse(rank=rank, time=0.0, utilization=50.0, memory_used=(rank + 2) * GIB, memory_total=64 * GIB) for rank in (0, 1)]
-    for device, where in (("cpu", "the 64 GiB that it may have"), ("cuda:0", "its device's 64 GiB")):
+    for device, where in (("cpu", "the 64.0 GiB that it may have"), ("cuda:0", "its device's 64.0 GiB")):
         said = str(lost_engines(ends, cluster("cpu", device), uses))
-        assert f"killed by the OOM killer (rank 1 held 3.00 GiB of {where} when last measured). " in said
+        assert f"killed by the OOM killer (rank 1 held 3.0 GiB of {where} when last measured). " in said
         assert said.startswith(
             "The engine of rank 1 (process 101) was lost: its process has ended. The notebook's objects are as they were"
         )

@@ -230,13 +230,13 @@ def test_no_room_on_the_host_says_how_much_there_was(cells, code, asked):
     lines = lines_of([end(0, describe(caught.value)), end(1, None)], cells)
     assert lines[1].endswith("on rank 0")
     assert asked in "\n".join(lines)
-    assert re.match(r"\(The rank's process held \S+ GiB; of the \S+ GiB that it may have, \S+ GiB were free\. ", lines[-1])
+    assert re.match(r"\(The rank's process held \S+ [GM]iB; of the \S+ GiB that it may have, \S+ GiB were free\. ", lines[-1])
     assert all(thing in lines[-1] for thing in ("batch_size", "fewer engines", "mmap_mode"))
 
 
 def test_how_much_was_asked_for_is_told_as_people_read_it(cells):
     message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12 (Cannot allocate memory)"
-    assert lines_of([end(0, failure(3, name="RuntimeError", message=message))], cells)[-1].startswith("(8.00 GiB were asked for at once. ")
+    assert lines_of([end(0, failure(3, name="RuntimeError", message=message))], cells)[-1].startswith("(8.0 GiB were asked for at once. ")
 
 
 CAUSED = "The above exception was the direct cause of the following exception:"

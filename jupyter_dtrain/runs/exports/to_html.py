@@ -11,6 +11,7 @@ from html import escape
 
 from ...protocol import CurveSummary, Points
 from ..curves import OF_DEVICES
+from ..progress import duration
 from ..record import RunRecord
 from ..store import RunStore
 from ..svg_chart import picture
@@ -41,7 +42,7 @@ def page_of(record: RunRecord, store: RunStore) -> str:
     facts = {
         "State": state_of(record),
         "Started": started,
-        "Duration": "" if record.ended is None else _duration(record.ended - record.started),
+        "Duration": "" if record.ended is None else duration(record.ended - record.started),
         "Engines": str(record.world_size),
         "Tags": ", ".join(record.tags),
         "Run": record.run_id,
@@ -89,9 +90,3 @@ def _charts(record: RunRecord, store: RunStore) -> str:
         curves.append(Points(run_id=record.run_id, name=name, step=found.step, time=found.time, value=found.finite()))
     drawn = picture(curves, limit=MAX_CHARTS)
     return f"<h2>Curves</h2>{drawn}" if drawn else ""
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
