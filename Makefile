@@ -34,10 +34,10 @@ help: ## say what there is
 
 install: $(VENV)/.installed $(EXTENSION) ## make .venv with everything in it, the front end built
 
-demo: install ## train on scikit-learn's digits on two engines and print the result
+demo: $(VENV)/.demo ## train on scikit-learn's digits on two engines and print the result
 	$(BIN)/python examples/run_demo.py
 
-lab: install ## open JupyterLab on the example notebook
+lab: $(VENV)/.demo $(VENV)/.linked ## open JupyterLab on the example notebook
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/examples/digits.ipynb
 
 test: ## run every check and every test, and say how long each part took
@@ -108,6 +108,14 @@ node_modules/.installed: package.json yarn.lock .yarnrc.yml | $(VENV)/.builders
 
 $(EXTENSION): $(SOURCES) node_modules/.installed
 	$(BIN)/jlpm build && touch $@
+
+# What the demo needs, without the front end and without what tests and checks need: where there is all of it, nothing.
+$(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch $(VENV)/.builders
+	test -e $(VENV)/.installed || SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install --no-build-isolation -c constraints.txt -e '.[demo]'
+	touch $@
+
+$(VENV)/.linked: $(VENV)/.demo | $(EXTENSION)
+	$(BIN)/jupyter-builder develop --overwrite . && touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch $(VENV)/.builders | $(EXTENSION)
 	rm -rf $(VENV)/share/jupyter/labextensions/jupyter-dtrain # a link into the build since the last time
