@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from ..errors import CheckpointError, UsageError
 from ..protocol import CheckpointInfo, Command, Reply
 from ..runs.record import RunRecord
 from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS
 from ..runs.store import RunStore
+from ..system.atomic_files import write_whole
+from ..system.confined import read_below
 from .folder import CheckpointFolder
 from .load import export_models, read_values
 from .metadata import Checkpoint
 
+FACTS = "facts.json"
+"""What the record has said of checkpoints behind which their run has gone back, in the run's folder."""
 LAG = timedelta(seconds=3)
 """The record is written about once a second: for so long a checkpoint may be ahead of it."""
 
@@ -78,11 +85,11 @@ class CheckpointShelf:
 
     def _info(self, record: RunRecord, checkpoint: Checkpoint, best: Checkpoint | None) -> CheckpointInfo:
         step, measured = checkpoint.step, checkpoint.measured
-        _, loss = self._store.last_point(record.run_id, LOSS, up_to=step)
-        _, epoch = self._store.last_point(record.run_id, EPOCH, up_to=step)
+        loss, epoch = _facts_at(self._store, record.run_id, step)
         recorded = max(self._store.last_point(record.run_id, name)[0] for name in (LOSS, LEARNING_RATE))  # a step may have no loss
         if recorded < step and time.time() - checkpoint.time > LAG.total_seconds():
-            loss = epoch = None  # the run has gone back behind it, and what was recorded of that step with it
+            # The run has gone back behind it, and what was recorded of that step with it.
+            loss, epoch = (_kept_facts(record.folder).get(str(step), {}).get(name) for name in (LOSS, EPOCH))
         return CheckpointInfo(
             run_id=record.run_id,
             step=step,
@@ -97,3 +104,35 @@ class CheckpointShelf:
             metric_name=None if measured is None else measured.metric.name,
             metric=None if measured is None else measured.value,
         )
+
+
+# Which loss and epoch a checkpoint is of is in the record of its run; where the run goes back, that of later steps is taken out of it.
+
+
+def keep_facts(run_folder: Path, step: int, store: RunStore) -> None:
+    """Keep what the record says of a run's checkpoints after `step`: it is about to be taken back to there."""
+    kept = _kept_facts(run_folder)
+    for checkpoint in CheckpointFolder(run_folder).newest_first():
+        if checkpoint.step > step:
+            kept[str(checkpoint.step)] = dict(zip((LOSS, EPOCH), _facts_at(store, run_folder.name, checkpoint.step), strict=True))
+    write_whole(run_folder / FACTS, json.dumps(kept).encode())
+
+
+def _facts_at(store: RunStore, run_id: str, step: int) -> tuple[float | None, float | None]:
+    """Return the loss and the epoch of a step, as far as they are recorded."""
+    return store.last_point(run_id, LOSS, up_to=step)[1], store.value_between(run_id, EPOCH, step)
+
+
+def _kept_facts(run_folder: Path) -> dict[str, dict[str, float | None]]:
+    """Return what was kept, by step; the file may be anybody's."""
+    try:
+        found = json.loads(read_below(run_folder.parent, run_folder.name, FACTS))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {step: {name: _number(facts.get(name)) for name in (LOSS, EPOCH)} for step, facts in found.items() if isinstance(facts, dict)}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and math.isfinite(value) else None

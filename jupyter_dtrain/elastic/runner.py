@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ..checkpoint.commands import keep_facts
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.inputs import RunInputs
@@ -240,7 +241,7 @@ class Runner:
         if missing:
             output.say(told_missing(missing))
         recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
-        recording.go_back(checkpoint.step)
+        recording.go_back(checkpoint.step, before=partial(keep_facts, record.folder, checkpoint.step))
         recording.recorder.note_checkpoint(checkpoint.step)
         output.say(f"{record.name}: resuming from step {checkpoint.step}.")
         with recording.failing("broken off"):
@@ -295,7 +296,8 @@ class Runner:
             self._on_news()
 
         def on_back(step: int) -> None:
-            recording.go_back(step)
+            folder = recording.folder
+            recording.go_back(step, before=(lambda _: None) if folder is None else partial(keep_facts, folder, step))
             self._on_news()
 
         def renew(lost: WorkerGroup) -> WorkerGroup:

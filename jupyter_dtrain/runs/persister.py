@@ -138,12 +138,13 @@ class Recording:
         if time.monotonic() >= self._next:
             self._write()
 
-    def go_back(self, step: int) -> None:
-        """Take back what is recorded after `step`, from which the run goes on."""
+    def go_back(self, step: int, *, before: Callable[[RunStore], object] = lambda _: None) -> None:
+        """Take back what is recorded after `step`, from which the run goes on. `before` is called while the record still has it."""
         taken_back: dict[str, int] | None = None
 
         def cut(store: RunStore) -> None:
             nonlocal taken_back
+            before(store)
             taken_back = store.cut_curves(self.run_id, step)
 
         self._write(cut)

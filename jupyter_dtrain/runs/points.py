@@ -93,6 +93,24 @@ def points_between(connection: sqlite3.Connection, curve: int, first: int | None
     return points, total > limit
 
 
+def value_between(connection: sqlite3.Connection, number: int, name: str, step: int) -> float | None:
+    """Return the value at `step` of the curve `name` on a line through the points around it, or the last two before it.
+
+    A line after the last point goes no further than the next whole number: there a loader has given all of its batches.
+    """
+    curve = "FROM points JOIN curves USING (curve) WHERE number = :number AND curves.name = :name AND typeof(points.value) = 'real'"
+    span = {"number": number, "name": name, "step": step}
+    before = f"SELECT step, value {curve} AND step <= :step ORDER BY step DESC, points.rowid DESC LIMIT 2"
+    after = f"SELECT step, value {curve} AND step > :step ORDER BY step LIMIT 1"
+    known = [(row["step"], row["value"]) for query in (before, after) for row in connection.execute(query, span)]
+    known = sorted((at, value) for at, value in known if isinstance(at, int) and isinstance(value, float))
+    if not known or known[0][0] > step:
+        return None
+    (start, first), (end, second) = known[-2:] if len(known) > 1 else known * 2
+    value = second if end == start else first + (second - first) * (step - start) / (end - start)
+    return float(min(value, math.floor(second) + 1) if end <= step else value)
+
+
 def _append(points: Curve, row: sqlite3.Row) -> None:
     step, when, value = row["step"], row["time"], row["value"]
     if isinstance(step, int) and isinstance(when, float) and isinstance(value, float | None):  # others are none of ours

@@ -26,7 +26,7 @@ from .curves import OF_DEVICES, Curve
 from .database import Database
 from .detached_index import DEFAULT_FOLDER
 from .owner import Owner
-from .points import all_points, cut_points, points_between, summaries, write_points
+from .points import all_points, cut_points, points_between, summaries, value_between, write_points
 from .record import CellOrigin, RunRecord, new_run_id
 from .rows import ForeignRowError, owner_of, record_of
 
@@ -254,6 +254,11 @@ class RunStore:
                 (run_id, name, 2**62 if up_to is None else up_to),
             ).fetchone()
             return (0, None) if row is None else (row["step"], row["value"])
+
+    def value_between(self, run_id: str, name: str, step: int) -> float | None:
+        """Return the value of a curve that grows evenly, as epochs do, at a step between its points or after the last."""
+        with self._database.reading() as connection:
+            return value_between(connection, self._number(connection, run_id), name, step)
 
     def set_hyperparameters(self, run_id: str, values: Mapping[str, Value]) -> None:
         """Give a run hyperparameters in the place of those that it has."""

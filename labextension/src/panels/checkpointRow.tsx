@@ -31,7 +31,9 @@ export function CheckpointRow(props: ICheckpointRowProps): React.ReactElement {
   ].filter(Boolean);
   const facts = [
     loss === null ? '' : trans.__('loss %1', formatValue(loss)),
-    metric === null ? '' : `${checkpoint.metric_name} ${formatValue(metric)}`,
+    metric === null || (metric === loss && checkpoint.metric_name === 'loss')
+      ? ''
+      : `${checkpoint.metric_name} ${formatValue(metric)}`,
     epoch === null ? '' : trans.__('epoch %1', formatValue(epoch)),
     formatBytes(num_bytes),
     trans.__('%1 ago', formatAge(Date.now() / 1000 - time))

@@ -79,6 +79,9 @@ function CheckpointsSection(props: ISectionProps): React.ReactElement {
           </span>
         )}
       </header>
+      {list === null && error === null && (
+        <p className="jp-dtrain-hint">{trans.__('Reading checkpoints…')}</p>
+      )}
       {list?.length === 0 && <None running={running} trans={trans} />}
       {list !== null && list.length > 0 && (
         <ul className="jp-dtrain-past-runs">
