@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
@@ -53,6 +54,8 @@ class Agent:
     output : Output
     on_event : callable
         Gets each engine event, on the client's IO thread.
+    on_output : callable
+        Gets what each rank shows: (rank, kind and content of the message), on that thread too.
     on_paused : callable
         Told when all ranks wait in a pause.
     on_replaced : callable
@@ -71,6 +74,7 @@ class Agent:
         writer: CheckpointWriter | None,
         output: Output,
         on_event: Callable[[Message], None],
+        on_output: Callable[[int, str, dict[str, Any]], None],
         on_paused: Callable[[], None],
         on_replaced: Callable[[int], None],
         on_back: Callable[[int], None],
@@ -79,7 +83,7 @@ class Agent:
         self._keeper = keeper
         self._writer = writer
         self._output = output
-        self._on_event = on_event
+        self._on_event, self._on_output = on_event, on_output
         self._on_back = on_back
         self._execution: Generation | None = None
         self._stall: Watchdog | None = None
@@ -278,7 +282,8 @@ class Agent:
         if not self._is_stopping:
             self._on_paused()
 
-    def _note_output(self) -> None:
+    def _note_output(self, rank: int, kind: str, content: dict[str, Any]) -> None:
+        self._on_output(rank, kind, content)
         if self._stall is not None:
             self._stall.note(None)
 

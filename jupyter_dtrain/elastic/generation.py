@@ -68,7 +68,7 @@ class Generation:
     on_event : callable
         Gets each engine event, on the client's IO thread.
     on_output : callable
-        Told, on that thread too, that a rank has shown something.
+        Told, on that thread too, what a rank has shown: (rank, kind and content of the message); also what :meth:`show_held` shows.
     output : Output
 
     Attributes
@@ -78,7 +78,13 @@ class Generation:
     """
 
     def __init__(
-        self, group: WorkerGroup, task: Task, *, on_event: Callable[[Message], None], on_output: Callable[[], None], output: Output
+        self,
+        group: WorkerGroup,
+        task: Task,
+        *,
+        on_event: Callable[[Message], None],
+        on_output: Callable[[int, str, dict[str, Any]], None],
+        output: Output,
     ) -> None:
         self._group = group
         self._task = task
@@ -123,6 +129,7 @@ class Generation:
         """Show what the ranks have held back; the run has ended."""
         for end in map(self._ends.of, self._ranks):
             for kind, shown in end.outcome.held if end.outcome is not None else ():
+                self._on_output(end.rank, *(("stream", {"name": kind, "text": shown}) if kind == "stdout" else ("display_data", shown)))
                 if kind == "stdout" and self._lines is not None:
                     self._lines.stream(end.rank, kind, shown)
                 elif end.rank == 0 and kind == "stdout":
@@ -254,7 +261,7 @@ class Generation:
     def _count(self, rank: int, kind: str, content: dict[str, Any]) -> None:
         count = self._seen.setdefault(rank, Count())
         if kind != "data_message":
-            self._on_output()
+            self._on_output(rank, kind, content)
         if kind == "stream" and content["name"] == "stdout":
             self._seen[rank] = replace(count, lines=count.lines + content["text"].count("\n"))
         elif kind == "display_data":

@@ -313,6 +313,7 @@ class Runner:
             writer=writer,
             output=output,
             on_event=on_event,
+            on_output=recording.log.add,
             on_paused=on_paused,
             on_replaced=on_replaced,
             on_back=on_back,

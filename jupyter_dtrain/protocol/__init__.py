@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PastRun,
         Reply,
         RunCell,
+        RunOutput,
         SessionCommand,
         Sweep,
     )
@@ -100,6 +101,7 @@ __all__ = [
     "RankStarted",
     "Reply",
     "RunCell",
+    "RunOutput",
     "RunPhase",
     "RunUpdate",
     "Scalars",

@@ -20,7 +20,9 @@ SessionCommand = Literal[
     "restart_engine",
 ]
 """Commands that act on engines."""
-RunCommand = Literal["list_runs", "get_curves", "compare_runs", "find_cell", "share_run", "rename_run", "tag_run", "delete_run"]
+RunCommand = Literal[
+    "list_runs", "get_curves", "get_output", "compare_runs", "find_cell", "share_run", "rename_run", "tag_run", "delete_run"
+]
 """Those about the record of runs."""
 CheckpointCommand = Literal["list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint"]
 """Those about checkpoints on disk."""
@@ -31,11 +33,11 @@ CommandName = Literal[SessionCommand, RunCommand, CheckpointCommand]
 class Command(Message):
     """A control that was used, or a question about past runs.
 
-    `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices), `rank` to ``restart_engine``. `run_id` names the
-    run that a command is about, `other_run_id` the later one of ``compare_runs``. ``get_curves`` returns all curves but those of devices,
-    these where `curve` is ``device/``, or the one called `curve`, from step `first` to step `last`, of at most `limit` points each. `text`
-    is the new name, or the tags with commas between them. `step` names a checkpoint of the run, which ``pin_checkpoint`` keeps if `pinned`
-    is true.
+    `num_engines` belongs to ``start_cluster`` (``None``: as many as there are devices), `rank` to ``restart_engine`` and to ``get_output``,
+    which returns what that rank has printed. `run_id` names the run that a command is about, `other_run_id` the later one of
+    ``compare_runs``. ``get_curves`` returns all curves but those of devices, these where `curve` is ``device/``, or the one called `curve`,
+    from step `first` to step `last`, of at most `limit` points each. `text` is the new name, or the tags with commas between them. `step`
+    names a checkpoint of the run, which ``pin_checkpoint`` keeps if `pinned` is true.
     """
 
     id: str
@@ -169,12 +171,23 @@ class RunCell(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunOutput(Message):
+    """What a rank of a run has printed: the end of it, if `is_cut`. `ranks` are those that have printed something."""
+
+    run_id: str
+    rank: int
+    ranks: list[int]
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reply(Message):
     """The answer to the command with this `id`. `message` says what was done, or why it was not.
 
     `runs` answers ``list_runs``, the newest first, `points` ``get_curves``, `comparison` ``compare_runs`` and `cell`
     ``find_cell``; `checkpoints`, the newest first, and the `free_bytes` of their disk answer ``list_checkpoints``, and `paths` are what
-    ``export_checkpoint`` has written. `page` answers ``share_run``: all of a run as the text of an HTML file.
+    ``export_checkpoint`` has written. `output` answers ``get_output``, `page` ``share_run``: all of a run as the text of an HTML file.
     """
 
     id: str
@@ -188,3 +201,4 @@ class Reply(Message):
     free_bytes: int | None = None
     paths: list[str] = field(default_factory=list)
     page: str | None = None
+    output: RunOutput | None = None

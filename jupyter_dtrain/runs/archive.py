@@ -13,6 +13,7 @@ from .comparison import compare
 from .curves import LEAST_LIMIT, MAX_VIEW_POINTS, OF_DEVICES
 from .detached_index import DEFAULT_FOLDER
 from .exports.to_html import page_of
+from .output_log import read_output
 from .record import RunRecord
 from .recorder import LOSS
 from .store import RunStore
@@ -61,6 +62,9 @@ class RunArchive:
                 return Reply(id=command.id, ok=True, message="", comparison=compare(before, after))
             case "find_cell":
                 return Reply(id=command.id, ok=True, message="", cell=_cell_of(self._store.get_run(_named(command.run_id))))
+            case "get_output":
+                output = read_output(self._store.get_run(_named(command.run_id)).folder, command.rank or 0)
+                return Reply(id=command.id, ok=True, message="", output=output)
             case "share_run":
                 return Reply(id=command.id, ok=True, message="", page=page_of(self._store.get_run(_named(command.run_id)), self._store))
             case "rename_run":

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import StoreError
 from ..protocol import RunPhase, Value
 from .curves import Curve
+from .output_log import OutputLog
 from .record import CellOrigin, RunRecord, new_run_id
 from .recorder import RunRecorder
 from .store import RunStore
@@ -41,6 +42,7 @@ class Recording:
     folder : Path, optional
         The run's own folder; ``None`` where nothing can be recorded.
     recorder : RunRecorder
+    log : OutputLog
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Recording:
     ) -> None:
         self._store, self._say = store, say
         self.run_id, self.folder, self.recorder = run_id, folder, recorder
+        self.log = OutputLog(folder)
         self._waiting: list[Callable[[RunStore], object]] = []  # writes to make, in this order
         self._refused = False  # the first of them
         self._next = 0.0  # when it is time for them
@@ -137,6 +140,7 @@ class Recording:
         """Write what is new, if some time has passed. Call it a few times a second."""
         if time.monotonic() >= self._next:
             self._write()
+            self.log.write()
 
     def go_back(self, step: int, *, before: Callable[[RunStore], object] = lambda _: None) -> None:
         """Take back what is recorded after `step`, from which the run goes on. `before` is called while the record still has it."""
@@ -153,6 +157,7 @@ class Recording:
     def finish(self, phase: RunPhase, error: str | None) -> None:
         """End the run and write the rest of it."""
         self.recorder.finish(phase, error)
+        self.log.finish()
         self._write(lambda store: store.finish_run(self.run_id, phase, error))
         if self._store is not None and len(self._waiting) > 1:  # it was not even tried: what is before it cannot be written
             with suppress(StoreError):

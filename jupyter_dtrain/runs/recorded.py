@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..protocol import CurveSummary, Value
 from .curves import OF_DEVICES
 from .detached_index import DEFAULT_FOLDER
+from .output_log import read_output
 from .record import RunRecord
 from .store import RunStore
 
@@ -93,6 +94,10 @@ class RecordedRun:
                     columns[column] += values
         types = {"curve": "object", "step": "int64", "time": "float64", "value": "float64"}
         return pandas.DataFrame(columns).astype(types)
+
+    def output(self, rank: int = 0) -> str:
+        """Return what a rank has printed, the end of it where that is more than some megabytes; nothing where nothing was kept."""
+        return read_output(self.record.folder, rank, limit=None).text
 
     def rerun(self, *, engines: int | None = None, trust: bool = False) -> RecordedRun:
         """Run the cell again in this notebook, with the values, options and random numbers that it began with then.

@@ -55,6 +55,7 @@ export type CommandName =
   | 'restart_engine'
   | 'list_runs'
   | 'get_curves'
+  | 'get_output'
   | 'compare_runs'
   | 'find_cell'
   | 'share_run'
@@ -420,13 +421,14 @@ export interface ISnapshot {
  * A control that was used, or a question about past runs.
  *
  * `num_engines` belongs to `start_cluster` (`null`: as many as there are
- * devices), `rank` to `restart_engine`. `run_id` names the run that a command
- * is about, `other_run_id` the later one of `compare_runs`. `get_curves`
- * returns all curves but those of devices, these where `curve` is `device/`, or
- * the one called `curve`, from step `first` to step `last`, of at most `limit`
- * points each. `text` is the new name, or the tags with commas between them.
- * `step` names a checkpoint of the run, which `pin_checkpoint` keeps if
- * `pinned` is true.
+ * devices), `rank` to `restart_engine` and to `get_output`, which returns what
+ * that rank has printed. `run_id` names the run that a command is about,
+ * `other_run_id` the later one of `compare_runs`. `get_curves` returns all
+ * curves but those of devices, these where `curve` is `device/`, or the one
+ * called `curve`, from step `first` to step `last`, of at most `limit` points
+ * each. `text` is the new name, or the tags with commas between them. `step`
+ * names a checkpoint of the run, which `pin_checkpoint` keeps if `pinned` is
+ * true.
  */
 export interface ICommand {
   type: 'command';
@@ -577,14 +579,27 @@ export interface IRunCell {
 }
 
 /**
+ * What a rank of a run has printed: the end of it, if `is_cut`. `ranks` are
+ * those that have printed something.
+ */
+export interface IRunOutput {
+  type: 'run_output';
+  run_id: string;
+  rank: number;
+  ranks: number[];
+  text: string;
+  is_cut: boolean;
+}
+
+/**
  * The answer to the command with this `id`. `message` says what was done, or
  * why it was not.
  *
  * `runs` answers `list_runs`, the newest first, `points` `get_curves`,
  * `comparison` `compare_runs` and `cell` `find_cell`; `checkpoints`, the newest
  * first, and the `free_bytes` of their disk answer `list_checkpoints`, and
- * `paths` are what `export_checkpoint` has written. `page` answers `share_run`:
- * all of a run as the text of an HTML file.
+ * `paths` are what `export_checkpoint` has written. `output` answers
+ * `get_output`, `page` `share_run`: all of a run as the text of an HTML file.
  */
 export interface IReply {
   type: 'reply';
@@ -599,6 +614,7 @@ export interface IReply {
   free_bytes: number | null;
   paths: string[];
   page: string | null;
+  output: Nested<IRunOutput> | null;
 }
 
 /**

@@ -64,7 +64,8 @@ class FakeRecord {
       checkpoints: [],
       free_bytes: null,
       paths: [],
-      page: null
+      page: null,
+      output: null
     };
     return Promise.resolve(reply);
   };

@@ -56,7 +56,8 @@ class Shelf {
       checkpoints: this.list.map(one => ({ type: 'checkpoint_info', ...one })),
       free_bytes: 5000,
       paths: [],
-      page: null
+      page: null,
+      output: null
     });
   };
 }

@@ -200,7 +200,8 @@ describe('the runs that are selected', () => {
     checkpoints: [],
     free_bytes: null,
     paths: [],
-    page: null
+    page: null,
+    output: null
   };
   const selection = new RunSelection((name, options) => {
     asked.push({ ...options, name });

@@ -9,6 +9,7 @@ import type {
   IComparison,
   IPastRun,
   IRunCell,
+  IRunOutput,
   Nested
 } from '../protocol';
 import { Details, type Ask } from './details';
@@ -19,6 +20,7 @@ import { XPositions } from './xAxis';
 export type PastRun = Nested<IPastRun>;
 export type Comparison = Nested<IComparison>;
 export type RunCell = Nested<IRunCell>;
+export type RunOutput = Nested<IRunOutput>;
 /** Of a hyperparameter. */
 export type Value = PastRun['hyperparameters'][string];
 
@@ -151,6 +153,15 @@ export class Archive {
       cell = (await this._ask('find_cell', { run_id: run.run_id })).cell;
     });
     return cell;
+  }
+
+  /** What a rank of a run has printed; an `Error` says why it is not known. */
+  async outputOf(run: PastRun, rank: number): Promise<RunOutput | null> {
+    const { output } = await this._ask('get_output', {
+      run_id: run.run_id,
+      rank
+    });
+    return output;
   }
 
   /** All of a run as the text of an HTML file; `null`: `error` says why not. */

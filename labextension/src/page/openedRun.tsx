@@ -15,6 +15,7 @@ import {
   formatValue,
   formatWhen
 } from '../panels/format';
+import { RunOutputView } from '../panels/runOutput';
 import { runPhaseText } from '../panels/texts';
 import { Host } from './host';
 import type { RunPlots } from './runPlots';
@@ -114,6 +115,13 @@ export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
           <Host node={devices.node} />
         </>
       )}
+      <h4>{trans.__('Output')}</h4>
+      <RunOutputView
+        key={run.run_id}
+        run={run}
+        archive={selection.archive}
+        trans={trans}
+      />
       {cell !== null && (
         <>
           <h4>{trans.__('Cell')}</h4>

@@ -9,6 +9,7 @@ import type { Archive, PastRun } from '../model/archive';
 import { durationOf } from '../model/runList';
 import { Facts } from './facts';
 import { formatCount, formatSeconds, formatValue, formatWhen } from './format';
+import { RunOutputView } from './runOutput';
 import { runPhaseText } from './texts';
 
 export interface IPastRunProps {
@@ -96,6 +97,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
   const { run, others, archive, cells, trans } = props;
   const [deleting, setDeleting] = React.useState(false);
   const [gone, setGone] = React.useState('');
+  const [showsOutput, setShowsOutput] = React.useState(false);
   const goToCell = async (): Promise<void> => {
     const cell = await archive.cellOf(run);
     if (cell !== null && !(await cells.goTo(cell))) {
@@ -182,6 +184,17 @@ function Actions(props: IPastRunProps): React.ReactElement {
             <button
               type="button"
               className="jp-dtrain-button"
+              aria-expanded={showsOutput}
+              title={trans.__('What each rank has printed')}
+              onClick={() => {
+                setShowsOutput(!showsOutput);
+              }}
+            >
+              {trans.__('Output')}
+            </button>
+            <button
+              type="button"
+              className="jp-dtrain-button"
               onClick={() => {
                 setDeleting(true);
               }}
@@ -194,6 +207,9 @@ function Actions(props: IPastRunProps): React.ReactElement {
       <p className="jp-dtrain-hint" role="status">
         {gone}
       </p>
+      {showsOutput && (
+        <RunOutputView run={run} archive={archive} trans={trans} />
+      )}
     </div>
   );
 }
