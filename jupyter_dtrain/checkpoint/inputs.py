@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,7 +38,17 @@ LIMIT = 64 * 2**20
 """Bytes that are kept without being asked for."""
 NEIGHBOURS = 8
 """Earlier runs, the last ones, that are looked at for buffers to link."""
+NICENESS = 10
+"""Of the thread that writes: the engines train meanwhile."""
+_being_written: dict[Path, threading.Thread] = {}
+"""By the folder of the run."""
 TRUSTING = "`run.rerun(trust=True)` runs it anyway"
+
+
+def wait_for_inputs(run_folder: Path) -> None:
+    """Wait until what a run began with is written, where this process does so."""
+    if (thread := _being_written.get(run_folder)) is not None:
+        thread.join()
 
 
 class RunInputs:
@@ -49,36 +60,47 @@ class RunInputs:
 
     @property
     def exist(self) -> bool:
-        """Whether the record has them."""
+        """Whether the record has them, once this process has written what it writes of them."""
+        wait_for_inputs(self._runs / self._run_id)
         return is_file_below(self._runs, self._run_id, INPUTS, MANIFEST)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def keep(self, task: Task, blobs: BlobStore) -> threading.Thread | None:
-        """Begin to write what a run begins with, if it is to be kept; return the thread that does. The engines do not wait for it."""
+    def keep(self, task: Task, blobs: BlobStore) -> None:
+        """Begin to write what a run begins with, if it is to be kept.
+
+        Nobody waits for that, neither the engines nor the end of the cell: the buffers are mapped here, so that what is written is what
+        they hold now, whatever becomes of their files. Whoever reads it waits (:attr:`exist`), and so does the end of the kernel.
+        """
         wanted, size = task.options.keep_inputs, sum(map(bytes_of, set(task.parcel.keys))) + task.parcel.num_bytes
         if wanted == "never" or (wanted == "auto" and size > LIMIT):
-            return None
-        thread = threading.Thread(target=self._write_quietly, args=(task, blobs, size), name="dtrain-inputs", daemon=True)
+            return
+        folder = self._runs / self._run_id
+        buffers = {key: blobs.open(key) for key in sorted(set(task.parcel.keys))}
+        _being_written[folder] = thread = threading.Thread(target=self._write_quietly, args=(task, buffers, size), name="dtrain-inputs")
         thread.start()
-        return thread
 
-    def _write_quietly(self, task: Task, blobs: BlobStore, size: int) -> None:
+    def _write_quietly(self, task: Task, buffers: Mapping[str, memoryview], size: int) -> None:
         """Write it, or leave nothing: a disk that is full must not cost the run, and `rerun` says that it is not there."""
-        with suppress(CheckpointError, StoreError, OSError):
-            self.write(task, blobs, size)
+        if sys.platform == "linux":  # where a priority is a thread's own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        try:
+            with suppress(CheckpointError, StoreError, OSError):
+                self.write(task, buffers, size)
+        finally:
+            _being_written.pop(self._runs / self._run_id, None)
 
-    def write(self, task: Task, blobs: BlobStore, size: int = 0) -> None:
-        """Write what a run begins with, its buffers from `blobs`."""
+    def write(self, task: Task, buffers: Mapping[str, memoryview], size: int = 0) -> None:
+        """Write what a run begins with, with its buffers."""
         folder = self._runs / self._run_id
         check_disk(folder, size, what="what a cell begins with")
         data = pickle.dumps(task if task.options.keep_secrets else without_secrets(task), protocol=pickle.HIGHEST_PROTOCOL)
         with alone_in(folder), folder_made_whole(folder / INPUTS) as aside:
-            sums = {key: checksum_of(blobs.open(key)) for key in sorted(set(task.parcel.keys))}
+            sums = {key: checksum_of(buffer) for key, buffer in buffers.items()}
             stored = BlobFolder(aside / BLOBS)
             for key, checksum in sums.items():
                 if not self._link(key, checksum, stored.path / key):
-                    stored.write(key, blobs.open(key))
+                    stored.write(key, buffers[key])
             write_whole(aside / TASK, data)
             write_manifest(aside / MANIFEST, "task", {"blobs": sums, "data": checksum_of(data)}, run_id=self._run_id)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checkpoint.commands import keep_facts
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
-from ..checkpoint.inputs import RunInputs
+from ..checkpoint.inputs import RunInputs, wait_for_inputs
 from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import part_with_secrets, told_missing, with_secrets
 from ..checkpoint.snapshot_index import SnapshotKeeper
@@ -173,12 +173,13 @@ class Runner:
             keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
             writer = self._writer(recording, task, output, expects_best=not options.vary)
-        inputs = RunInputs(folder).keep(task, blobs) if folder is not None else None
+        if folder is not None:
+            RunInputs(folder).keep(task, blobs)
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
         finally:
-            if inputs is not None:  # the next cell may write over the buffers
-                inputs.join()
+            if options.detach and folder is not None:  # a kernel that has the results may want to run it again
+                wait_for_inputs(folder)
             if work.strategy.owns_process_group and not options.detach:
                 # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))
