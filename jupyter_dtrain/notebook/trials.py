@@ -151,7 +151,11 @@ class TrialsCell:
 def _after(result: TrialScheduler, options: RunOptions) -> str:
     """Return what the notebook has after the trials."""
     if result.best is not None:
-        return f"Best trial: {result.best.trial.label}. Its model and variables are now in the notebook."
+        steps = (
+            result.best.result.first.steps if result.best.stopped and result.best.result is not None and result.best.result.first else None
+        )
+        early = "" if steps is None else f" It was stopped after step {steps}, before its end: its value is that of this step."
+        return f"Best trial: {result.best.trial.label}. Its model and variables are now in the notebook.{early}"
     as_before = "The notebook's objects are as they were before the cell"
     if options.best is None:
         return f"{as_before}. Add --best METRIC to bring the best trial's results into the notebook."

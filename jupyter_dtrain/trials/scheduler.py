@@ -72,6 +72,12 @@ class Tried:
     written: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def stopped(self) -> bool:
+        """Whether it was stopped before its end."""
+        first = self.result.first if self.result is not None else None
+        return first is not None and first.stopped
+
+    @property
     def failed(self) -> bool:
         """Whether it has ended with an error."""
         ends = self.result.ends if self.result is not None else []
