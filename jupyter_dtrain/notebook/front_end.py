@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from IPython.core.getipython import get_ipython
 
+from .kernel import origin_of_cell
+
 if TYPE_CHECKING:
     from .run_widget import RunWidget
 
@@ -19,6 +21,16 @@ _COLAB_MODULE = "google.colab"
 def is_notebook() -> bool:
     """Return whether outputs can be written anew in their place; a terminal prints them one below the other."""
     return hasattr(get_ipython(), "kernel")
+
+
+def writes_over(*, has_extension: bool) -> bool:
+    """Return whether the front end shows anew, in its place, what a cell has shown before, as far as can be told.
+
+    `jupyter console` does not: the first state of a run would be all that one ever sees of it. JupyterLab, Notebook and VS Code send the id
+    of a cell with each execution, which it has none of. nbclient sends none either, and lacks nothing without states in between.
+    """
+    shell = get_ipython()
+    return has_extension or _takes_script() or (shell is not None and origin_of_cell(shell).cell_id is not None)
 
 
 def new_run_widget(summary: str, *, has_extension: bool) -> RunWidget | None:

@@ -12,6 +12,7 @@ from ..integrations.registry import displays
 from ..serialization import open_files
 from .display import show_notice
 from .front_end import is_notebook
+from .terminal_line import TerminalLine
 
 if TYPE_CHECKING:
     from ..runs.record import ViewedRun
@@ -37,9 +38,11 @@ class CellOutput:
     def __init__(self, view: RunView | None = None) -> None:
         self._view = view
         self._progress: DisplayHandle | None = None
+        self._line = TerminalLine(sys.stderr)
 
     def stream(self, name: str, text: str) -> None:
         """Show `text` printed to ``stdout`` or ``stderr``."""
+        self._line.clear()
         stream = sys.stderr if name == "stderr" else sys.stdout
         stream.write(text)
         stream.flush()
@@ -63,6 +66,8 @@ class CellOutput:
 
     def show_run(self, run: ViewedRun) -> None:
         """Show how the run is doing."""
+        if not is_notebook():
+            self._line.show_run(run)
         if self._view is not None:
             self._view.update(run)
 
@@ -75,6 +80,9 @@ class CellOutput:
 
     def progress(self, text: str) -> None:
         """Show how far something is, in one line that is written over."""
+        if not is_notebook():
+            self._line.show(text)
+            return
         data = {"text/plain": text}
         if self._progress is None:
             self._progress = DisplayHandle()

@@ -24,7 +24,7 @@ from ..options import View
 from ..protocol import Points, RunUpdate
 from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
 from .display import Display
-from .front_end import is_notebook, new_run_widget
+from .front_end import is_notebook, new_run_widget, writes_over
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class RunView:
                 self._draw(run, recorder)
 
     def _draw(self, run: RunUpdate, recorder: ViewedRun) -> None:
-        if not is_notebook():
+        if not is_notebook() or not writes_over(has_extension=self._has_extension()):
             self._view = "summary"
             return
         began = time.monotonic()

@@ -113,6 +113,7 @@ class Notebook:
 
     def __init__(self, folder: Path, *, launched: bool = not FORKED, manager: KernelManager | None = None) -> None:
         self.folder = folder
+        self.has_cells = True
         self.manager = manager or KernelManager(kernel_name="python3")
         forking = mock.patch.object(local_provisioner, "launch_kernel", self.template.launch)
         with contextlib.nullcontext() if launched or manager is not None else forking:
@@ -140,7 +141,12 @@ class Notebook:
     def start(self, code: str, *, stop_on_error: bool = True) -> Cell:
         """Run a cell, and do not wait for its end. The kernel drops what comes close behind a cell that fails, unless told not to."""
         cell = Cell(code)
-        self.cells[self.client.execute(code, stop_on_error=stop_on_error)] = cell
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
+        # With the id of a cell, as JupyterLab sends it: `jupyter console` and nbclient send none.
+        metadata = {"cellId": f"cell-{len(self.cells)}"} if self.has_cells else {}
+        message = self.client.session.msg("execute_request", {**content, "stop_on_error": stop_on_error}, metadata=metadata)
+        self.client.shell_channel.send(message)
+        self.cells[message["header"]["msg_id"]] = cell
         return cell
 
     def finish(self, cell: Cell) -> Cell:

@@ -107,6 +107,17 @@ def test_a_front_end_without_the_extension_has_the_summary_as_it_goes_on(noteboo
     assert models(cell) == {}  # nbclient and papermill keep what was opened, even what was closed
 
 
+def test_a_console_which_shows_nothing_anew_has_the_summary_at_the_end(notebook):
+    notebook.run(SETUP)
+    notebook.has_cells = False
+    try:
+        cell = notebook.run(TRAIN)
+    finally:
+        notebook.has_cells = True
+    (only,) = cell.run_views
+    assert only["text/plain"].startswith("tiny: finished, 20 steps in ")
+
+
 def test_a_view_for_a_front_end_that_comes_while_the_cell_runs(notebook):
     notebook.run(SETUP)
     cell = notebook.start(TRAIN.replace("dtrain.log", "time.sleep(0.2); dtrain.log"))

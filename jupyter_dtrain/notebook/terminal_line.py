@@ -1,0 +1,76 @@
+"""How far a run is, in IPython's terminal: one line that is written over, below what the cell prints.
+
+A terminal shows no view that could be updated, and each state of it on a line of its own would bury what the cell prints. Where the
+output is no terminal, as in a log, states of a start are lines, each once, and those of a run are left out: its end says it all.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from ..runs.record import ViewedRun
+
+INTERVAL = 0.25
+"""Seconds between two states of a run: more often nobody reads them."""
+WIDTH = 79
+"""Characters; a line that is wrapped cannot be written over."""
+
+
+class TerminalLine:
+    """The line.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Where it is written.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = ""
+        self._due = 0.0
+
+    def show(self, text: str) -> None:
+        """Show `text` in the place of what was shown before."""
+        if text == self._shown:
+            return
+        if self._stream.isatty():
+            shown = text[:WIDTH]
+            self._stream.write("\r" + shown.ljust(min(WIDTH, len(self._shown))))
+        else:
+            self._stream.write(text + "\n")
+        self._shown = text
+        self._stream.flush()
+
+    def show_run(self, run: ViewedRun) -> None:
+        """Show how far a run is; nothing once it has ended."""
+        if not self._stream.isatty():
+            return
+        if run.has_ended:
+            self.clear()
+            return
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + INTERVAL
+        state = run.run_update()
+        if state.step:
+            loss = None if state.loss is None else f"loss {state.loss:.4g}"
+            done = None if state.fraction is None else f"{state.fraction:.0%}"
+            left = None if state.remaining is None else f"ETA {_clock(state.remaining)}"
+            self.show(" · ".join(filter(None, [f"{state.name}: step {state.step:,}", loss, done, left])))
+
+    def clear(self) -> None:
+        """Take the line away: something else is shown."""
+        if self._shown and self._stream.isatty():
+            self._stream.write("\r" + " " * min(WIDTH, len(self._shown)) + "\r")
+            self._stream.flush()
+            self._shown = ""
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
