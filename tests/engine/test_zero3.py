@@ -183,7 +183,7 @@ def read_after_the_end(run: Run) -> list[str]:
 def test_what_is_away_when_the_cell_has_ended_is_read_by_nobody(ranks):
     whole, away = ranks.call(2, read_after_the_end)
     assert whole == ["read"] * 5
-    assert set(away) == {"`--strategy zero3`: the numbers of this parameter are on other engines, and its cell has ended."}
+    assert set(away) == {"The numbers of this parameter are on other engines, and its cell has ended."}
 
 
 KEPT = "losses.append([float(v.double().sum()) for v in kept])\n"

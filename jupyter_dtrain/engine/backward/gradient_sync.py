@@ -38,7 +38,13 @@ from .reducer_cache import ReducerCache
 
 
 class ShardedGradients(Protocol):
-    """Reduces gradients of which each rank is to have a part."""
+    """Reduces gradients of which each rank is to have a part: what a strategy fills, and `GradientSync` calls where one has."""
+
+    def begins(self, one: BackwardPass) -> None:
+        """Be told of a pass before its leaves are known; raise where it cannot be gone through. The same on all ranks."""
+
+    def around(self, one: BackwardPass) -> BackwardPass:
+        """Return the pass to run in the place of `one`: with what ranks are to do for each other beside it. Collective."""
 
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of `leaves` whose gradients are such. Collective."""
@@ -162,6 +168,8 @@ class GradientSync:
 
     def _reduced(self, one: BackwardPass) -> None:
         """Run a pass, and reduce what it adds to the leaves."""
+        if self.sharded is not None:
+            self.sharded.begins(one)
         reached = one.reached()
         wanted = self._leaves.with_siblings(reached) if one.inputs is None else reached
         if self.sharded is not None and not one.creates_graph:
@@ -237,6 +245,8 @@ class GradientSync:
         finish: Callable[[], None] | None = None,
     ) -> None:
         """Run a pass that reduces `leaves`, and those that begin within it."""
+        if self.sharded is not None:
+            one = self.sharded.around(one)
         nested = self._nested = NestedPasses(leaves)
         try:
             one.run(hooks, finish)

@@ -56,7 +56,10 @@ class Checks(Protocol):
 
 
 class ShardedParameters(Protocol):
-    """Has parameters of which each rank has a part, and fetches them where they are used."""
+    """Has parameters of which each rank has a part, and fetches them where they are used.
+
+    This is what a strategy fills, and `ModelCalls` calls where one has.
+    """
 
     def adopt(self, module: nn.Module) -> None:
         """Shard those of a model. Collective."""
@@ -69,6 +72,12 @@ class ShardedParameters(Protocol):
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the call of a module in a model."""
+
+    def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
+        """Return what makes a later call of a model on the rank's part: its `own_call`, or what comes to the same with other ranks."""
+
+    def on_full_batch(self, module: nn.Module) -> None:
+        """Be told that a model is called whose ``forward`` is to see all of a batch."""
 
 
 def _of_unit(parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -245,6 +254,8 @@ class ModelCalls:
 
     def _opened(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the ``forward`` of an open model as the cell's own code."""
+        if self.parameters is not None:
+            self.parameters.on_full_batch(module)
         self._num_opened += 1
         try:
             return original(module, *args, **kwargs)
@@ -274,6 +285,7 @@ class ModelCalls:
             stream=self._stream,
             draws=self._draws,
             normalization=self._normalization,
+            computed_by=None if self.parameters is None else self.parameters.computed_by,
         )
         try:
             return part.result()

@@ -104,6 +104,8 @@ class ShardedCall:
     draws : ModelSampling, optional
     normalization : GlobalNormalization, optional
         As of `ModelCalls`.
+    computed_by : callable, optional
+        Returns what makes a later call in the place of `own_call`; ``None``: that does. As of `ShardedParameters`.
     keeps : bool
         Whether a module has kept a tensor.
     refused : bool
@@ -121,6 +123,7 @@ class ShardedCall:
     stream: ModelStream | None
     draws: ModelSampling | None
     normalization: GlobalNormalization | None
+    computed_by: Callable[[ShardedCall], Callable[[Any], Any]] | None = None
     keeps: bool = False
     refused: bool = False
 
@@ -220,11 +223,11 @@ class ShardedCall:
         for state in hidden if isinstance(hidden, tuple) else (hidden,):
             self._batch_dims[id(state)] = state, 1
 
-    def _call_on_own(self) -> tuple[Any, GlobalSampling | None]:
+    def _call_on_own(self, call: Callable[[Any], Any]) -> tuple[Any, GlobalSampling | None]:
         self._handed.restore()
         self._handed.shard(self.view.shard_argument(self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
-            return self.own_call(self.own), drawing
+            return call(self.own), drawing
 
     def _later_call(self) -> tuple[Any, GlobalSampling | None]:
         """Return what the model returns and has drawn.
@@ -235,7 +238,7 @@ class ShardedCall:
             It has changed what it has not changed in its first call.
         """
         assert self.called.watch is not None and isinstance(self._before, LightModuleState)
-        result, drawing = self._call_on_own()
+        result, drawing = self._call_on_own(self.own_call if self.computed_by is None else self.computed_by(self))
         if self.called.watch.changed() or self._before.has_set(self.called.accepted):
             raise KeepsState(self.module)
         return result, drawing
@@ -257,7 +260,7 @@ class ShardedCall:
         said = io.StringIO()
         try:
             with redirect_stdout(said):
-                result, drawing = self._call_on_own()
+                result, drawing = self._call_on_own(self.own_call)
         except RngChanged:
             raise
         except (Exception, FailedElsewhere) as error:
@@ -288,7 +291,7 @@ class ShardedCall:
                 before.restore()
                 self._batch_dims = {}
                 result = None  # with its graph, or the first step would need the memory of two
-                result, drawing = self._call_on_own()
+                result, drawing = self._call_on_own(self.own_call)
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
         return result, drawing

@@ -119,7 +119,7 @@ class ParameterAccess:
             for owner, name, kind in _PAST_PYTHON:
                 stack.enter_context(patched(owner, name, kind(self._whole_for(getattr(owner, name)))))
             for name in ("DisableTorchFunction", "DisableTorchFunctionSubclass"):
-                stack.enter_context(patched(torch._C, name, _not_in_the_cell(getattr(torch._C, name))))
+                stack.enter_context(patched(torch._C, name, _not_in_the_cell(getattr(torch._C, name), self._store.strategy)))
             stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._own_function())))
             yield
 
@@ -155,14 +155,14 @@ class ParameterAccess:
         return called
 
 
-def _not_in_the_cell(original: Any) -> Callable[[], Any]:
+def _not_in_the_cell(original: Any, strategy: str) -> Callable[[], Any]:
     """Return what lets no code of the user's turn off that parameters are fetched: it would read what is not there."""
     of_user = cache(is_users)
 
     def disabled() -> Any:
         if of_user(sys._getframe(1).f_code.co_filename):
             raise RuntimeError(
-                f"`torch._C.{original.__name__}` hides from `--strategy zero3` who reads parameters. Take `--strategy auto`."
+                f"`torch._C.{original.__name__}` hides from `--strategy {strategy}` who reads parameters. Take `--strategy auto`."
             )
         return original()
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from ...backward.backward_pass import BackwardPass
 from ...backward.reducers import average
 from ...comm.collectives import all_gather
 from ...timing import COMMUNICATION, Counted
@@ -121,6 +122,13 @@ class ShardedGradients:
         hooked = [leaf for leaf in sharded if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
         self._store.replicate(hooked, "they have hooks")
         return [leaf for leaf in sharded if self._store.shard_of(leaf) is not None]
+
+    def begins(self, one: BackwardPass) -> None:
+        """Go through any pass."""
+
+    def around(self, one: BackwardPass) -> BackwardPass:
+        """Return `one`: each rank runs its own."""
+        return one
 
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
         """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective.

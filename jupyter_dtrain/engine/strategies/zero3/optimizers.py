@@ -115,7 +115,8 @@ class ShardedSteps:
                 loss = closure()
         self._store.sync()
         if self._store.any_says(self._is_held(optimizer)):
-            self._say(f"`--strategy zero3` shards nothing of what `{type(optimizer).__name__}` keeps while the cell holds some of it.")
+            strategy, kind = self._store.strategy, type(optimizer).__name__
+            self._say(f"`--strategy {strategy}` shards nothing of what `{kind}` keeps while the cell holds some of it.")
             self._make_ready(optimizer)
             original(optimizer)
             self._put_back(optimizer)
@@ -214,10 +215,12 @@ class ShardedSteps:
 
     def _is_held(self, optimizer: Optimizer) -> bool:
         """Return whether the cell holds something of what an optimizer keeps, which is to change under its eyes, as that does."""
+        of = self._kept.get(optimizer)
         with quiet():
             for shard, key, kept in self.entries(optimizer):
                 value = kept[key]
-                if tuple(value.shape) != shard.shape:
+                rows = None if of is None else of.rows.get((shard.number, key))
+                if tuple(value.shape) != shard.shape or (rows is not None and value is rows.rows):  # where a rank has all rows
                     continue
                 came = self._holders(value) if self._arrived.get(value) is not None else 0
                 memory = value.untyped_storage()

@@ -52,7 +52,7 @@ class Zero3Parameter(nn.Parameter):
             with quiet():
                 return func(*args, **(kwargs or {}))
         if cls.touched is None:
-            raise RuntimeError("`--strategy zero3`: the numbers of this parameter are on other engines, and its cell has ended.")
+            raise RuntimeError("The numbers of this parameter are on other engines, and its cell has ended.")
         return cls.touched(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -103,6 +103,9 @@ class ParameterShard(GradientRows):
     unit : list of ParameterShard
         What is fetched along with it.
     """
+
+    strategy: ClassVar[str] = "zero3"
+    """Which messages name."""
 
     def __init__(
         self,
@@ -209,8 +212,8 @@ class ParameterShard(GradientRows):
             if tuple(now.shape) != self.shape or now.dtype != self.dtype or now.device.type != "cpu":
                 self.parameter.data = self.full if self.full is not None else self.away
                 raise RuntimeError(
-                    "`--strategy zero3` shards this parameter, and its `data` was set to a tensor of another shape, type or device. "
-                    "Take `--strategy auto`."
+                    f"`--strategy {self.strategy}` shards this parameter, and its `data` was set to a tensor of another shape, type or "
+                    "device. Take `--strategy auto`."
                 )
             self.full = now if now.is_contiguous() else now.contiguous()
             self.parameter.data = self.full
@@ -317,8 +320,8 @@ class ParameterShard(GradientRows):
             with quiet():
                 if not _same_bytes(self.full[self.own], self.rows):
                     raise RuntimeError(
-                        "There was written to a parameter by NumPy, or another way that PyTorch does not count, which `--strategy zero3` "
-                        "cannot follow. Write with `torch.no_grad()`, or take `--strategy auto`."
+                        "There was written to a parameter by NumPy, or another way that PyTorch does not count, "
+                        f"which `--strategy {self.strategy}` cannot follow. Write with `torch.no_grad()`, or take `--strategy auto`."
                     )
 
 

@@ -43,12 +43,23 @@ class ShardedTraining:
         homes: Collection[int] = (),
         arrived: Sequence[object] = (),
     ) -> None:
-        self._training = training
-        self.store = ParameterStore(memory, say=say, least=least, homes=homes)
-        self.steps = ShardedSteps(self.store, arrived, say=say)
-        self.full = FullState(self.store, self.steps)
-        self.store.before_replicating = self.steps.make_whole
-        training.shard_parameters(self.store, ShardedGradients(self.store))
+        self._connect(training, ParameterStore(memory, say=say, least=least, homes=homes), say=say, arrived=arrived)
+
+    def _connect(
+        self,
+        training: DataParallelTraining,
+        store: ParameterStore,
+        gradients: ShardedGradients | None = None,
+        *,
+        say: Callable[[str], None],
+        arrived: Sequence[object],
+    ) -> None:
+        """Let what a rank trains have its parameters in `store`. Collective."""
+        self._training, self.store = training, store
+        self.steps = ShardedSteps(store, arrived, say=say)
+        self.full = FullState(store, self.steps)
+        store.before_replicating = self.steps.make_whole
+        training.shard_parameters(store, gradients or ShardedGradients(store))
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from ...comm.arena import Arena
 from ...comm.shared_memory import SharedMemory
 from ...forward.activation_checkpoint import blocks_in
+from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import share_of
 from ...tensor.rank0_guard import all_ranks_come
@@ -54,6 +55,9 @@ class ParameterStore:
     homes : collection of int
         Storages of parameters that came from the notebook, by their address: something else holds these in any case.
     """
+
+    strategy: ClassVar[str] = "zero3"
+    """Which messages name."""
 
     def __init__(
         self, memory: SharedMemory, *, say: Callable[[str], None] = lambda _: None, least: int = LEAST, homes: Collection[int] = ()
@@ -108,7 +112,7 @@ class ParameterStore:
         for why in dict.fromkeys(reason for _, reason in replicated):
             names = [name for name, reason in replicated if reason == why]
             some = ", ".join(f"`{name}`" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            self._say(f"`--strategy zero3` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
+            self._say(f"`--strategy {self.strategy}` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
 
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
         kinds = [
@@ -151,7 +155,7 @@ class ParameterStore:
         for shard in found:
             self.remove(shard, None if shard.gradient is None else self.full_tensor(shard.read_gradient()).detach())
         self.memory.barrier(len(found))  # what the ranks had is read
-        self._say(f"`--strategy zero3` keeps {len(found)} parameters on every engine from now on: {why}.")
+        self._say(f"`--strategy {self.strategy}` keeps {len(found)} parameters on every engine from now on: {why}.")
 
     def remove(self, shard: ParameterShard, gradient: torch.Tensor | None) -> None:
         """Let a parameter be plain and whole on this rank from now on; `gradient` is all of the one that is sharded."""
@@ -308,6 +312,13 @@ class ParameterStore:
             for shard in unit:
                 if not shard.uses:
                     self.let_go(shard)
+
+    def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
+        """Return what makes a model's call: the rank by itself."""
+        return sharded.own_call
+
+    def on_full_batch(self, module: nn.Module) -> None:
+        """Fetch parameters in such a call as in any."""
 
     def followed(self) -> Any:
         """Return what graphs of parameters are made within.
