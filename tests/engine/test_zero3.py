@@ -99,6 +99,23 @@ def test_parameters_with_hooks_are_on_every_engine_and_said_so(ranks):
     assert found[0]["notes"] == ["`--strategy zero3` keeps 8 parameters on every engine from now on: they have hooks."]
 
 
+WITHOUT_A_PASS = """
+import weakref
+class Token: pass
+tokens = []
+for p in model.parameters():
+    unused, token = torch.tanh(p), Token()  # its node keeps what it returns
+    unused.grad_fn.metadata["token"] = token
+    tokens.append(weakref.ref(token))
+del unused, token
+"""
+
+
+def test_a_graph_without_a_backward_pass_is_freed(ranks):
+    for of_rank in ranks.call(2, run_sharded, MODELS["MLP"], WITHOUT_A_PASS, "[token() is None for token in tokens]"):
+        assert all(of_rank["compared"])
+
+
 READERS = """
 import io, os, pickle, threading, weakref
 import numpy as np

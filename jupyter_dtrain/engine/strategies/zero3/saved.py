@@ -72,9 +72,10 @@ class SavedParameters:
                 return tensor
             shard = self._by_storage.get(tensor.untyped_storage()._cdata)
             if shard is None:
-                # A leaf that the model has made and nobody holds is known by that (:mod:`...backward.graph`): it is not held here.
-                is_leaf = tensor.requires_grad and tensor.is_leaf and type(tensor) is torch.Tensor
-                return _Tensor(tensor.detach() if is_leaf else tensor, tensor._version)
+                # Without its graph. What a node keeps of its own result would hold that node for ever, where no pass comes to it; and a
+                # leaf that the model has made and nobody holds is known by that (:mod:`...backward.graph`).
+                is_plain = tensor.requires_grad and type(tensor) is torch.Tensor
+                return _Tensor(tensor.detach() if is_plain else tensor, tensor._version)
             return _Part(shard, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), shard.parameter._version)
 
     def _unpack(self, kept: Any) -> torch.Tensor:
