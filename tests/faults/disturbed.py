@@ -102,11 +102,11 @@ ROUNDED = "([p.detach() for p in model.state_dict().values()], history, used, to
 
 
 class Disturbed:
-    """A notebook whose cell is disturbed, on `engines` engines."""
+    """A notebook whose cell is disturbed, on `engines` engines, after another `setup` perhaps."""
 
-    def __init__(self, notebook: Notebook, engines: int) -> None:
+    def __init__(self, notebook: Notebook, engines: int, setup: str = SETUP) -> None:
         self.notebook, self.engines = notebook, engines
-        notebook.run(IMPORTS + SETUP)
+        notebook.run(IMPORTS + setup)
         notebook.run(f"%distribute start -n {engines} --device cpu")
         self.printed = self.go().stdout
         self.expected = notebook.value(STATE)

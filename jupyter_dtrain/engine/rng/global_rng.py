@@ -139,6 +139,11 @@ class GlobalSampling(Watching):
         finally:
             self._stream.switch()
 
+    def go_on_as(self, loaded: slice, drawn: Sequence[Site], dims: Sequence[int | None]) -> None:
+        """Go on as a rank whose samples are `loaded` does, after `drawn` along `dims`."""
+        self._loaded, self._num_samples = loaded, loaded.stop - loaded.start
+        self.drawn, self.dims = list(drawn), list(dims)
+
     def replay(self) -> Callable[[], GlobalSampling]:
         """Return what makes a mode that goes on as this one does from now on."""
         cell, drawn, dims = self._stream.other, list(self.drawn), list(self.dims)
@@ -228,6 +233,15 @@ class ModelSampling:
     def sites(self, module: nn.Module) -> SampleSites | None:
         """Return the draws of a model in the mode that it is in; ``None`` where they are not known, or there are none."""
         return (self._known.get(module) or {}).get(module.training) or None
+
+    @property
+    def current(self) -> GlobalSampling | None:
+        """What draws for the model that is being called; ``None``: it draws nothing, or from the rank's stream."""
+        return self._current
+
+    def is_per_rank(self, module: nn.Module) -> bool:
+        """Return whether what a model draws, in the mode that it is in, is the rank's own."""
+        return self._off or (self._known.get(module) or {}).get(module.training) is None
 
     @contextmanager
     def drawing(self, module: nn.Module, placement: Shard) -> Iterator[GlobalSampling | None]:

@@ -1,0 +1,14 @@
+"""A model cut into stages, each with its parameters, gradients and optimizer state on one rank (``--strategy pipeline``)."""
+
+from ....strategies import Divided, Feature, StrategyInfo, register
+
+INFO = StrategyInfo(
+    name="pipeline",
+    summary="cuts models into stages, one for each engine (GPipe), for models that no engine has room for and whose activations are small",
+    implementation=f"{__name__}.strategy:Pipeline",
+    supports=frozenset(Feature) - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY},
+    divides=frozenset(Divided),
+    divides_on=frozenset({"cpu"}),  # ranks hand activations on in memory that they share
+    known_as=("pp", "gpipe", "1f1b", "pipelining", "pipeline-parallel"),
+)
+register(INFO)

@@ -1,0 +1,322 @@
+"""A model's call, handed on from stage to stage.
+
+Each rank runs the model's own code on its part of the batch, and what is computed with the parameters of another stage is computed for
+it by the rank that has these. So the ranks' parts of a batch are GPipe's micro-batches: the first stage computes the second one while
+the second stage has the first. A rank that waits computes for others meanwhile. In the backward pass the gradient takes the same way
+back. What the code of a model does between its blocks is the rank's own business, so nothing of it has to be traced.
+"""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from ...forward.sharded_call import ShardedCall
+from ..zero3.saved import SavedParameters
+from .mailbox import Mailbox
+from .pieces import Key, NotSent, Pieces, joined, taken_apart
+from .sampling import ModelCall, Sampling
+
+LOCAL: Any = object()
+"""In the place of a result: the modules are to be called here."""
+
+_OWN_APPLY = torch.autograd.Function.__dict__["apply"].__func__  # not what fetches the parameters that a user's function is given
+
+
+class Stages(Protocol):
+    """Knows which modules and parameters a stage has."""
+
+    saved: SavedParameters
+
+    def number_of(self, module: nn.Module) -> int | None:
+        """Return the number by which all ranks know a module."""
+
+    def module(self, number: int) -> nn.Module:
+        """Return the module with a number."""
+
+    def stage_parameters(self, modules: Sequence[nn.Module], stage: int) -> Sequence[Any] | None:
+        """Return the parameters of `modules`; ``None`` where the rank of `stage` cannot compute with them for others."""
+
+
+@dataclass(eq=False)
+class _Remote:
+    """Modules that another rank has called for this one, in this rank's graph."""
+
+    calls: StageCalls
+    stage: int
+    key: Key
+    is_first: bool
+    needs: list[bool]
+    tensors: list[torch.Tensor]
+    __hash__ = object.__hash__
+
+
+class _StageCall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, remote: _Remote, _anchor: torch.Tensor, *_given: torch.Tensor) -> Any:
+        ctx.remote = remote
+        ctx.set_materialize_grads(False)
+        tensors, remote.tensors = remote.tensors, []
+        ctx.mark_non_differentiable(*(tensor for tensor, needs in zip(tensors, remote.needs, strict=True) if not needs))
+        return tuple(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        remote: _Remote = ctx.remote
+        wanted = [gradient for gradient, needs in zip(gradients, remote.needs, strict=True) if needs]
+        found = iter(remote.calls.backward(remote, wanted))
+        of_given = [next(found) if needs else None for needs in ctx.needs_input_grad[2:]]
+        return None, remote.calls.anchor.new_zeros(()), *of_given
+
+
+NODE = _StageCall._backward_cls  # of the node in a graph
+
+
+class StageCalls:
+    """What one rank asks of others and does for them.
+
+    Parameters
+    ----------
+    store : Stages
+    mailbox : Mailbox
+    """
+
+    def __init__(self, store: Stages, mailbox: Mailbox) -> None:
+        self._store, self._mailbox = store, mailbox
+        self.rank, self._others = mailbox.rank, [rank for rank in range(mailbox.num_ranks) if rank != mailbox.rank]
+        self.pieces = Pieces(mailbox.num_ranks)
+        self.anchor = nn.Parameter(torch.zeros(()))  # by which what other ranks return requires gradients
+        self.call: ModelCall | None = None
+        self.is_serving = False
+        self.num_calls, self.num_with_graph = 0, 0
+        self.in_pass, self._keeps = False, False
+        self._phase = 0
+        self._done: dict[tuple[int, ...], set[int]] = {}  # by the phase, or the phase and a call in it
+        self._replies: dict[int, tuple[Any, list[torch.Tensor]]] = {}
+        self._requests: deque[tuple[int, Any, list[torch.Tensor]]] = deque()
+        self._asked = 0
+        self._dead: deque[tuple[int, Key]] = deque()  # pieces elsewhere whose graph is no more
+        self._not_sent: set[tuple[int, ...]] = set()
+
+    # -- phases ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin what all ranks do together, and compute for each other in."""
+        self._phase += 1
+        self._done.setdefault((self._phase,), set())  # others may have done with it already
+        while self._dead:
+            stage, key = self._dead.popleft()
+            if stage == self.rank:
+                self.pieces.drop(self.rank, key)
+            else:
+                self._mailbox.send(stage, ("drop", key))
+
+    def _meet(self, what: tuple[int, ...]) -> None:
+        """Wait until all ranks have come so far, and compute for them meanwhile."""
+        for rank in self._others:
+            self._mailbox.send(rank, ("done", what))
+        whole, own = self._done[self._phase,], self._done.setdefault(what, set())
+        self._mailbox.wait(self._work, lambda: len(own | whole) == len(self._others))
+        del self._done[what]
+
+    def _work(self) -> None:
+        """Take in what has come, and do what is asked for now; what belongs to what comes next waits."""
+        while True:
+            for rank, message, tensors in self._mailbox.received():
+                kind, *rest = message
+                if kind == "done":
+                    self._done.setdefault(rest[0], set()).add(rank)
+                elif kind == "reply":
+                    self._replies[rest[0]] = rest[1], tensors
+                elif kind == "drop":
+                    self.pieces.drop(rank, rest[0])
+                else:
+                    self._requests.append((rank, message, tensors))
+            index = next((index for index, (_, message, _) in enumerate(self._requests) if message[2] == self._phase), None)
+            if index is None:
+                return
+            rank, message, tensors = self._requests[index]
+            del self._requests[index]
+            self._answer(rank, message, tensors)
+
+    def _ask(self, stage: int, kind: str, what: Any, tensors: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+        """Let the rank of a stage do something, and return its answer; compute for others meanwhile."""
+        self._asked += 1
+        number = self._asked
+        self._mailbox.send(stage, (kind, number, self._phase, what), tensors)
+        self._mailbox.wait(self._work, lambda: number in self._replies)
+        answer, found = self._replies.pop(number)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, found
+
+    def _answer(self, rank: int, message: Any, tensors: list[torch.Tensor]) -> None:
+        kind, number, _, what = message
+        answer: Any
+        try:
+            answer, found = self._compute_for(rank, what, tensors) if kind == "call" else self._backward_for(rank, what, tensors)
+        except NotSent as why:
+            answer, found = str(why), []
+        except Exception as error:
+            answer, found = _sendable(error), []
+        self._mailbox.send(rank, ("reply", number, answer), found)
+
+    # -- a model's call ----------------------------------------------------------------------------------------------
+
+    def forward(self, sharded: ShardedCall, own_call: Callable[[Any], Any], own: Any) -> Any:
+        """Make a model's call on the rank's part of a batch. Collective."""
+        self.num_calls += 1
+        self.call = ModelCall(sharded, self.num_calls, None if sharded.draws is None else sharded.draws.current)
+        self.num_with_graph += torch.is_grad_enabled()
+        self._begin()
+        try:
+            return own_call(own)
+        finally:
+            self.call = None
+
+    def entered(self, run: Callable[[], Any]) -> Any:
+        """Run the model itself, and compute for others until all ranks have."""
+        assert self.call is not None
+        self.call.is_entered = True
+        try:
+            result = run()
+        except Exception:
+            self._meet((self._phase,))
+            raise
+        self._meet((self._phase,))
+        return result
+
+    def remote(self, modules: Sequence[nn.Module], stage: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what `modules` return, one called after the other by the rank of a stage; `LOCAL`: they are to be called here."""
+        call = self.call
+        assert call is not None
+        shards = self._store.stage_parameters(modules, stage)
+        numbers = tuple(-1 if (number := self._store.number_of(module)) is None else number for module in modules)
+        if shards is None or -1 in numbers or numbers in self._not_sent or not self._is_plain(call):
+            return LOCAL
+        tensors: list[torch.Tensor] = []
+        try:
+            given = taken_apart((args, kwargs), tensors)
+        except NotSent:
+            return LOCAL
+        key = Key(call.number, numbers, call.repeats[numbers])
+        requires = None
+        if torch.is_grad_enabled():
+            requires = [tensor.requires_grad for tensor in tensors]
+            if not any(requires) and not any(shard.parameter.requires_grad for shard in shards):
+                requires = None
+        if stage == self.rank:
+            try:
+                with self._served():
+                    computed = self.pieces.compute(self.rank, key, modules, shards, given, tensors, requires)
+            except NotSent as why:
+                raise RuntimeError(
+                    f"`--strategy pipeline` cannot follow what modules have begun to do: {why}. Take `--strategy zero3`."
+                ) from None
+            tree, outs, needs = computed.tree, computed.tensors, computed.requires_grad
+        else:
+            answer, outs = self._ask(stage, "call", (key, given, requires, Sampling.of(call)), tensors)
+            if isinstance(answer, str):
+                self._not_sent.add(numbers)
+                return LOCAL
+            tree, needs, sampled = answer
+            sampled.follow(call)
+        call.repeats[numbers] += 1
+        if any(needs):
+            remote = _Remote(self, stage, key, not call.has_node, needs, list(outs))
+            call.has_node = True
+            weakref.finalize(remote, self._dead.append, (stage, key))
+            outs = _OWN_APPLY(_StageCall, remote, self.anchor, *tensors)
+        return joined(tree, outs)
+
+    def _is_plain(self, call: ModelCall) -> bool:
+        """Return whether nothing is on that another rank would not know of."""
+        if call.drawing is not None and call.drawing.per_rank:
+            return False
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        is_own = hooks is None or getattr(hooks[0], "__self__", None) is self._store.saved
+        return (
+            is_own
+            and not torch.is_autocast_enabled("cpu")
+            and _get_current_dispatch_mode() is None
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and not torch.is_inference_mode_enabled()
+        )
+
+    @contextmanager
+    def _served(self) -> Any:
+        before, self.is_serving = self.is_serving, True
+        try:
+            yield
+        finally:
+            self.is_serving = before
+
+    def _compute_for(self, rank: int, what: Any, tensors: list[torch.Tensor]) -> Any:
+        key, given, requires, sampling = what
+        call = self.call
+        assert call is not None
+        modules = [self._store.module(number) for number in key.modules]
+        shards = self._store.stage_parameters(modules, self.rank)
+        if shards is None:
+            raise NotSent("their parameters are in use")
+        with self._served(), sampling.going_on(call) as sampled:
+            computed = self.pieces.compute(rank, key, modules, shards, given, tensors, requires)
+        return (computed.tree, computed.requires_grad, sampled[0]), computed.tensors
+
+    # -- a backward pass ---------------------------------------------------------------------------------------------
+
+    def begin_pass(self, *, keeps: bool) -> None:
+        """Begin a backward pass, which `keeps` the graph. Collective."""
+        self._begin()
+        self.in_pass, self._keeps = True, keeps
+
+    def finish_pass(self) -> None:
+        """Compute for others until all ranks have gone through their graphs. Collective."""
+        try:
+            self._meet((self._phase,))
+        finally:
+            self.in_pass = False
+            self._done = {what: ranks for what, ranks in self._done.items() if what[0] > self._phase}
+
+    def backward(self, remote: _Remote, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Return the gradients of what modules were given, from those of what they have returned."""
+        if not self.in_pass:
+            raise RuntimeError(
+                "`--strategy pipeline` goes through the graph of a model in `loss.backward()` alone, without `create_graph`. "
+                "Take `--strategy zero3`."
+            )
+        if remote.stage == self.rank:
+            found = self.pieces.backward(self.rank, remote.key, gradients, keeps=self._keeps)
+        else:
+            there = [gradient is not None for gradient in gradients]
+            sent = [gradient for gradient in gradients if gradient is not None]
+            there, tensors = self._ask(remote.stage, "grad", (remote.key, there, self._keeps), sent)
+            rest = iter(tensors)
+            found = [next(rest) if is_there else None for is_there in there]
+        if remote.is_first:  # no rank goes on to what is before the model, where ranks may meet
+            self._meet((self._phase, remote.key.call))
+        return found
+
+    def _backward_for(self, rank: int, what: Any, tensors: list[torch.Tensor]) -> Any:
+        key, there, keeps = what
+        rest = iter(tensors)
+        found = self.pieces.backward(rank, key, [next(rest) if is_there else None for is_there in there], keeps=keeps)
+        return [gradient is not None for gradient in found], [gradient for gradient in found if gradient is not None]
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error that can be pickled, with the same text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,178 @@
+"""Messages with tensors between any two ranks of a host, which both may be at work meanwhile: no collective.
+
+Each rank has a file in memory that the others read. What it sends lies there until the other has read it, and the other is woken. Nobody
+waits to send: what nobody has read yet makes the file longer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import select
+import struct
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...comm.shared_memory import SharedMemory
+
+_WORD = struct.Struct("=Q")
+_PLACE = struct.Struct("=QQ")  # where a message begins, and its bytes
+RING = 256  # messages to one rank that it has not read
+KEPT = 1 << 25  # bytes of the file that are kept when all is read
+LOOK, PATIENCE = 100, 100  # milliseconds between looks at the others, and how many of these they may be elsewhere
+_TAG = 0x50495045
+
+
+class _Meta(NamedTuple):
+    """A tensor of a message: how it lies, and where."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+class Mailbox:
+    """What this rank sends and receives. Collective.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects the ranks.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory, self.rank, self.num_ranks = memory, memory.rank, memory.num_ranks
+        # The head of the file: for each other rank how many messages were sent to it, and how many of its own were read; then the rings.
+        self._head = -(-self.num_ranks * (2 * _WORD.size + RING * _PLACE.size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._file = os.memfd_create("jupyter-dtrain-mailbox", os.MFD_CLOEXEC)
+        os.ftruncate(self._file, self._head)
+        self._own = mmap.mmap(self._file, self._head)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._files = memory.exchange_files(self._file)
+        self._wakes = memory.exchange_files(self._wake)
+        self._heads = {rank: mmap.mmap(file, self._head, access=mmap.ACCESS_READ) for rank, file in self._files.items()}
+        for file in (*self._files.values(), *self._wakes.values()):
+            os.set_inheritable(file, False)
+        weakref.finalize(self, _close, (self._file, self._wake, *self._files.values(), *self._wakes.values()))
+        self._sent, self._read = [0] * self.num_ranks, [0] * self.num_ranks
+        self._unread: list[tuple[int, int, int, int]] = []  # begin, end, rank, number
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self.num_bytes = 0
+
+    def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
+        """Leave a message for another rank: what can be pickled, and tensors on the CPU."""
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            flat, metas, end = [], [], 0
+            for tensor in tensors:
+                dense = tensor.detach().resolve_conj().resolve_neg()
+                if not _is_dense(dense):
+                    dense = dense.contiguous()
+                metas.append(_Meta(dense.dtype, tuple(dense.shape), dense.stride(), end))
+                flat.append(dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().data)
+                end += -(-dense.nbytes // 64) * 64
+        text = pickle.dumps((message, metas), protocol=pickle.HIGHEST_PROTOCOL)
+        start = -(-(_WORD.size + len(text)) // 64) * 64
+        begin = self._place(rank, start + end)
+        self._write(_WORD.pack(len(text)) + text, begin)
+        for meta, data in zip(metas, flat, strict=True):
+            self._write(data, begin + start + meta.offset)
+        number = self._sent[rank]
+        _PLACE.pack_into(self._own, self._ring(rank, number), begin, start + end)
+        self._sent[rank] = number + 1
+        _WORD.pack_into(self._own, rank * 2 * _WORD.size, number + 1)
+        os.eventfd_write(self._wakes[rank], 1)
+        self.num_bytes += end
+
+    def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
+        """Yield what was sent to this rank and not received yet: by whom, the message, and its tensors."""
+        for rank, head in self._heads.items():
+            while self._read[rank] < _WORD.unpack_from(head, self.rank * 2 * _WORD.size)[0]:
+                begin, length = _PLACE.unpack_from(head, self._ring(self.rank, self._read[rank]))
+                message, tensors = self._message(self._files[rank], begin, length)
+                self._read[rank] += 1
+                _WORD.pack_into(self._own, (rank * 2 + 1) * _WORD.size, self._read[rank])
+                yield rank, message, tensors
+
+    def wait(self, work: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        """Do `work`, and again when a message comes, until it `is_over`.
+
+        Raises
+        ------
+        RuntimeError
+            A rank has left, or is at another place of the cell.
+        """
+        elsewhere = 0
+        while True:
+            work()
+            if is_over():
+                return
+            if self._poll.poll(LOOK):
+                os.eventfd_read(self._wake)
+                elsewhere = 0
+            elif self._memory.is_awaited():
+                elsewhere += 1
+                if elsewhere > PATIENCE:
+                    self._memory.barrier(_TAG)  # which says what is wrong
+                    raise RuntimeError("The ranks are at different lines of the cell: one of them does not call a model that others call.")
+
+    def _place(self, rank: int, length: int) -> int:
+        """Return where there is room for a message."""
+        read = {other: _WORD.unpack_from(head, (self.rank * 2 + 1) * _WORD.size)[0] for other, head in self._heads.items()}
+        self._unread = sorted(one for one in self._unread if one[3] >= read[one[2]])
+        if self._sent[rank] - read[rank] >= RING:
+            raise RuntimeError(f"Rank {rank} does not read what is sent to it.")
+        if not self._unread and os.fstat(self._file).st_size > KEPT:
+            os.ftruncate(self._file, self._head)
+        begin = self._head
+        for start, end, *_ in self._unread:
+            if begin + length <= start:
+                break
+            begin = max(begin, end)
+        self._unread.append((begin, begin + -(-length // 64) * 64, rank, self._sent[rank]))
+        return begin
+
+    def _ring(self, rank: int, number: int) -> int:
+        return self.num_ranks * 2 * _WORD.size + (rank * RING + number % RING) * _PLACE.size
+
+    def _write(self, data: Any, offset: int) -> None:
+        view, done = memoryview(data), 0
+        while done < len(view):
+            done += os.pwrite(self._file, view[done:], offset + done)
+
+    def _message(self, file: int, begin: int, length: int) -> tuple[Any, list[torch.Tensor]]:
+        (size,) = _WORD.unpack(os.pread(file, _WORD.size, begin))
+        message, metas = pickle.loads(os.pread(file, size, begin + _WORD.size))
+        start = begin + -(-(_WORD.size + size) // 64) * 64
+        tensors = []
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            for meta in metas:
+                tensor = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
+                view, done = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data, 0
+                while done < len(view):
+                    count = os.preadv(file, [view[done:]], start + meta.offset + done)
+                    if not count:
+                        raise RuntimeError(f"A message of {length} bytes is not there any more.")
+                    done += count
+                tensors.append(tensor)
+        return message, tensors
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether all of a tensor lies side by side, in whichever order of its dims."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _close(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -1,0 +1,117 @@
+"""Gradients of stages: what the rank of a stage has added up of a backward pass becomes the gradients of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...backward.backward_pass import BackwardPass
+from ...comm.collectives import all_gather
+from ...timing import COMMUNICATION, Counted
+from ..zero3.gradients import ShardedGradients, ShardedReduction
+from ..zero3.parameter import ParameterShard
+from ..zero3.rows import quiet
+from .calls import StageCalls
+from .handover import Handover
+from .stages import StageStore
+
+
+class _LaterReduction(ShardedReduction):
+    """A reduction after the pass: in it ranks compute for each other, and none may wait for all."""
+
+    def _come(self, shard: ParameterShard) -> None:
+        self._missing.discard(id(shard))
+
+
+class StageGradients(ShardedGradients):
+    """The gradients of parameters that each lie on one rank.
+
+    Parameters
+    ----------
+    store : StageStore
+    calls : StageCalls
+    handover : Handover
+        Is told of passes that go another way.
+    """
+
+    def __init__(self, store: StageStore, calls: StageCalls, handover: Handover) -> None:
+        super().__init__(store)
+        self._stages, self._calls, self._handover = store, calls, handover
+        self._set: set[int] = set()
+
+    def begins(self, one: BackwardPass) -> None:
+        """Hand nothing on where the cell asks for gradients in a way that stages do not go; raise where they have."""
+        what = "`create_graph`" if one.creates_graph else "`backward(inputs=…)`" if one.inputs is not None else None
+        if what is not None:
+            self._handover.refuse(what, one.roots)
+
+    def around(self, one: BackwardPass) -> BackwardPass:
+        """Return a pass in which ranks go through each other's pieces, and at whose end each has the gradients of its stage. Collective."""
+        calls = self._calls
+        if not calls.num_with_graph:
+            return one
+
+        def served(*args: Any, **given: Any) -> None:
+            try:
+                one.original(*args, **given)
+            except Exception:
+                calls.finish_pass()
+                calls.pieces.forget_gradients()
+                raise
+            calls.finish_pass()
+            self._deliver()
+
+        self._note()
+        calls.begin_pass(keeps=bool(one.options.get("retain_graph")))
+        return replace(one, original=served)
+
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
+        """Reduce those of `wanted` that this rank or another comes to with parameters that it has fetched. Collective."""
+        if not self._calls.num_with_graph:
+            return super().during(wanted, reached)
+        shards = [shard for leaf in reversed(wanted) if (shard := self._stages.shard_of(leaf)) is not None]
+        own = [shard for leaf in reached if (shard := self._stages.shard_of(leaf)) is not None]
+        return _LaterReduction(self._stages, shards, frozenset(map(id, own))).during()
+
+    def _note(self) -> None:
+        """Know which gradients the cell has set, before a pass: it adds to these very tensors."""
+        with quiet():
+            self._set = {shard.number for shard in self._stages.shards() if shard.parameter.grad is not None}
+
+    def _deliver(self) -> None:
+        """Add what the stages have of a pass to the gradients of their parameters. Collective."""
+        found = self._calls.pieces.gradients()
+        shards = self._stages.shards()
+        own = {shard.number for shard, _ in found}
+        flags = torch.tensor([shard.number in own for shard in shards], dtype=torch.uint8, device="cpu")
+        parts = [torch.empty_like(flags) for _ in range(self._stages.world_size)]
+        with Counted(COMMUNICATION):
+            all_gather(parts, flags)
+        of_stage = {shard.number: gradient for shard, gradient in _added_up(found)}
+        for shard, is_there in zip(shards, torch.stack(parts).any(0).tolist(), strict=True):
+            if not is_there:
+                continue
+            gradient = of_stage.get(shard.number)
+            if shard.number not in self._set:
+                shard.add_gradient(torch.empty_like(shard.rows) if gradient is None else gradient)
+                continue
+            full = torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient.contiguous()
+            with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+                self._stages.memory.all_reduce(full)
+                assert shard.parameter.grad is not None
+                shard.parameter.grad.add_(full)
+
+
+def _added_up(found: Sequence[tuple[ParameterShard, torch.Tensor]]) -> list[tuple[ParameterShard, torch.Tensor]]:
+    """Return one gradient for each parameter."""
+    totals: dict[int, tuple[ParameterShard, torch.Tensor]] = {}
+    for shard, gradient in found:
+        if shard.number in totals:
+            totals[shard.number][1].add_(gradient)
+        else:
+            totals[shard.number] = shard, gradient
+    return [*totals.values()]

@@ -1,0 +1,304 @@
+"""The parameters of models, each whole on the rank of its stage: what shards rows, with all rows of a parameter on one rank.
+
+So what the cell does with parameters, gradients and optimizers is followed by what follows it for `zero3`: who reads one gets all of it,
+and steps are of what the rank has. A model whose activations cannot be handed on has its parameters fetched, block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ...comm.shared_memory import SharedMemory
+from ...forward.activation_checkpoint import blocks_in
+from ...forward.sharded_call import ShardedCall
+from ...module_tree import IdentityMap, modules_in
+from ...tensor.batch_shard import share_of
+from ...tensor.placement_types import GlobalTensor, Shard, from_local
+from ..zero3.eligibility import why_not, why_replicated
+from ..zero3.parameter import ParameterShard
+from ..zero3.rows import Kind, SharedRows, allocate, quiet
+from ..zero3.store import ParameterStore
+from .calls import LOCAL, StageCalls
+from .handover import Handover
+
+
+class StageParameter(ParameterShard):
+    """A parameter that is whole on the rank `owner`, and has no rows elsewhere."""
+
+    strategy = "pipeline"
+
+    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, owner: int, **options: Any) -> None:
+        super().__init__(parameter, storage, **options)
+        self.owner, self.is_here = owner, owner == self.rank
+
+    # A rank without rows shows the cell a row of zeros, as a rank without samples shows a sample.
+
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        """The rows of the gradient. (r, ...)."""
+        return super().gradient if self.is_here else self._gradient
+
+    def read_gradient(self) -> torch.Tensor | None:
+        """Return what the cell sees as ``parameter.grad``."""
+        if not self.is_here and self._gradient is not None and self._gradient_view is None and self.shape[0]:
+            with quiet():
+                zeros = torch.zeros((1, *self.shape[1:]), dtype=self.dtype)
+                self._gradient_view = from_local(zeros, Shard(0, self.shares[self.rank]))
+        return super().read_gradient()
+
+    def set_gradient(self, value: torch.Tensor | None) -> None:
+        """Let ``parameter.grad`` be `value`."""
+        super().set_gradient(value)
+        if not self.is_here and self._gradient is not None:
+            with quiet():
+                self._gradient = torch.empty_like(self.rows)
+
+    def has_rows_of(self, value: GlobalTensor) -> bool:
+        """Return whether `value` has its rows where the parameter has them: the same on all ranks."""
+        with quiet():
+            shape = self.rows.shape if self.is_here else torch.Size((1, *self.shape[1:]))
+            alike = value.dtype == self.dtype and value.shape == shape and not value.requires_grad
+            return alike and value.placement == Shard(0, self.shares[self.rank])
+
+    @contextmanager
+    def computed_with(self) -> Iterator[None]:
+        """Let the parameter be plain, with the rows as they lie, which nobody writes to, until the end of the ``with`` block."""
+        parameter = self.parameter
+        is_away = self.full is None and not self.uses
+        with quiet(), torch.no_grad():
+            if is_away:
+                parameter.data = self.rows
+        self.uses += 1
+        parameter.__class__ = nn.Parameter
+        try:
+            yield
+        finally:
+            self.uses -= 1
+            with quiet(), torch.no_grad():
+                if is_away:
+                    parameter.data = self.away
+                parameter.__class__ = self.kind()
+
+
+class StageStore(ParameterStore):
+    """The parameters of one rank's stages, and which modules compute where.
+
+    Parameters
+    ----------
+    memory, say, homes
+        As of :class:`.ParameterStore`.
+    """
+
+    strategy = "pipeline"
+
+    def __init__(self, memory: SharedMemory, *, say: Callable[[str], None] = lambda _: None, homes: Collection[int] = ()) -> None:
+        super().__init__(memory, say=say, least=0, homes=homes)
+        self.calls: StageCalls | None = None
+        self.handover: Handover | None = None
+        self._owners: dict[int, int] = {}  # of parameters that are about to be placed, by their ``id``
+        self._stages: IdentityMap[int] = IdentityMap()  # by module that is computed in one piece; -1: it has no parameters
+        self._numbers: IdentityMap[int] = IdentityMap()  # of modules, the same on all ranks
+        self._modules: list[nn.Module] = []
+        self._in_place: IdentityMap[bool] = IdentityMap()  # modules that write to what they are given
+
+    def adopt(self, module: nn.Module) -> None:
+        """Place the parameters of `module` on the ranks of its stages. Collective, where there are any that are not known."""
+        if self._known.get(module):
+            return
+        self._known.set(module, True)
+        for part in modules_in(module):
+            if self._numbers.get(part) is None:
+                self._numbers.set(part, len(self._modules))
+                self._modules.append(part)
+        reasons = why_replicated(module)
+        every: list[tuple[str, Any]] = list(module.named_parameters())
+        lazy = {id(p): name for name, p in every if is_lazy(p)}
+        self._tell(module, [(name, "they have no shape yet") for name in lazy.values()])
+        named = [(name, p) for name, p in every if id(p) not in lazy]
+        found = {id(p): (name, p) for name, p in named if self._shards.get(p) is None and p.dim()}
+        if found:
+            why = self._agreed([reasons.get(id(p)) or why_not(p, 1, self.homes) for _, p in found.values()])
+            self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
+            self._owners = owners_of(module, self.world_size)
+            new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
+            if new:
+                self._shard(new)
+        for atom in atoms_of(module):
+            if self._stages.get(atom) is None:
+                stage = -1 if next(atom.parameters(), None) is None else self._stage(atom)
+                if stage is not None:
+                    self._stages.set(atom, stage)
+        self._find_units(module)
+
+    def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
+        kinds = []
+        for parameter in parameters:
+            is_owner = tuple(float(rank == self._owners[id(parameter)]) for rank in range(self.world_size))
+            shares = tuple(share_of(parameter.shape[0], rank, is_owner) for rank in range(self.world_size))
+            kinds.append(Kind(tuple(parameter.shape), parameter.dtype, shares))
+        for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
+            self._number += 1
+            with quiet():
+                home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
+            owner = self._owners[id(parameter)]
+            shard = StageParameter(parameter, storage, owner=owner, rank=self.rank, number=self._number, pool=self._pool, home=home)
+            shard.cut_gradient()
+            self._shards.set(parameter, shard)
+        self.memory.barrier(self._number)  # all have copied what is theirs
+
+    def _stage(self, atom: nn.Module) -> int | None:
+        """Return the rank that has all parameters of `atom`; ``None``: no single one has."""
+        shards = [self._shards.get(parameter) for parameter in atom.parameters()]
+        owners = {shard.owner if isinstance(shard, StageParameter) else None for shard in shards}
+        return next(iter(owners)) if len(owners) == 1 else None
+
+    # -- where modules are computed ----------------------------------------------------------------------------------
+
+    def number_of(self, module: nn.Module) -> int | None:
+        """Return the number by which all ranks know a module."""
+        return self._numbers.get(module)
+
+    def module(self, number: int) -> nn.Module:
+        """Return the module with a number."""
+        return self._modules[number]
+
+    def num_stages(self, module: nn.Module) -> int:
+        """Return on how many ranks modules in `module` are computed."""
+        stages = {self._stages.get(part) for part in modules_in(module)}
+        return len(stages - {None, -1})
+
+    def stage_parameters(self, modules: Sequence[nn.Module], stage: int) -> list[StageParameter] | None:
+        """Return the parameters of `modules`; ``None`` where the rank of `stage` cannot compute with them for others."""
+        found: dict[int, StageParameter] = {}
+        for module in modules:
+            for parameter in module.parameters():
+                shard = self._shards.get(parameter)
+                if not isinstance(shard, StageParameter) or shard.owner != stage or shard.is_pinned or shard.uses:
+                    return None
+                if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                    return None
+                found[id(shard)] = shard
+        return list(found.values())
+
+    def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
+        """Return what makes a model's call: the rank with others, or by itself."""
+        return sharded.own_call if self.handover is None else self.handover.computed_by(sharded)
+
+    def on_full_batch(self, module: nn.Module) -> None:
+        """Say that a model is not handed on."""
+        if self.handover is not None:
+            self.handover.on_full_batch(module)
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original`, the call of a module in a model, here or on the rank of its stage."""
+        calls = self.calls
+        if calls is None or calls.call is None:
+            if self._stages.get(module) is None:
+                return super().call(original, module, args, kwargs)
+            before = versions((args, kwargs))
+            result = super().call(original, module, args, kwargs)
+            if versions((args, kwargs)) != before:
+                self._in_place.set(module, True)
+            return result
+        if calls.is_serving:
+            return original(module, *args, **kwargs)
+        if not calls.call.is_entered:
+            return calls.entered(lambda: self._call_in_model(calls, original, module, args, kwargs))
+        return self._call_in_model(calls, original, module, args, kwargs)
+
+    def _call_in_model(self, calls: StageCalls, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stage = self._stages.get(module)
+        if stage is None:
+            if _is_chain(module) and len(args) == 1 and not kwargs:
+                return self._chain(calls, module, args[0])
+        elif stage >= 0 and not self._in_place.get(module):
+            result = calls.remote([module], stage, args, kwargs)
+            if result is not LOCAL:
+                return result
+        return super().call(original, module, args, kwargs)
+
+    def _chain(self, calls: StageCalls, module: nn.Module, value: Any) -> Any:
+        """Call the modules of a sequence, those of one stage together."""
+        for stage, parts in self._runs(module):
+            result = LOCAL if stage is None else calls.remote(parts, stage, (value,), {})
+            if result is not LOCAL:
+                value = result
+                continue
+            for part in parts:
+                value = part(value)
+        return value
+
+    def _runs(self, module: nn.Module) -> list[tuple[int | None, list[nn.Module]]]:
+        """Return the modules of a sequence that are computed by one rank, run by run."""
+        runs: list[tuple[int | None, list[nn.Module]]] = []
+        for part in _in_chain(module, self._stages):
+            stage = self._stages.get(part)
+            last = runs[-1][0] if runs else None
+            if last is not None and stage in (-1, last):
+                runs[-1][1].append(part)
+            else:
+                runs.append((None if stage == -1 or self._in_place.get(part) else stage, [part]))
+        return runs
+
+
+def atoms_of(module: nn.Module) -> list[nn.Module]:
+    """Return what is computed in one piece: repeated blocks, and layers outside of these, in the order in which the model has them."""
+    blocks = {id(block) for block in blocks_in(module)}
+    found: dict[int, nn.Module] = {}
+
+    def walk(part: nn.Module) -> None:
+        children = [child for child in part._modules.values() if child is not None]
+        if id(part) in blocks or not children:
+            found.setdefault(id(part), part)
+            return
+        for child in children:
+            walk(child)
+
+    walk(module)
+    return list(found.values())
+
+
+def owners_of(module: nn.Module, world_size: int) -> dict[int, int]:
+    """Return the rank of each parameter by its ``id``: as many stages as there are ranks, of equal bytes."""
+    atoms = [[*atom.parameters()] for atom in atoms_of(module)]
+    known: dict[int, int] = {}
+    groups: list[list[nn.Parameter]] = []
+    for parameters in [*atoms, *([p] for p in module.parameters())]:  # the latter for those of the model's own code
+        new = [p for p in parameters if known.setdefault(id(p), len(groups)) == len(groups)]
+        if new:
+            groups.append(new)
+    sizes = [sum(p.nbytes for p in group) for group in groups]
+    owners: dict[int, int] = {}
+    total, done = max(sum(sizes), 1), 0
+    for group, size in zip(groups, sizes, strict=True):
+        stage = min(world_size - 1, int((done + size / 2) * world_size / total))
+        owners.update((id(parameter), stage) for parameter in group)
+        done += size
+    return owners
+
+
+def versions(values: Any) -> list[int]:
+    """Return how often tensors in `values` have been written to."""
+    if isinstance(values, torch.Tensor):
+        return [] if values.is_inference() else [values._version]
+    if isinstance(values, dict):
+        values = [*values.values()]
+    return [version for value in values for version in versions(value)] if isinstance(values, list | tuple) else []
+
+
+def _is_chain(module: nn.Module) -> bool:
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def _in_chain(module: nn.Module, atoms: IdentityMap[int]) -> Iterator[nn.Module]:
+    for part in module._modules.values():  # one module may be there twice
+        if part is not None and _is_chain(part) and atoms.get(part) is None:
+            yield from _in_chain(part, atoms)
+        elif part is not None:
+            yield part

@@ -1,0 +1,55 @@
+"""Stages of models on one rank: data parallelism in which the blocks of a model are computed by the rank that has their parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...comm.process_group import shared_memory
+from ..data_parallel.strategy import DataParallel
+from ..zero3.strategy import Zero3
+from .staged_training import PipelineTraining
+
+_ASKED_FOR = re.compile(r"create_graph|autograd\.grad|torch\.func|backward\([^)]*inputs\s*=")
+
+
+class Pipeline(Zero3):
+    """Each rank has one stage of every model, and computes it for all. What returns its parameters is what returns those of `zero3`."""
+
+    _sharded: PipelineTraining | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Cut models into stages, until the end of the ``with`` block."""
+        memory, say = shared_memory(), self.context.reports.notes.say
+        task = self.context.task
+        with DataParallel.installed(self):
+            if memory is None or not task.semantics.global_numbers:
+                if task.world_size > 1:
+                    say("`--strategy pipeline` cuts models for engines that compute on the CPUs of one host, with global semantics.")
+                yield
+                return
+            asked_for = _ASKED_FOR.search(task.source)
+            self._sharded = PipelineTraining(
+                self._training,
+                memory,
+                say=say,
+                homes=self._homes,
+                arrived=self._objects,
+                steps_done=lambda: self.context.reports.observer.step,
+                off=None if asked_for is None else f"`{asked_for[0]}`",
+            )
+            with self._sharded.installed():
+                yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what data parallelism knows, and whether activations are handed on."""
+        return {**super().state_dict(), "not_handed_on": None if self._sharded is None else self._sharded.handover.off}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`state_dict`, which may be one of another strategy."""
+        super().load_state_dict(state)
+        if self._sharded is not None and self._sharded.handover.off is None:
+            self._sharded.handover.off = state.get("not_handed_on")

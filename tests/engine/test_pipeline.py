@@ -1,0 +1,174 @@
+"""Models cut into stages: what cells do with them comes to what one process comes to, on 2 and 3 ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Collection, Iterable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from jupyter_dtrain.engine.arrival.objects import connect_schedulers
+from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.comm.process_group import shared_memory
+from jupyter_dtrain.engine.strategies.pipeline.staged_training import PipelineTraining
+from tests.engine import pipeline_cells
+from tests.engine.ranks import RankError, Run, double_precision, models_in
+from tests.engine.test_zero3 import CLOSE, distance
+from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
+
+
+@double_precision()
+def run_staged(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+    """Run `setup` as it is and `cell` as the rank's part of a run with its models cut into stages; plain on one rank."""
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(setup, "setup", namespace)
+    with contextlib.redirect_stdout(io.StringIO()):
+        if run.world_size == 1:
+            run_cell(cell, "cell", namespace)
+            return {"compared": eval(compare, namespace)}
+        optimizers = [value for value in namespace.values() if isinstance(value, torch.optim.Optimizer)]
+        for optimizer in optimizers:
+            vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
+        connect_schedulers(namespace.values())
+        training = run.training(*models_in(namespace), *optimizers, global_batchnorm=True, global_draws=True)
+        memory = shared_memory()
+        assert memory is not None
+        staged = PipelineTraining(training, memory, say=run.notes.append, steps_done=lambda: training._observer.step)
+        owners = [getattr(shard, "owner", None) for shard in staged.store.shards()]
+        with training.installed(), staged.installed():
+            run_cell(cell, "cell", namespace)
+            staged.full.make_whole()
+            training.materialize(None, namespace)
+    calls = staged.calls
+    return {
+        "compared": eval(compare, namespace),
+        "owners": owners,
+        "calls": calls.num_calls,
+        "pieces": len(calls.pieces),
+        "bytes": calls._mailbox.num_bytes,
+        "notes": run.notes,
+    }
+
+
+def check(ranks, num_ranks: int, setup: str, cell: str) -> list[dict[str, Any]]:
+    """Check that the ranks come to what one process comes to; return what came out on each."""
+    (one,) = ranks.call(1, run_staged, setup, cell, STATE)
+    found: list[dict[str, Any]] = ranks.call(num_ranks, run_staged, setup, cell, STATE)
+    for of_rank in found:
+        assert set(of_rank["owners"]) == set(range(num_ranks))
+        assert distance(one["compared"], of_rank["compared"]) < CLOSE
+    return found
+
+
+def some(short: Collection[Any], *values: Iterable[Any]) -> list[Any]:
+    """Return parameters of a test: all combinations of `values`, of which those that are not in `short` are for long runs."""
+    return [pytest.param(*one, marks=() if one in short else pytest.mark.long) for one in product(*values)]
+
+
+@pytest.mark.parametrize(("model", "num_ranks"), some([("MLP", 3), ("transformer", 2)], MODELS, (2, 3)))
+def test_staged_training(ranks, model, num_ranks):
+    """With tied weights on several stages, parameters of the model's own code, and what models that are not handed on have."""
+    why = {"CNN": "takes statistics over the batch", "LSTM": "has recurrent layers"}.get(model)
+    for of_rank in check(ranks, num_ranks, MODELS[model], LOOP):
+        assert (of_rank["calls"] > 0) == (of_rank["bytes"] > 0) == (why is None)
+        assert [why in note for note in of_rank["notes"] if why] == [True] * (why is not None)
+
+
+SHORT = [
+    "plain",
+    "autograd.grad hand",
+    "hooks on params",
+    "retain_graph",
+    "closure",
+    "checkpoint",
+    "LBFGS",
+    "inputs=",
+    "print norms",
+    "func.grad",
+]
+
+
+@pytest.mark.parametrize("name", some([(name,) for name in SHORT], [*IDIOMS, *MORE]))
+def test_cell_with_staged_models(ranks, name):
+    for of_rank in check(ranks, 2, MODELS["MLP"], {**IDIOMS, **MORE}[name]):
+        assert of_rank["calls"] > 0 or of_rank["notes"] or "LBFGS" in name
+
+
+KINDS = [
+    ("accumulation, clipping and a scheduler", "encoder", 2),
+    ("evaluation, its best state, metrics", "dropout", 3),
+    ("frozen stages", "skips", 2),
+    ("two losses, one graph kept", "encoder", 3),
+    ("two calls whose graphs meet, one that is dropped", "skips", 3),
+]
+
+
+@pytest.mark.parametrize(("name", "model", "num_ranks"), some(KINDS, pipeline_cells.CELLS, pipeline_cells.MODELS, (2, 3)))
+def test_models_of_several_kinds(ranks, name, model, num_ranks):
+    """Dropout of the global batch, blocks with words for arguments, one that writes to what it is given, one that is called three times."""
+    for of_rank in check(ranks, num_ranks, pipeline_cells.MODELS[model], pipeline_cells.CELLS[name]):
+        assert of_rank["calls"] > 0
+        assert of_rank["bytes"] > 0
+        assert not of_rank["notes"]
+
+
+@pytest.mark.parametrize("model", some([("dropout",)], pipeline_cells.MODELS))
+def test_graphs_without_a_backward_pass_leave_no_pieces(ranks, model):
+    """Of those of the last call's, which the cell holds still, at the most."""
+    few, many = (
+        ranks.call(2, run_staged, pipeline_cells.MODELS[model], pipeline_cells.DROPPED.format(times=times), STATE) for times in (1, 4)
+    )
+    assert [of_rank["pieces"] for of_rank in few] == [of_rank["pieces"] for of_rank in many]
+    assert any(of_rank["pieces"] for of_rank in few)
+
+
+def test_two_models_of_which_one_is_called_on_the_other(ranks):
+    (one,) = ranks.call(1, run_staged, pipeline_cells.GAN, pipeline_cells.GAN_CELL, pipeline_cells.GAN_STATE)
+    for of_rank in ranks.call(2, run_staged, pipeline_cells.GAN, pipeline_cells.GAN_CELL, pipeline_cells.GAN_STATE):
+        assert distance(one["compared"], of_rank["compared"]) < CLOSE
+        assert of_rank["bytes"] > 0
+
+
+def hold(run: Run) -> dict[str, list[int]]:
+    """Return the bytes that a rank has of parameters, gradients and moments after some steps."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(pipeline_cells.DROPOUT, "setup", namespace)
+    training = run.training(namespace["model"], namespace["optimizer"], global_draws=True)
+    memory = shared_memory()
+    assert memory is not None
+    staged = PipelineTraining(training, memory)
+    with training.installed(), staged.installed():
+        run_cell(LOOP, "cell", namespace)
+        shards = staged.store.shards()
+        moments = [v for _, _, _, kept, rows, _ in staged.steps.sharded() for v in (rows.rows,)]
+        return {
+            "parameters": [shard.rows.nbytes for shard in shards],
+            "whole": [shard.nbytes for shard in shards if shard.full is not None],
+            "gradients": [0 if shard.gradient is None else shard.gradient.nbytes for shard in shards],
+            "moments": [moment.nbytes for moment in moments],
+        }
+
+
+def test_each_rank_has_its_stage_alone(ranks):
+    found = ranks.call(2, hold)
+    size = sum(sum(of_rank["parameters"]) for of_rank in found)
+    for of_rank in found:
+        assert not of_rank["whole"]
+        assert 0.3 * size < sum(of_rank["parameters"]) < 0.7 * size
+        assert of_rank["gradients"] == of_rank["parameters"]
+        assert sum(of_rank["moments"]) == 2 * sum(of_rank["parameters"])
+    assert all(bool(one) != bool(other) for one, other in zip(*(of_rank["parameters"] for of_rank in found), strict=True))
+
+
+def test_gradients_that_are_asked_for_too_late_are_an_error(ranks):
+    cell = LOOP + "torch.autograd.grad(model(X[:16]).sum() + model(x).sum(), list(model.parameters()))\n"
+    with pytest.raises(RankError, match=r"has handed activations on from stage to stage, and `torch\.autograd\.grad` goes another way"):
+        ranks.call(2, run_staged, MODELS["MLP"], cell, STATE)

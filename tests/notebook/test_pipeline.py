@@ -1,0 +1,93 @@
+"""``--strategy pipeline`` as a user comes to it: what comes home is whole, and that of `auto`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.notebook.kernel import difference
+from tests.notebook.test_zero3 import CELL, FAILING, INNER, NOTING, SETUP, STATE
+
+LINE = "%%distribute --engines 2 --strategy pipeline"
+
+
+def run(notebook, *first_lines: str, cell: str = CELL) -> tuple[Any, list[Any]]:
+    notebook.run("import jupyter_dtrain\n" + SETUP)
+    shown = [notebook.run(line + cell) for line in first_lines]
+    return notebook.value(STATE), shown
+
+
+def test_cell_after_cell_in_any_strategy(notebook):
+    expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
+    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in ("pipeline", "pipeline", "auto", "zero3")]
+    found, shown = run(notebook, *lines, cell=CELL + NOTING)
+    notebook.run("optimizer.step()")  # plain, with all of it
+    assert difference(found, expected) is None
+    assert all("--strategy" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
+    assert (128, 128) in notebook.value("kept")[0]
+    assert (0, 128) in notebook.value("kept")[0] or (0, 6) in notebook.value("kept")[0]
+
+
+def test_a_loop_that_takes_snapshots_and_a_checkpoint_of_it(notebook):
+    expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
+    options = "--checkpoint-every 3 --keep-checkpoints 9 --name whole"
+    found, _ = run(notebook, f"{LINE} {options}\nfor epoch in range(3):{INNER}")
+    assert difference(found, expected) is None
+    saved = notebook.value(
+        "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('whole', 6))"
+    )
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 6)"))
+    assert difference(saved, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+@pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
+def test_an_error_of_all_ranks_or_of_one(notebook, where):
+    """What the engines have is read from where it lies, whether they have left or not."""
+    notebook.run("import torch.distributed as dist\n" + SETUP)
+    cell = notebook.fail(LINE + "\nrank = dist.get_rank()" + FAILING.format(where=where))
+    assert cell.error == ("ValueError", "no")
+    found = notebook.value("(model.state_dict(), optimizer.state_dict())")
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 4)"))
+    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+BLOCK = """
+class Fails(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(128, 128)
+    def forward(self, x):
+        if len(losses) == 4: raise ValueError("in a block")
+        return self.layer(x)
+model[4] = Fails()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+
+
+def test_an_error_in_a_block_is_raised_where_the_cell_is(notebook):
+    notebook.run(SETUP + BLOCK)
+    cell = notebook.fail(LINE + CELL)
+    assert cell.error == ("ValueError", "in a block")
+
+
+def test_what_is_not_handed_on_is_said_in_one_line(notebook):
+    notebook.run(SETUP + "model.insert(1, nn.BatchNorm1d(128))\n")
+    cell = notebook.run(LINE + CELL)
+    assert cell.stderr.count("`--strategy pipeline` hands no activations of `Sequential` on") == 1
+    assert "takes statistics over the batch (BatchNorm)" in cell.stderr
+    _, (cell,) = run(notebook, LINE + " --semantics local")
+    assert "`--strategy pipeline` cuts models for engines that compute on the CPUs of one host, with global semantics." in cell.stderr
+
+
+def test_gradients_of_gradients_are_not_handed_on_from_the_first_step(notebook):
+    cell = CELL.replace("loss.backward()", "loss.backward(create_graph=len(losses) == 3)")
+    expected, _ = run(notebook, "%%distribute --engines 2", cell=cell)
+    found, (shown,) = run(notebook, LINE, cell=cell)
+    assert difference(found, expected) is None
+    assert "hands no activations on, and each engine fetches the blocks of models: the cell has `create_graph`." in shown.stderr
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first"])
+def test_an_option_that_it_does_not_support_is_refused(notebook, option):
+    cell = notebook.fail(f"{LINE} {option}{CELL}")
+    assert cell.error[0] == "UsageError"
+    assert cell.error[1].count("which --strategy pipeline does not have: leave out one of the two.") == 1
