@@ -86,13 +86,9 @@ SHORT = [
     "plain",
     "autograd.grad hand",
     "hooks on params",
-    "retain_graph",
     "closure",
-    "checkpoint",
     "LBFGS",
-    "inputs=",
     "print norms",
-    "func.grad",
 ]
 
 
@@ -103,9 +99,7 @@ def test_cell_with_staged_models(ranks, name):
 
 
 KINDS = [
-    ("accumulation, clipping and a scheduler", "encoder", 2),
     ("evaluation, its best state, metrics", "dropout", 3),
-    ("frozen stages", "skips", 2),
     ("two losses, one graph kept", "encoder", 3),
     ("two calls whose graphs meet, one that is dropped", "skips", 3),
 ]

@@ -21,7 +21,7 @@ def staged(module_notebook):
     return Disturbed(module_notebook(), 2, LAYERS)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_an_engine_is_killed(staged, rank):
     """What the cell comes to is what it comes to undisturbed, and with all of it on each engine."""
     cell = staged.start("--strategy pipeline")
@@ -55,7 +55,8 @@ def killed(module_notebook, staged: Disturbed) -> tuple[Path, object, object]:
     return notebook.folder, staged.expected, staged.notebook.value(ROUNDED)
 
 
-@pytest.mark.parametrize("engines", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("engines", [2, 3])
 def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
     folder, expected, rounded = killed
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
