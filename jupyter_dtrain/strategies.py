@@ -62,6 +62,8 @@ class StrategyInfo:
         An option or a command that needs anything else is refused.
     divides : frozenset of Divided
         What each engine has a part of alone; ``%distribute plan`` predicts by it.
+    by_blocks : bool
+        Whether each part is of whole blocks of a model, so that engines have more or less of it; otherwise each has as much as the others.
     divides_on : frozenset of str
         Kinds of devices on which it does; on others each engine has all of it.
     known_as : tuple of str
@@ -82,6 +84,7 @@ class StrategyInfo:
     implementation: str
     supports: frozenset[Feature] = frozenset(Feature)
     divides: frozenset[Divided] = frozenset()
+    by_blocks: bool = False
     divides_on: frozenset[str] = frozenset({"cpu", "cuda"})
     known_as: tuple[str, ...] = ()
     counts_steps: bool = True

@@ -128,20 +128,29 @@ def _not_counted(model: nn.Module, device: str) -> str:
 
 
 def plans(trained: Trained, strategies: Sequence[StrategyInfo], engines: Sequence[int]) -> list[Plan]:
-    """Return what an engine takes under each strategy, for each number of engines; of one engine for the first strategy alone."""
+    """Return what an engine takes under each strategy, for each number of engines; of one engine for the first strategy alone.
+
+    Of a strategy that divides by blocks it is what the engine with the most has at most, its n-th and one block, with activations as if
+    all parts had equally many.
+    """
     found = []
     for number in engines:
         step = trained.steps[-(-trained.batch_size // number)]
         for info in strategies if number > 1 else strategies[:1]:
             part = {one: number if one in info.divides else 1 for one in Divided}
             whole = step.largest if part[Divided.PARAMETERS] > 1 else 0  # of the block at work
+            more = step.largest / max(step.parameters, 1) if info.by_blocks else 0.0  # that the engine with most of it may have
+
+            def most(size: int, what: Divided, part: dict[Divided, int] = part, more: float = more) -> int:
+                return min(size, -(-size // part[what]) + int(size * more))
+
             found.append(
                 Plan(
                     engines=number,
                     strategy=info,
-                    parameters=min(step.parameters, -(-step.parameters // part[Divided.PARAMETERS]) + whole) + step.buffers,
-                    gradients=-(-step.gradients // part[Divided.GRADIENTS]),
-                    optimizer=-(-step.optimizer // part[Divided.OPTIMIZER_STATE]),
+                    parameters=min(step.parameters, most(step.parameters, Divided.PARAMETERS) + whole) + step.buffers,
+                    gradients=most(step.gradients, Divided.GRADIENTS),
+                    optimizer=most(step.optimizer, Divided.OPTIMIZER_STATE),
                     activations=step.activations,
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 
 import pytest
 import torch
@@ -198,6 +199,10 @@ def test_what_is_divided_is_less_by_as_much():
     assert divided.gradients == pytest.approx(size / 4, rel=0.01)
     assert size / 4 < divided.parameters <= size, "a block is whole while it is at work"
     assert auto.activations < one.activations, "of a quarter of the batch"
+    (blocks,) = plans(measure(CELL, values, engines=[4], device="cpu"), [dataclasses.replace(everything, by_blocks=True)], [4])
+    biggest = max(sum(parameter.nbytes for parameter in layer.parameters()) for layer in values["model"])
+    assert blocks.gradients == pytest.approx(min(size, size / 4 + biggest), rel=0.01), "a part ends with a block"
+    assert blocks.optimizer == pytest.approx(2 * blocks.gradients, rel=0.01)
     rows = table(found).splitlines()
     assert [row.split()[:2] for row in rows[1:]] == [["1", "auto"], ["4", "auto"], ["4", "zero1"], ["4", "all"]]
 

@@ -8,6 +8,7 @@ INFO = StrategyInfo(
     implementation=f"{__name__}.strategy:Pipeline",
     supports=frozenset(Feature) - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY},
     divides=frozenset(Divided),
+    by_blocks=True,
     divides_on=frozenset({"cpu"}),  # ranks hand activations on in memory that they share
     known_as=("pp", "gpipe", "1f1b", "pipelining", "pipeline-parallel"),
 )
