@@ -6,38 +6,32 @@ of a cell sends only what changed. On a host whose shared memory is too small th
 same otherwise. So does a single buffer that finds no room any more, by a link from the folder.
 
 That name is a hash as fast as memory, and not one that withstands somebody who wants two buffers of one name: who writes into the folder
-can do as he likes anyway. What lies on a disk is checked by another (:mod:`..supervision.manifest`).
+can do as he likes anyway. What lies on a disk is checked by another (:mod:`..checkpoint.manifest`).
 
-The largest buffers of one process, which no other has as well, can go under names of their own: before one is written again it is compared
-with what was stored last time from the same place in memory. Where the system tells that nobody has written there since (:mod:`.watching`),
-even that is left out.
+The largest buffers of one process, which no other has as well, can go under names of their own (:mod:`.unhashed`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
 import stat
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import xxhash
 
 from ..errors import ClusterError
 from ..system.atomic_files import write_whole
-from ..system.dirty_pages import Range, Watch
 from ..system.resources import OVERFLOW, size_text
 from .base import BlobStore, OnProgress
+from .unhashed import UnhashedBuffers, place_of
 
 # How far the way of large values to the engines is, in words.
 
@@ -82,9 +76,6 @@ def gigabytes(number: float) -> str:
 PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
 HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
-CHUNK = 1 << 24  # bytes that one thread compares at a time
-CHANGING = 2  # times in a row that a buffer was written to, from which on it is not watched: a watched page is dearer to write to
-OWN = "own-"  # begins the names of buffers that were not hashed
 
 
 def key_of(buffer: memoryview) -> str:
@@ -95,15 +86,6 @@ def key_of(buffer: memoryview) -> str:
 def bytes_of(key: str) -> int:
     """Return the length of the buffer that is stored under `key`."""
     return int(key.rpartition("-")[2], 16)
-
-
-@dataclass(frozen=True)
-class _Own:
-    """The name under which a buffer is stored that is not hashed, and what tells whether it is the same still."""
-
-    name: str
-    watch: Watch
-    num_changes: int = 0  # in a row
 
 
 class BlobFolder(BlobStore):
@@ -127,8 +109,8 @@ class BlobFolder(BlobStore):
     def __init__(
         self, path: Path, others: Sequence[Path] = (), *, hashed: int | None = None, in_place: bool = False, watched: bool = False
     ) -> None:
-        self.path, self._others, self._hashed, self._in_place, self._watched = path, tuple(others), hashed, in_place, watched
-        self._own: dict[Range, _Own] = {}
+        self.path, self._others, self._hashed, self._in_place = path, tuple(others), hashed, in_place
+        self._unhashed = UnhashedBuffers(self.open, watched=watched, outdate=self._outdate)
         self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -141,9 +123,9 @@ class BlobFolder(BlobStore):
         """Store `buffers`, several at once, and return their keys in order: see :meth:`.base.BlobStore.put_all`."""
         with self._mapping() as mapped:
             large = [buffer for buffer in buffers if self._hashed is not None and buffer.nbytes > self._hashed]
-            own = self._own_names(large, mapped)
-            hashes = mapped(key_of, [buffer for buffer in buffers if _place(buffer) not in own])
-            keys = [own.get(_place(buffer)) or next(hashes) for buffer in buffers]
+            own = self._unhashed.names(large, mapped)
+            hashes = mapped(key_of, [buffer for buffer in buffers if place_of(buffer) not in own])
+            keys = [own.get(place_of(buffer)) or next(hashes) for buffer in buffers]
             try:
                 if on_progress is None:
                     list(mapped(self.write, keys, buffers))
@@ -178,48 +160,12 @@ class BlobFolder(BlobStore):
             with _pool() as pool:
                 yield pool.map
 
-    def _own_names(self, buffers: Sequence[memoryview], mapped: Any) -> dict[Range, str]:
-        """Return the names of buffers that are not hashed, by their place: those of the last time of buffers that hold the same."""
-        places = {_place(buffer): buffer for buffer in buffers}
-        before = {place: self._own.get(place) for place in places}
-        unsure = [place for place, own in before.items() if own is None or not own.watch.is_unwritten()]
-        # They are watched before they are compared and copied.
-        watches = dict(zip(unsure, Watch.over(unsure) if self._watched else map(Watch, unsure), strict=True))
-        for place, own in before.items():
-            if own is not None and (place not in watches or self._holds(own.name, places[place], mapped)):
-                self._own[place] = _Own(own.name, watches.get(place, own.watch))
-                continue
-            num_changes = own.num_changes + 1 if own is not None else 0
-            self._own[place] = _Own(f"{OWN}{uuid.uuid4().hex}-{place[1]:x}", watches[place], num_changes)
-            if own is not None and self._watched:
-                self._outdate(own.name, by=self._own[place].name)
-            if num_changes >= CHANGING:
-                watches[place].end()
-        return {place: self._own[place].name for place in places}
-
     def _outdate(self, name: str, *, by: str) -> None:
         """Have what is stored under `name` written over by what comes under another; what is on the disk goes."""
         if (self.path / name).is_symlink():
             self.discard([name])
         else:
             self._outdated[by] = name
-
-    def _holds(self, key: str, buffer: memoryview, mapped: Any) -> bool:
-        """Return whether `buffer` is what is stored under `key`, byte by byte."""
-        try:
-            stored = self.open(key)
-        except FileNotFoundError:
-            return False
-        here, there = _address(buffer), _address(stored)
-        compare = ctypes.CDLL(None).memcmp  # which lets other threads run
-
-        def same(start: int, length: int) -> bool:
-            # Both are held until the last thread is through: one may still compare when it is known that they differ.
-            length = min(length, buffer.nbytes - start, stored.nbytes - start)
-            return bool(compare(ctypes.c_void_p(here + start), ctypes.c_void_p(there + start), ctypes.c_size_t(length)) == 0)
-
-        # What has changed differs at its beginning as a rule.
-        return same(0, SMALLEST) and all(list(mapped(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK))))
 
     def _write_or_say(self, keys: Sequence[str], buffers: Sequence[memoryview]) -> None:
         try:
@@ -351,12 +297,3 @@ class BlobFolder(BlobStore):
 
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
-
-
-def _place(buffer: memoryview) -> Range:
-    return _address(buffer), buffer.nbytes
-
-
-def _address(buffer: memoryview) -> int:
-    address: int = np.frombuffer(buffer, np.uint8).ctypes.data
-    return address

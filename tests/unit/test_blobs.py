@@ -24,7 +24,8 @@ from jupyter_dtrain.system.dirty_pages import Watch
 from jupyter_dtrain.system.resources import OVERFLOW
 from jupyter_dtrain.transport import blob_store
 from jupyter_dtrain.transport import blob_store as module
-from jupyter_dtrain.transport.blob_store import OWN, BlobFolder, bytes_of, key_of
+from jupyter_dtrain.transport.blob_store import BlobFolder, bytes_of, key_of
+from jupyter_dtrain.transport.unhashed import OWN, UnhashedBuffers
 
 
 @pytest.fixture
@@ -325,7 +326,7 @@ def test_what_is_watched_is_looked_at_again_only_after_a_write(tmp_path, monkeyp
         pytest.skip("this system does not tell of writes to memory")
     (key,) = watched.put_all([data.data])
     with monkeypatch.context() as patch:
-        patch.setattr(BlobFolder, "_holds", lambda *_: pytest.fail("compared"))
+        patch.setattr(UnhashedBuffers, "_holds", lambda *_: pytest.fail("compared"))
         assert watched.put_all([data.data]) == [key]
     for number in (-1, -2, -3):
         data[7] = number
@@ -334,7 +335,7 @@ def test_what_is_watched_is_looked_at_again_only_after_a_write(tmp_path, monkeyp
         key = keys[1]
     assert watched.put_all([data.data]) == [key], "compared, as it was always another, and watched from here on"
     with monkeypatch.context() as patch:
-        patch.setattr(BlobFolder, "_holds", lambda *_: pytest.fail("compared"))
+        patch.setattr(UnhashedBuffers, "_holds", lambda *_: pytest.fail("compared"))
         assert watched.put_all([data.data]) == [key]
         watched.discard([key])
         assert watched.put_all([data.data]) == [key]
@@ -442,7 +443,7 @@ def test_two_folders_that_watch_one_array_each_know_what_they_hold(tmp_path):
 
 
 def test_what_is_compared_stays_mapped_until_the_last_comparison_is_over(unhashed, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 1 << 12)  # many comparisons, of which an early one differs
+    monkeypatch.setattr("jupyter_dtrain.transport.unhashed.CHUNK", 1 << 12)  # many comparisons, of which an early one differs
     data = np.zeros(4_000_000)
     for number in range(1, 20):
         data[100_000] = number
