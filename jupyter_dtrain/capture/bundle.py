@@ -32,9 +32,10 @@ from ..integrations.registry import look
 from ..serialization.copy_restore import attributes_of
 from ..serialization.library_state import library_states, stays
 from ..serialization.own_ways import go_back
-from ..serialization.pickler import Packed, Packer, Unpacker, trackable
+from ..serialization.pickler import Packed, Packer, trackable
 from ..serialization.reducers import reduced
 from ..serialization.torch_reducers import operators
+from ..serialization.unpickler import Unpacker
 from ..system import cuda_random
 from ..system.interpreter import collection_paused
 from .effects import imported_for_effect

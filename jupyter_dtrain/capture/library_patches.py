@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..serialization.reducers import is_dynamic
+from ..serialization.module_reducers import is_dynamic
 
 _OF_THE_PROCESS = frozenset({"__main__", "IPython", "ipykernel", "os", "sys", __name__.partition(".")[0]})
 _MISSING = object()

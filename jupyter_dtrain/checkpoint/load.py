@@ -20,7 +20,7 @@ from ..errors import CheckpointError, UsageError
 from ..runs.detached_index import DEFAULT_FOLDER
 from ..runs.record import RunRecord
 from ..runs.store import RunStore
-from ..serialization.pickler import Unpacker
+from ..serialization.unpickler import Unpacker
 from ..transport.blob_store import BlobFolder
 from ..transport.parcel import from_parcel
 from .folder import CheckpointFolder

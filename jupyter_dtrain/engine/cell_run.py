@@ -14,7 +14,7 @@ from ..analysis.code_objects import keep_text
 from ..capture.bundle import RandomState, unpack
 from ..capture.library_patches import in_place
 from ..capture.process_state import ProcessSettings
-from ..serialization.pickler import Unpacker
+from ..serialization.unpickler import Unpacker
 from ..strategies import Feature
 from ..transport.blob_store import HASHED, BlobFolder
 from ..transport.parcel import from_parcel, to_parcel

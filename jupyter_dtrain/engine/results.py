@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -17,62 +17,16 @@ from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, items_of, restore, restore_all
 from ..serialization.library_state import arrived, library_states, stays
 from ..serialization.own_ways import go_back, stays_with_classes
-from ..serialization.pickler import Numbers, Packed, Packer, Unpacker, trackable
-from ..serialization.reducers import bar_at_rest, forgets, is_progress_bar, itself, stands_for
-from ..serialization.torch_reducers import without_graph
-from .tensor.placement_types import GlobalTensor, computed_by
+from ..serialization.pickler import Numbers, Packed, Packer, trackable
+from ..serialization.reducers import forgets, stands_for
+from ..serialization.unpickler import Unpacker
+from .result_pickler import Changes, Head, ResultPacker, SpanningTensors, graphs_of
 from .user_frames import is_users_module
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _NOTHING: Mapping[str, object] = {}
 _HIDDEN = re.compile(r"__(builtins__|name__)\Z|__(builtins_dict__|compiled_fn|import|resume_at)_")  # torch.compile leaves the last four
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What the cell did to what was there.
-
-    Attributes
-    ----------
-    changed : dict of int to Contents
-        New contents of tracked objects, by their index.
-    deleted : list of str
-        Names that the cell deleted.
-    """
-
-    changed: dict[int, Contents]
-    deleted: list[str]
-
-
-@dataclass(frozen=True)
-class Head:
-    """What the cell did that is read for certain, and what comes behind it: a graph each, as no other process may be able to make one.
-
-    Attributes
-    ----------
-    changes : Changes
-        To the numbers of tensors.
-    others : list of int
-        Indices of the other tracked objects that have new contents; these come first.
-    names : list of str
-        Names that the cell bound; their values come behind those, then states of libraries, and then the value of the cell's last line.
-    """
-
-    changes: Changes
-    others: list[int]
-    names: list[str]
-
-
-def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object]) -> Iterator[object]:
-    """Return a :class:`Head` and what comes behind it."""
-    certain = {index: new for index, new in changes.changed.items() if isinstance(new.items, Numbers) and not new.attributes}
-    others = [index for index in changes.changed if index not in certain]
-    yield Head(Changes(certain, changes.deleted), others, list(bound))
-    yield from (changes.changed[index] for index in others)
-    yield from bound.values()
-    yield tuple(states)
-    yield value
 
 
 @dataclass(frozen=True)
@@ -176,11 +130,11 @@ class CellResults:
         changes, states = self._changes(), self._states()
         everything: list[dict[str, Any]] = [bound, *map(dict, extra)]
         missing: list[frozenset[str]] = [frozenset()] * len(everything)
-        spanning = _Spanning()
+        spanning = SpanningTensors()
         try:
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         except Exception:
-            if stays_with_classes(lambda obj: self._why_not(obj, _Spanning().note) is not None):
+            if stays_with_classes(lambda obj: self._why_not(obj, SpanningTensors().note) is not None):
                 return self.save(extra, gather=gather, skip=skip, elsewhere=elsewhere)
             everything_there = everything
             missing = [
@@ -194,7 +148,7 @@ class CellResults:
             changes, states = self._what_can_be_sent(changes, lost, spanning.note), self._states_that_can_be_sent(states)
             for name, reason in lost.items():
                 raise CannotSave(name, reason) from None
-            spanning = _Spanning()
+            spanning = SpanningTensors()
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
         wholes = gather(spanning.tensors)
@@ -204,7 +158,7 @@ class CellResults:
             packed = self._packed_for_later(changes, states, everything, spanning.filled(wholes), elsewhere)
         return Saved(packed, missing[0], missing[1:])
 
-    def _refuse_to_lose_state(self, values: list[dict[str, Any]], missing: list[frozenset[str]], spanning: _Spanning) -> None:
+    def _refuse_to_lose_state(self, values: list[dict[str, Any]], missing: list[frozenset[str]], spanning: SpanningTensors) -> None:
         """Raise where a name cannot be saved that may hold more than what cannot: it would be bound again with what it held at first."""
         for part, names in zip(values, missing, strict=True):
             for name in sorted(names):
@@ -308,7 +262,7 @@ class CellResults:
         return packer.packed()
 
     def _packer(self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None) -> Packer:
-        return _WholePacker(
+        return ResultPacker(
             namespace=self.namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole, elsewhere=elsewhere
         )
 
@@ -341,40 +295,3 @@ def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.Untype
             storage = obj.untyped_storage()
             found.setdefault(storage._cdata, (index, storage))
     return found
-
-
-class _Spanning:
-    """The tensors that span the ranks in what is packed, in the order in which they come."""
-
-    def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
-
-    def note(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note one; return what stands for it."""
-        self.tensors.append(tensor)
-        return torch.empty(0, dtype=tensor.dtype)
-
-    def filled(self, wholes: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return what gives each of them as a whole."""
-        found = {id(tensor): whole for tensor, whole in zip(self.tensors, wholes, strict=True)}
-        return lambda tensor: found[id(tensor)]
-
-
-class _WholePacker(Packer):
-    """Writes tensors that span the ranks as a whole, the same on all ranks; `whole` is ``None`` for what goes home."""
-
-    def __init__(self, *, whole: Callable[[Any], Any] | None, **options: Any) -> None:
-        super().__init__(**options)
-        self._whole = whole
-
-    def reducer_override(self, obj: Any) -> Any:
-        if self._whole is not None and isinstance(obj, GlobalTensor):
-            tensor = self._whole(obj).detach()
-            if obj.grad_fn is not None:
-                return without_graph, (tensor, None, computed_by(obj.grad_fn))
-            return itself, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point),)
-        if self._whole is None and isinstance(obj, GlobalTensor):  # where a cell has come to no end of its own
-            raise TypeError("an engine has only its shard of a sharded batch")
-        if self._whole is None and is_progress_bar(obj):  # in a snapshot it has to be made again
-            return bar_at_rest(obj)
-        return super().reducer_override(obj)

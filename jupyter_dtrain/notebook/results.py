@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..engine.results import Head
+from ..engine.result_pickler import Head
 from ..engine.task import Outcome
 from ..serialization.copy_restore import restore_all
 from ..serialization.iterators import CannotPlace

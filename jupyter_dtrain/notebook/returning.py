@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from ..analysis.code_objects import keep_text
 from ..capture.bundle import unpack
 from ..errors import CellInterrupted
-from ..serialization.pickler import Unpacker
+from ..serialization.unpickler import Unpacker
 from ..system.interpreter import Interrupts
 from .kernel import cell_names
 from .results import apply_outcome, device_here

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from .pickler import Packed, Unpacker
+from .pickler import Packed
+from .unpickler import Unpacker
 
 _TEXTS = frozenset(("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"))
 _FROM_MEMO = frozenset(("BINGET", "LONG_BINGET"))

@@ -1,4 +1,4 @@
-"""One pickle for a whole graph of objects, with the bulk of it out of band.
+"""One pickle for a whole graph of objects, with the bulk of it out of band; `unpickler` reads it.
 
 Both directions use it: the notebook's values on their way to the engines, and what the cell made of them on the way
 back. Everything goes into *one* pickle, so what is shared stays shared (an optimizer's parameters *are* the model's).
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
@@ -22,7 +21,6 @@ from typing import Any, Literal, cast
 import cloudpickle
 import numpy as np
 import torch
-from IPython import get_ipython
 from IPython.core import interactiveshell
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
@@ -31,10 +29,11 @@ from torch.nn.parameter import is_lazy
 from ..analysis.code_objects import original_code
 from ..integrations.registry import is_found_by_id
 from .iterators import is_iterator
+from .module_reducers import ModuleName, is_dynamic
 from .own_ways import all_is_written
 from .python_reducers import with_annotations
-from .reducers import ModuleName, is_dynamic, reduced
-from .shared_memory import in_shared_memory, is_shared, shared_tensor
+from .reducers import reduced
+from .shared_memory import is_shared, shared_tensor
 from .torch_reducers import as_array
 from .weak_references import PROXIES
 
@@ -46,8 +45,7 @@ _ATOMIC = frozenset(
 )
 _PLAIN = frozenset({list, dict, set})
 _CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
-_NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # what IPython, since its version 8, has for `open` in a notebook
-_SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
+NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # what IPython, since its version 8, has for `open` in a notebook
 _NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
 
 
@@ -196,7 +194,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("shell", None)  # magics and `!commands` in a cell are calls of it
             if isinstance(obj, ExitAutocall):
                 return ("exit", None)
-            if obj is _NOTEBOOKS_OPEN:
+            if obj is NOTEBOOKS_OPEN:
                 return ("open", None)  # it says that it is `io.open`, and would be sent with that in it
             if kind is torch.device:
                 reference = ("device", str(obj))
@@ -243,107 +241,6 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.leaves.append(leaf)
         self.buffers.append(buffer)
         return len(self.leaves) - 1
-
-
-class Unpacker(pickle.Unpickler):
-    """Reads what a :class:`Packer` wrote, graph by graph in the same order.
-
-    Parameters
-    ----------
-    packed : Packed
-        Buffers must be writable where the objects are to be changed in place; they are used without a copy.
-    namespace : dict
-        Globals of the functions that are read.
-    known : sequence of object
-        What the packer's `known` stood for, in the same order.
-    device_for : callable
-        Maps the type of the device that held a storage to the device that shall hold it here.
-    """
-
-    def __init__(
-        self,
-        packed: Packed,
-        *,
-        namespace: dict[str, Any],
-        known: Sequence[object] = (),
-        device_for: Callable[[str], torch.device] = torch.device,
-    ) -> None:
-        self.file = io.BytesIO(packed.stream)
-        super().__init__(self.file)
-        self._packed = packed
-        self._namespace = namespace
-        self._known = known
-        self._device_for = device_for
-        self._made: dict[int, Any] = {}
-        self._devices: dict[Any, torch.device] = {}
-        self._modules: dict[str, ModuleType] = {}
-
-    def load(self) -> Any:
-        """Return the next graph."""
-        builtins = self._namespace.get("__builtins__")
-        try:
-            return super().load()
-        finally:
-            if builtins is not None:  # cloudpickle's functions put their own there
-                self._namespace["__builtins__"] = builtins
-
-    def follow(self, other: Unpacker) -> None:
-        """Go on with what `other` has made."""
-        self._made, self._devices, self._modules = other._made, other._devices, other._modules
-
-    def persistent_load(self, pid: Reference) -> object:
-        """Return what a reference stands for."""
-        kind, value = pid
-        if kind == "namespace":
-            return self._namespace
-        if kind == "known":
-            return self._known[value]
-        if kind == "known globals":
-            return vars(self._known[value])
-        if kind in ("module", "globals"):
-            module = self._modules.setdefault(value, ModuleType(value))
-            return module if kind == "module" else vars(module)
-        if kind == "shell":
-            return get_ipython()
-        if kind == "exit":
-            return sys.exit  # the shell's own would end the process, Python's `exit` close its input
-        if kind == "open":
-            return _NOTEBOOKS_OPEN
-        if kind == "array":
-            return self._leaf(value)
-        if kind == "device":
-            return self._devices.setdefault(value, self._device(torch.device(value)))
-        if kind == "numbers":
-            index, dtype, *place = value
-            storage = self._leaf(index)
-            return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *place)
-        index, dtype = value
-        storage = self._known[index].untyped_storage() if kind == "known storage" else self._leaf(index)
-        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-
-    def _device(self, there: torch.device) -> torch.device:
-        here = self._device_for(there.type)
-        return there if here == torch.device(there.type) else here
-
-    def _leaf(self, index: int) -> Any:
-        if index not in self._made:
-            leaf, buffer = self._packed.leaves[index], self._packed.buffers[index]
-            if leaf.kind == "array":
-                flat = np.frombuffer(buffer, dtype=np.dtype(leaf.dtype)) if buffer.nbytes else np.empty(0, np.dtype(leaf.dtype))
-                self._made[index] = flat.reshape(leaf.shape, order=leaf.order)
-            else:
-                device = self._device_for(leaf.device)
-                if buffer.nbytes:
-                    memory = torch.frombuffer(buffer, dtype=torch.uint8)
-                    storage = (memory.clone() if buffer.nbytes <= _SMALL and not leaf.shared else memory).untyped_storage()
-                    if leaf.shared and device.type == "cpu":
-                        storage = in_shared_memory(storage)
-                else:
-                    storage = torch.UntypedStorage(0)
-                if device.type != "cpu":
-                    storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
-                self._made[index] = storage
-        return self._made[index]
 
 
 def trackable(objects: Iterable[object]) -> list[object]:

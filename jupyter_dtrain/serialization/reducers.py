@@ -7,16 +7,14 @@ under a parametrization refuses. Each function here returns what ``__reduce_ex__
 from __future__ import annotations
 
 import copyreg
-import importlib
 import pickle
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
-import cloudpickle
 import torch
 from torch import nn
 from torch.distributions import Transform
@@ -26,12 +24,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from ..analysis.imports import brought
 from ..integrations.registry import process_attributes, reduced_by_library
 from .archives import gives_up_what_it_shares, reduced_archive
 from .cached_functions import is_notebooks, reduced_cached
 from .library_state import reduced_state
 from .locks import reduced_lock
+from .module_reducers import itself, reduced_python_module
 from .open_files import reduced_file
 from .own_ways import leaves_out, reduced_as_it_is
 from .python_reducers import (
@@ -92,7 +90,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
             return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
         case ModuleType():
-            return _module(obj, words)
+            return reduced_python_module(obj, words)
         case dict() | list() | set() | deque():
             return next((found for way in _CONTAINERS if (found := way(obj)) is not NotImplemented), NotImplemented)
         case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # forgets its inverse, which is nothing without it
@@ -314,50 +312,3 @@ def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cac
     made = cached_property(function)
     made.attrname = name
     return made
-
-
-# -- modules ---------------------------------------------------------------------------------------------------------
-
-
-def is_dynamic(obj: object) -> bool:
-    """Return whether this function, class or module is written by value."""
-    return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
-
-
-class ModuleName(str):
-    """Stands for the reader's module of this name: its functions and itself may be read in any order."""
-
-    __slots__ = ()
-
-
-def itself(obj: Any) -> Any:
-    """Return `obj`: what is written in place of another object stands for itself."""
-    return obj
-
-
-_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # of a module that was imported here
-
-
-def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
-    vars(module).update(state)
-
-
-def _module(module: ModuleType, words: Collection[str]) -> Any:
-    name = module.__name__
-    if is_dynamic(module):
-        state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
-        return itself, (ModuleName(name),), state, None, None, _update_module
-    if not words:
-        return _import, (name, [])
-    parts = ((other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + "."))
-    return _import, (name, [other for other, path in parts if all(part in words for part in path)])
-
-
-def _import(name: str, submodules: Sequence[str]) -> ModuleType:
-    with brought():
-        for submodule in submodules:
-            try:
-                importlib.import_module(submodule)
-            except ImportError:  # an attribute only looks like it
-                pass
-        return importlib.import_module(name)

@@ -24,7 +24,8 @@ from jupyter_dtrain.engine.results import CellResults
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
 from jupyter_dtrain.serialization.library_state import left_as_it_was
-from jupyter_dtrain.serialization.pickler import Packed, Unpacker
+from jupyter_dtrain.serialization.pickler import Packed
+from jupyter_dtrain.serialization.unpickler import Unpacker
 from jupyter_dtrain.transport.blob_store import BlobFolder
 from jupyter_dtrain.transport.parcel import Parcel, from_parcel, to_parcel
 

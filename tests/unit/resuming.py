@@ -19,7 +19,8 @@ from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.engine.resume.position import Position
 from jupyter_dtrain.serialization.copy_restore import Contents, items_of, restore
-from jupyter_dtrain.serialization.pickler import Packer, Unpacker
+from jupyter_dtrain.serialization.pickler import Packer
+from jupyter_dtrain.serialization.unpickler import Unpacker
 
 Around = Callable[[Loops, dict[str, Any]], AbstractContextManager[Any]]
 _HIDDEN = ("__builtins__", "__name__")

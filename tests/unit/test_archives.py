@@ -13,7 +13,8 @@ from jupyter_dtrain.analysis.code_objects import installed_folders
 from jupyter_dtrain.analysis.names import CellNames
 from jupyter_dtrain.capture.bundle import pack, unpack
 from jupyter_dtrain.engine.arrival.rebuilt import Rebuilt
-from jupyter_dtrain.serialization.pickler import Packed, Unpacker
+from jupyter_dtrain.serialization.pickler import Packed
+from jupyter_dtrain.serialization.unpickler import Unpacker
 from tests.unit.test_copy_restore import MODEL, STEP, Case, comparable
 
 ARCHIVE = (

@@ -60,6 +60,7 @@ ENGINE_ORDER = [
     "side_effects",
     "tensor",
     "rng",
+    "result_pickler",
     "results",
     "backward",
     "forward",

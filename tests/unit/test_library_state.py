@@ -13,7 +13,8 @@ import torch
 from jupyter_dtrain.analysis.names import CellNames
 from jupyter_dtrain.capture.bundle import Bundle, pack, unpack
 from jupyter_dtrain.integrations import pyro, registry
-from jupyter_dtrain.serialization.pickler import Packed, Unpacker
+from jupyter_dtrain.serialization.pickler import Packed
+from jupyter_dtrain.serialization.unpickler import Unpacker
 
 
 class Store:

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from jupyter_dtrain.serialization.change_detection import Baseline
-from jupyter_dtrain.serialization.pickler import Packed, Packer, Unpacker
+from jupyter_dtrain.serialization.pickler import Packed, Packer
 from jupyter_dtrain.serialization.reducers import stands_for
+from jupyter_dtrain.serialization.unpickler import Unpacker
 from tests.unit.test_copy_restore import comparable
 
 TORCH = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\ntorch.manual_seed(0)\n"

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from jupyter_dtrain.analysis.code_objects import installed_folders
-from jupyter_dtrain.serialization.pickler import Packer, Unpacker
+from jupyter_dtrain.serialization.pickler import Packer
 from jupyter_dtrain.serialization.registries import left_afterwards
+from jupyter_dtrain.serialization.unpickler import Unpacker
 
 LIBRARY = """
 import torch

@@ -14,7 +14,8 @@ from jupyter_dtrain.analysis.code_objects import sources_of
 from jupyter_dtrain.engine.cell import describe, run_cell
 from jupyter_dtrain.engine.resume.jump import JumpFailed
 from jupyter_dtrain.engine.resume.loops import Loops
-from jupyter_dtrain.serialization.pickler import Packer, Unpacker
+from jupyter_dtrain.serialization.pickler import Packer
+from jupyter_dtrain.serialization.unpickler import Unpacker
 from tests.conftest import one_of
 from tests.unit.resuming import Run, plain, resumed, watched
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.serialization.pickler import Packed, Packer, Unpacker
+from jupyter_dtrain.serialization.pickler import Packed, Packer
+from jupyter_dtrain.serialization.unpickler import Unpacker
 from jupyter_dtrain.transport.blob_store import SMALLEST, BlobFolder
 from jupyter_dtrain.transport.parcel import Parcel, from_parcel, to_parcel
 

@@ -1,0 +1,120 @@
+"""What a :class:`.Packer` has written, read graph by graph: references become what this process has in their place."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from IPython import get_ipython
+
+from .pickler import NOTEBOOKS_OPEN, Packed, Reference
+from .shared_memory import in_shared_memory
+
+_SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
+
+
+class Unpacker(pickle.Unpickler):
+    """Reads what a :class:`.Packer` wrote, graph by graph in the same order.
+
+    Parameters
+    ----------
+    packed : Packed
+        Buffers must be writable where the objects are to be changed in place; they are used without a copy.
+    namespace : dict
+        Globals of the functions that are read.
+    known : sequence of object
+        What the packer's `known` stood for, in the same order.
+    device_for : callable
+        Maps the type of the device that held a storage to the device that shall hold it here.
+    """
+
+    def __init__(
+        self,
+        packed: Packed,
+        *,
+        namespace: dict[str, Any],
+        known: Sequence[object] = (),
+        device_for: Callable[[str], torch.device] = torch.device,
+    ) -> None:
+        self.file = io.BytesIO(packed.stream)
+        super().__init__(self.file)
+        self._packed = packed
+        self._namespace = namespace
+        self._known = known
+        self._device_for = device_for
+        self._made: dict[int, Any] = {}
+        self._devices: dict[Any, torch.device] = {}
+        self._modules: dict[str, ModuleType] = {}
+
+    def load(self) -> Any:
+        """Return the next graph."""
+        builtins = self._namespace.get("__builtins__")
+        try:
+            return super().load()
+        finally:
+            if builtins is not None:  # cloudpickle's functions put their own there
+                self._namespace["__builtins__"] = builtins
+
+    def follow(self, other: Unpacker) -> None:
+        """Go on with what `other` has made."""
+        self._made, self._devices, self._modules = other._made, other._devices, other._modules
+
+    def persistent_load(self, pid: Reference) -> object:
+        """Return what a reference stands for."""
+        kind, value = pid
+        if kind == "namespace":
+            return self._namespace
+        if kind == "known":
+            return self._known[value]
+        if kind == "known globals":
+            return vars(self._known[value])
+        if kind in ("module", "globals"):
+            module = self._modules.setdefault(value, ModuleType(value))
+            return module if kind == "module" else vars(module)
+        if kind == "shell":
+            return get_ipython()
+        if kind == "exit":
+            return sys.exit  # the shell's own would end the process, Python's `exit` close its input
+        if kind == "open":
+            return NOTEBOOKS_OPEN
+        if kind == "array":
+            return self._leaf(value)
+        if kind == "device":
+            return self._devices.setdefault(value, self._device(torch.device(value)))
+        if kind == "numbers":
+            index, dtype, *place = value
+            storage = self._leaf(index)
+            return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *place)
+        index, dtype = value
+        storage = self._known[index].untyped_storage() if kind == "known storage" else self._leaf(index)
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+    def _device(self, there: torch.device) -> torch.device:
+        here = self._device_for(there.type)
+        return there if here == torch.device(there.type) else here
+
+    def _leaf(self, index: int) -> Any:
+        if index not in self._made:
+            leaf, buffer = self._packed.leaves[index], self._packed.buffers[index]
+            if leaf.kind == "array":
+                flat = np.frombuffer(buffer, dtype=np.dtype(leaf.dtype)) if buffer.nbytes else np.empty(0, np.dtype(leaf.dtype))
+                self._made[index] = flat.reshape(leaf.shape, order=leaf.order)
+            else:
+                device = self._device_for(leaf.device)
+                if buffer.nbytes:
+                    memory = torch.frombuffer(buffer, dtype=torch.uint8)
+                    storage = (memory.clone() if buffer.nbytes <= _SMALL and not leaf.shared else memory).untyped_storage()
+                    if leaf.shared and device.type == "cpu":
+                        storage = in_shared_memory(storage)
+                else:
+                    storage = torch.UntypedStorage(0)
+                if device.type != "cpu":
+                    storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
+                self._made[index] = storage
+        return self._made[index]
