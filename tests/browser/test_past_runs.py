@@ -64,6 +64,7 @@ def names(lab):
     return lab.part("past-runs").locator(".jp-dtrain-past-run-name").all_inner_texts()
 
 
+@pytest.mark.long
 def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     lab = open_lab(*CELLS.values())
     lab.open_sidebar()

@@ -76,7 +76,7 @@ def check(ranks, num_ranks: int, model: str, cell: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", one_of(2, [*IDIOMS, *MORE]))
+@pytest.mark.parametrize("name", one_of(3, [*IDIOMS, *MORE]))
 def test_cell_with_sharded_parameters(ranks, name):
     check(ranks, 2, "MLP", {**IDIOMS, **MORE}[name])
 

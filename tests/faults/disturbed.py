@@ -215,5 +215,5 @@ def kill_kernel(notebook: Notebook) -> None:
     kernel = psutil.Process(provisioner.pid)
     children = kernel.children(recursive=True)
     kernel.kill()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []

@@ -92,7 +92,7 @@ class Detached:
     def wait_for_end(self) -> None:
         """Wait until it has ended, with nothing left running."""
         wait_long(lambda: not self.is_going, "the end of the run")
-        _, alive = psutil.wait_procs(self.processes, timeout=30)
+        _, alive = psutil.wait_procs(self.processes, timeout=60)
         assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
@@ -253,6 +253,7 @@ def attached_and_interrupted(notebook, shown):
     return notebook.finish(cell)
 
 
+@pytest.mark.long
 def test_one_whose_cell_hears_no_interrupt_is_stopped_with_all_of_its_steps(new_notebook):
     run = Detached(new_notebook(), ENDLESS + DEAF)
     run.kill_kernel()
@@ -346,7 +347,7 @@ def test_interrupted_while_it_starts(new_notebook):
     notebook.interrupt()
     notebook.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert alive == []
     assert notebook.run("%%distribute --engines 2 --device cpu --detach --strategy none\n1 + 1").result == "2"
 

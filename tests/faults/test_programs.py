@@ -104,6 +104,7 @@ def steps_are_waited_for(notebook):
     notebook.run("from datetime import timedelta\nfrom jupyter_dtrain.elastic import generation\nasked = generation.ASKED")
     notebook.run("generation.ASKED = type(asked)(first=timedelta(hours=1), then=asked.then)")
     yield
+    notebook.end_running()
     notebook.run("generation.ASKED = asked")
 
 

@@ -94,4 +94,4 @@ def test_the_kernel(trying):
     everything = kernel.children(recursive=True)
     assert set(processes.values()) < {process.pid for process in everything}
     kill_kernel(trying)
-    assert psutil.wait_procs(everything, timeout=20)[1] == []
+    assert psutil.wait_procs(everything, timeout=60)[1] == []

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu.card import Card
-from tests.notebook.conftest import IMPORTS, module_notebook, new_notebook, package_notebook
+from tests.notebook.conftest import IMPORTS, module_notebook, new_notebook, nothing_left_running, package_notebook
 
-__all__ = ["module_notebook", "new_notebook", "package_notebook"]
+__all__ = ["module_notebook", "new_notebook", "nothing_left_running", "package_notebook"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,8 +14,10 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
 
 from tests.hosts.virtual_hosts import VirtualHost, VirtualHosts, why_not
-from tests.notebook.conftest import IMPORTS
+from tests.notebook.conftest import IMPORTS, OPEN, nothing_left_running
 from tests.notebook.kernel import Notebook
+
+__all__ = ["lab", "notebook", "nothing_left_running"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,25 +59,11 @@ def lab():
 
 
 @pytest.fixture(scope="package")
-def opened():
-    """The notebook, as far as there is one."""
-    return []
-
-
-@pytest.fixture(scope="package")
-def notebook(lab, opened):
+def notebook(lab):
     """A notebook on the first, in a folder that no other host has."""
     notebook = HostNotebook(lab[0], lab, "/root")
-    opened.append(notebook)
+    OPEN.append(notebook)
     notebook.run(IMPORTS)
     yield notebook
+    OPEN.remove(notebook)
     notebook.close()
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_running(opened):
-    """A test that fails leaves its cell running, which the next one would wait for."""
-    yield
-    for notebook in opened:
-        if notebook.manager.is_alive():
-            notebook.end_running()

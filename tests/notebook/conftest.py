@@ -35,6 +35,18 @@ def train(log):
 """What is trained with a logger of metrics."""
 
 
+OPEN: list[Notebook] = []
+"""Notebooks that are open, of all scopes."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running():
+    """A test that fails leaves its cell running, which the next one in that notebook would wait for, and fail too."""
+    yield
+    for notebook in OPEN:
+        notebook.end_running()
+
+
 @pytest.fixture
 def new_notebook(tmp_path_factory, request):
     """Return a function that opens a notebook in a folder, an empty one by default; it is closed at the end of the test.
@@ -69,10 +81,12 @@ def opening(tmp_path_factory, request):
             patch.setenv("PYTHONPATH", str(request.config.rootpath))  # this checkout, installed or not
             notebook = Notebook(folder, **options)
         opened.append(notebook)
+        OPEN.append(notebook)
         return notebook
 
     yield open_one
     for notebook in opened:
+        OPEN.remove(notebook)
         notebook.close()
 
 
@@ -88,5 +102,4 @@ def shared_notebook(package_notebook):
 @pytest.fixture
 def notebook(shared_notebook):
     """The shared notebook, for tests that leave its engines running."""
-    yield shared_notebook
-    shared_notebook.end_running()
+    return shared_notebook

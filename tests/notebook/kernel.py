@@ -177,7 +177,7 @@ class Notebook:
     def end_running(self) -> None:
         """End the cells that a test which failed has left running: the next one would wait for them."""
         for cell in list(self.cells.values()):
-            if cell.running:
+            if cell.running and self.manager.is_alive():
                 self.interrupt()
                 self.finish(cell)
 

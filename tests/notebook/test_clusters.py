@@ -263,5 +263,5 @@ def test_a_killed_kernel_leaves_no_process(new_notebook):
     cell = notebook.start(f"%%distribute{ENDLESS}")
     notebook.wait_for_stdout(cell, "epoch 1\n")
     kernel.kill()
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert [process for process in alive if not gone(process)] == []

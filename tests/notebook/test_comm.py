@@ -354,9 +354,11 @@ def test_numbers_that_are_not_finite_do_not_cost_the_batch(kernel):
 def test_a_source_that_fails_is_asked_again(kernel):
     kernel.run("import jupyter_dtrain.notebook.comm as module\nretry, module.RETRY = module.RETRY, 0.1")
     kernel.run("good, source.drain = source.drain, lambda: 1 / 0")
-    telemetry, commands = Comm(kernel, TELEMETRY_TARGET), Comm(kernel, COMMAND_TARGET)
-    assert commands.command("start_cluster")["ok"]
-    kernel.run("source.drain, module.RETRY = good, retry")
+    try:
+        telemetry, commands = Comm(kernel, TELEMETRY_TARGET), Comm(kernel, COMMAND_TARGET)
+        assert commands.command("start_cluster")["ok"]
+    finally:
+        kernel.run("source.drain, module.RETRY = good, retry")
     telemetry.snapshot()
     assert telemetry.steps() == [1]
 

@@ -10,6 +10,7 @@ import itertools
 
 import pytest
 
+from tests.conftest import in_turn
 from tests.notebook.corpus_cells import CELLS, CorpusCell, apart, text_apart
 from tests.notebook.kernel import Notebook
 
@@ -124,10 +125,10 @@ def sharding(notebook):
     return notebook
 
 
-@pytest.mark.parametrize(("index", "name"), enumerate(SHARDED), ids=SHARDED)
-def test_a_cell_comes_to_the_same_where_parameters_are_sharded(sharding, index, name):
+@pytest.mark.parametrize(("name", "engines"), in_turn(SHARDED, [2, 3]))
+def test_a_cell_comes_to_the_same_where_parameters_are_sharded(sharding, name, engines):
     (cell,) = (cell for cell in CELLS if cell.name == name)
-    assert_same(sharding, cell, [2 + index % 2], "--strategy zero3-all")
+    assert_same(sharding, cell, [engines], "--strategy zero3-all")
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ def parcels(notebook):
         return notebook.value("parcels[-1].num_bytes"), sorted(written)
 
     yield run
+    notebook.end_running()
     notebook.run("watched.to_parcel = to_parcel")
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.notebook.conftest import module_notebook, new_notebook
+from tests.notebook.conftest import module_notebook, new_notebook, nothing_left_running
 from tests.security.folders import Victim
 
-__all__ = ["module_notebook", "new_notebook", "victim"]
+__all__ = ["module_notebook", "new_notebook", "nothing_left_running", "victim"]
 
 
 @pytest.fixture

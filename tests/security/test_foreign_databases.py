@@ -148,7 +148,7 @@ def test_a_database_that_is_none_of_ours_is_left_as_it_is(victim, script, says):
         assert says in victim.ask(order, text="x").message
     with closing(RunStore(victim.runs)) as store, pytest.raises(StoreError, match=says):
         store.create_run("digits", "train()", 2, {}, {})
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "seconds: who waits for it waits for ever"
     assert everything(victim.project) == before
 
 

@@ -110,7 +110,7 @@ def test_what_is_no_file_does_not_hold_anything_up(victim):
     assert victim.ask("delete_checkpoint", step=10).ok
     assert not victim.ask("delete_checkpoint", step=30).ok
     assert victim.ask("delete_run").ok
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "seconds: who waits for it waits for ever"
     assert not victim.run.exists()
 
 
