@@ -130,14 +130,16 @@ class ClusterOptions:
     force : bool
         Whether so many engines are started although the machine has too few cores or too little memory for them.
     launcher : str, optional
-        Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``slurm``, or what another package brings; by default what
-        runs, or else local, or with `hosts` ssh.
+        Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``slurm``, ``connect``, or what another package brings; by
+        default what runs, or else local, with `hosts` ssh, and with `connect` or `profile` connect.
     hosts : tuple of HostSpec
         The hosts that they are on; by default this one.
     remote_python : str, optional
         Path of the Python there; by default that of this process.
     job : JobOptions
         What a scheduler is asked for, where one starts them.
+    connect, profile : str, optional
+        Path of the client's connection file, or the name of the profile, of an ipyparallel cluster beside whose engines they are.
     part : (int, int)
         Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
     """
@@ -151,6 +153,8 @@ class ClusterOptions:
     hosts: tuple[HostSpec, ...] = ()
     remote_python: str | None = None
     job: JobOptions = JobOptions()
+    connect: str | None = None
+    profile: str | None = None
     part: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
@@ -158,8 +162,12 @@ class ClusterOptions:
             raise UsageError("--hosts and --launcher local: omit one of them.")
         if self.job != JobOptions() and (self.hosts or self.launcher in (None, "local")):
             raise UsageError("--nodes, --time, --partition, --account and --launcher-config are for a scheduler: add --launcher slurm.")
-        if self.hosts and self.launcher is None:
-            object.__setattr__(self, "launcher", "ssh")
+        joins = [f"--{name}" for name in ("connect", "profile") if getattr(self, name) is not None]
+        if joins and (len(joins) > 1 or self.hosts or (self.launcher or "connect").lower() != "connect"):
+            others = "the other" if len(joins) > 1 else "--hosts and --launcher"
+            raise UsageError(f"{' and '.join(joins)} name{'' if len(joins) > 1 else 's'} a cluster that runs: omit {others}.")
+        if self.launcher is None and (self.hosts or joins):
+            object.__setattr__(self, "launcher", "connect" if joins else "ssh")
         if self.launcher is not None:
             object.__setattr__(self, "launcher", self.launcher.lower())
         if self.remote_python is not None and not self.hosts and self.launcher in (None, "local"):
@@ -175,7 +183,7 @@ class ClusterOptions:
     @property
     def where(self) -> dict[str, Any]:
         """What says which hosts the engines are on, by the names of attributes."""
-        return {name: getattr(self, name) for name in ("launcher", "hosts", "remote_python", "job")}
+        return {name: getattr(self, name) for name in ("launcher", "hosts", "remote_python", "job", "connect", "profile")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ SSH = "ssh"
 _OF_HOSTS = {
     SSH: ("ssh_launcher", "SshLauncher"),
     "slurm": ("slurm_launcher", "SlurmLauncher"),
+    "connect": ("connect_launcher", "ConnectLauncher"),
 }
 LOCAL = "local"
 """Found without a look at what is installed, which takes longer than any cluster needs to be asked for."""

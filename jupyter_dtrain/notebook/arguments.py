@@ -111,7 +111,8 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(
         "--launcher",
         metavar="NAME",
-        help="what starts the engines: local, ssh, slurm, or one that an installed package brings (default: local, or ssh with --hosts)",
+        help="what starts the engines: local, ssh, slurm, connect, or one that an installed package brings (default: local, or ssh with "
+        "--hosts, or connect with --connect)",
     )
     parser.add_argument(
         "--hosts",
@@ -121,6 +122,10 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
         help="hosts to start engines on, by their names for ssh, and how many on each, which may be left out (default: this host)",
     )
     parser.add_argument("--remote-python", metavar="PATH", help="the Python to use on the hosts (default: the path of the notebook's)")
+    parser.add_argument(
+        "--connect", metavar="FILE", help="the ipcontroller-client.json of a running ipyparallel cluster to put engines beside"
+    )
+    parser.add_argument("--profile", metavar="NAME", help="the IPython profile of such a cluster")
     parser.add_argument(
         "--nodes", type=whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
     )
@@ -160,6 +165,8 @@ def cluster_of(found: argparse.Namespace) -> ClusterOptions:
         launcher=getattr(found, "launcher", None),
         hosts=getattr(found, "hosts", ()),
         remote_python=getattr(found, "remote_python", None),
+        connect=getattr(found, "connect", None),
+        profile=getattr(found, "profile", None),
         job=JobOptions(
             nodes=getattr(found, "nodes", None),
             config=getattr(found, "launcher_config", None),

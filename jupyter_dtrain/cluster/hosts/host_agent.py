@@ -33,8 +33,8 @@ from . import dialed_link
 from .frames import BEAT, CHUNK, FENCE, IDLE, MAGIC, VERSION, Header, checked_name, read_frame, write_frame
 
 LOOK, SETTLES = 2.0, 0.25  # seconds between looks for a guard that is stopped, and until an end is told in a job
-OF_A_STEP = r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN)"
-"""Variables that say which of how many of Slurm's processes this one is: libraries would take engines for these."""
+OF_A_STEP = r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN)|OMPI_|PMIX?_|MPI_LOCAL"
+"""Variables that say which of how many of Slurm's or MPI's processes this one is: libraries would take engines for these."""
 LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
 """Whose versions have to be the notebook's: what is sent is pickled by them, and numbers are to be the same."""
 
