@@ -44,7 +44,15 @@ class Endpoint(ABC):
 
 
 class Launcher(ABC):
-    """Starts clusters of one kind. Made without arguments, from an entry point of the group ``jupyter_dtrain.launchers``."""
+    """Starts clusters of one kind. Made without arguments, from an entry point of the group ``jupyter_dtrain.launchers``.
+
+    Attributes
+    ----------
+    hosts_say_how_many : bool
+        Whether a cluster has as many engines as its hosts say, unless somebody asks for a number.
+    """
+
+    hosts_say_how_many = False
 
     def check(self, options: RunOptions) -> None:  # noqa: B027  # most can do all
         """Refuse, with a `UsageError`, what runs on clusters of this kind cannot do."""

@@ -91,6 +91,14 @@ class EnginePool:
             return options
         return replace(options, **before.where)
 
+    def as_many(self, options: ClusterOptions, wanted: int) -> int | None:
+        """Return how many engines to ask for where `options` do not say: `wanted`; ``None`` where these are on hosts that say it."""
+        cluster, asked = self.cluster, self._as_before(options)
+        if not find_launcher(asked.launcher).hosts_say_how_many:
+            return wanted
+        fits = cluster is not None and _satisfies(cluster, replace(options, num_engines=wanted), self._options)
+        return wanted if fits else None
+
     def stop(self, *, is_lost: bool = False) -> bool:
         """Stop the cluster, and one that is starting in the background; return whether there was one.
 

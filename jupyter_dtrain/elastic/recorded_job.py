@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..checkpoint.folder import CheckpointFolder
 from ..checkpoint.inputs import TRUSTING, RunInputs
 from ..checkpoint.secrets_at_rest import told_missing, with_secrets
+from ..cluster.launchers import find_launcher
 from ..engine.task import Task
 from ..errors import UsageError
 from ..options import ClusterOptions, RunOptions
@@ -63,7 +64,8 @@ class RecordedJob:
         if self._task is None:  # its options lie with the buffers of its checkpoints
             return ClusterOptions(num_engines=self._engines or self._record.world_size)
         before = self._task.options.cluster
-        return replace(before, num_engines=self._engines or before.num_engines or self._record.world_size, part=(0, 1))
+        as_before = None if find_launcher(before.launcher).hosts_say_how_many else self._record.world_size
+        return replace(before, num_engines=self._engines or before.num_engines or as_before, part=(0, 1))
 
     @property
     def differs(self) -> str:

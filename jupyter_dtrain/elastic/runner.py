@@ -11,18 +11,14 @@ from ..checkpoint.commands import keep_facts
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.inputs import RunInputs, wait_for_inputs
-from ..checkpoint.metadata import Checkpoint, Intact, Wanted, step_of
-from ..checkpoint.secrets_at_rest import part_with_secrets, told_missing, with_secrets
+from ..checkpoint.metadata import Checkpoint, Wanted
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
-from ..engine.side_effects.file_journal import go_on_from
-from ..engine.task import Outcome, Resume, Task
-from ..errors import CheckpointError, ClusterError, StoreError, UsageError
-from ..options import ClusterOptions, RunOptions
-from ..protocol import RUN_PHASES_ENDED, Message, Notice, RunPhase
-from ..runs.detached_index import address_of, forget_results
+from ..engine.task import Outcome, Task
+from ..errors import ClusterError, StoreError
+from ..options import ClusterOptions
+from ..protocol import Message, Notice, RunPhase
 from ..runs.persister import Recording
-from ..runs.record import RunRecord
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
@@ -36,6 +32,7 @@ from .engine_pool import STARTING, EnginePool
 from .failure_report import lost_engines
 from .generation import Output
 from .job import CellJob
+from .resumed_job import ResumedJob
 from .worker_group import WorkerGroup, WorkerResult
 
 ON_ONE_ENGINE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
@@ -211,58 +208,12 @@ class Runner:
         CheckpointError
             There is no checkpoint to go on from, or somebody else has written it.
         """
-        record = self._resumable(run_id)
-        folder = CheckpointFolder(record.folder)
-        if not trusted:
-            folder.check_origin()
-        intact: Intact | None
-        wanted = step_of(step, folder.newest_first(), run=record.name)
-        if wanted is not None:
-            intact = folder.intact(wanted, trusted=trusted)
-        else:
-            intact, complaints = folder.newest_intact(trusted=trusted)
-            if intact is None:
-                raise CheckpointError(" ".join([f"{record.run_id} has no checkpoint that is intact: run its cell again.", *complaints]))
-            for complaint in complaints:
-                output.say(f"{complaint} The one before it is used.")
-        checkpoint = intact.checkpoint
-        if differs := folder.other_versions():
-            output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
-        group = self._group(options, options.num_engines or (None if options.hosts else record.world_size), output)
-        cluster = group.cluster
-        if cluster.spans_hosts:
-            raise UsageError("A run cannot be resumed on several hosts yet: resume it with `--launcher local`.")
-        group.leave()  # the ranks' store knows what this run's were told before
-        blobs = BlobFolder(cluster.blob_dir)
-        kept = with_secrets(folder.read_task(blobs, trusted=trusted))
-        missing = set(kept.surroundings.withheld)
-        self._engines.check(replace(kept.options, cluster=options, detach=False))
-        snapshots = snapshots_on(cluster, f".{record.run_id}")
-        newest = folder.read(intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
-        if missing:
-            output.say(told_missing(missing))
-        recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
-        recording.go_back(checkpoint.step, before=partial(keep_facts, record.folder, checkpoint.step))
-        recording.recorder.note_checkpoint(checkpoint.step)
-        output.say(f"{record.name}: resuming from step {checkpoint.step}.")
+        job = ResumedJob(self._store, run_id, step=step, trusted=trusted, output=output)
+        num_ranks = options.num_engines or self._engines.as_many(options, job.record.world_size)
+        group = self._group(options, num_ranks, output)
+        task, keeper, recording, values = job.start(group, options, check=self._engines.check)
         with recording.failing("broken off"):
-            task = replace(
-                kept,
-                world_size=group.num_ranks,
-                device=cluster.device_plans[0].device,
-                blob_folder=blobs.address,
-                snapshot_folder=snapshots.address,
-                file_log=cluster.journal(record.folder / FILE_LOG, record.run_id),
-                options=_among(kept.options, group.num_ranks),
-                resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
-            )
-            keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.options.keep_checkpoints, newest=newest)
             writer = self._writer(recording, task, output)
-            values = from_parcel(task.parcel, blobs)
-            cluster.send_files(task.parcel.keys, Sending(output.progress))
-            keeper.publish()
-        go_on_from(record.folder / FILE_LOG, newest.number, step=newest.step, place=newest.place)
-        forget_results(record.folder)
         return self._carry_out(group, task, keeper, writer, recording, output), values
 
     def _carry_out(
@@ -371,18 +322,6 @@ class Runner:
 
         return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written, expects_best=expects_best)
 
-    def _resumable(self, run_id: str | None) -> RunRecord:
-        if run_id is not None:
-            found = self._store.run_called(run_id)
-            if found.phase not in RUN_PHASES_ENDED:
-                follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
-                raise UsageError(f"{run_id} is still running in another process: {follow}.")
-            return found
-        for run in reversed(self._store.list_runs()):
-            if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
-                return run
-        raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
-
 
 def _phase_of(ends: list[WorkerResult]) -> tuple[RunPhase, str | None]:
     outcomes = [end.outcome for end in ends if end.outcome is not None]
@@ -400,11 +339,3 @@ def _phase_of(ends: list[WorkerResult]) -> tuple[RunPhase, str | None]:
 def _engines_of(ranks: list[int]) -> str:
     told = ", ".join(map(str, ranks))
     return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"
-
-
-def _among(options: RunOptions, num_ranks: int) -> RunOptions:
-    """Return the options of a run that goes on with so many ranks, and comes back to them where it is elastic."""
-    if options.elastic is None:
-        return options
-    cluster = replace(options.cluster, num_engines=num_ranks)
-    return replace(options, elastic=(min(options.elastic[0], num_ranks), num_ranks), cluster=cluster)

@@ -25,6 +25,29 @@ def end_agents(*hosts: VirtualHost) -> None:
         host.run(["pkill", "-9", "-f", "host_agent"])
 
 
+def test_a_run_goes_on_from_disk_on_more_hosts_when_all_of_its_were_lost(notebook, lab, expected):
+    notebook.run(SETUP)
+    cell = notebook.start(f"%%distribute --hosts h1:1,h2:1 --checkpoint-every 5\n{LONG}")
+    notebook.wait_for_stdout(cell, "epoch 3")
+    end_agents(lab[1], lab[2])
+    notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    steps = notebook.value(CHECKPOINTS)
+    assert all(step % 5 == 0 for step in steps)
+    assert max(steps) >= 15
+
+    resumed = notebook.start("%distribute resume --hosts h3:1,h1:1,h2:1")
+    notebook.wait_for_stdout(resumed, "epoch 6")
+    end_agents(lab[3])  # and it lives on as any other run does
+    notebook.finish(resumed)
+    assert resumed.ok, resumed.traceback
+    told = "".join(resumed.notices)
+    assert "resuming from step" in told
+    assert "what it wrote after this checkpoint is not taken back" in told
+    assert sorted(set(hosts_of(notebook))) == ["h1", "h2"]
+    assert_same(notebook, expected)
+
+
 def test_a_run_of_hosts_goes_on_here(notebook, lab, expected):
     """And its best is kept as well, and the notebook's environment, of which hosts have their own."""
     notebook.run(SETUP)

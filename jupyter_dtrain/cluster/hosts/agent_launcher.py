@@ -49,6 +49,8 @@ class Agents:
 class AgentLauncher(Launcher):
     """Starts an agent on each host, and engines below these."""
 
+    hosts_say_how_many = True
+
     def check(self, options: RunOptions) -> None:
         """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
         asked = {

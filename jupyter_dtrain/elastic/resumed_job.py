@@ -1,0 +1,151 @@
+"""A run that has ended, to go on from one of its checkpoints: on this host's engines or on other hosts', as many as there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from ..checkpoint.commands import keep_facts
+from ..checkpoint.folder import FILE_LOG, CheckpointFolder
+from ..checkpoint.host_snapshots import snapshots_on
+from ..checkpoint.metadata import Intact, Wanted, step_of
+from ..checkpoint.secrets_at_rest import part_with_secrets, told_missing, with_secrets
+from ..checkpoint.snapshot_index import SnapshotKeeper
+from ..engine.side_effects.file_journal import go_on_from
+from ..engine.task import Resume, Task
+from ..errors import CheckpointError, UsageError
+from ..options import ClusterOptions, RunOptions
+from ..protocol import RUN_PHASES_ENDED
+from ..runs.detached_index import address_of, forget_results
+from ..runs.persister import Recording
+from ..runs.record import RunRecord
+from ..runs.store import RunStore
+from ..serialization.pickler import Packed
+from ..transport.blob_store import BlobFolder, Sending
+from ..transport.parcel import from_parcel
+from .generation import Output
+from .worker_group import WorkerGroup
+
+FILES_STAY = "Files that the cell has written stay as they are where rank 0 was: what it wrote after this checkpoint is not taken back."
+
+
+class ResumedJob:
+    """A run of the record, and the checkpoint that it goes on from.
+
+    Parameters
+    ----------
+    store : RunStore
+    run_id : str, optional
+        By default the last run that has one and has not finished.
+    step : int or "best", optional
+        Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
+    trusted : bool
+        Load it even if not signed by you; this may execute arbitrary code.
+    output : Output
+
+    Attributes
+    ----------
+    record : RunRecord
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint to go on from, or somebody else has written it.
+    """
+
+    def __init__(self, store: RunStore, run_id: str | None, *, step: Wanted | None, trusted: bool, output: Output) -> None:
+        self.record = record = _resumable(store, run_id)
+        self._store, self._trusted, self._output = store, trusted, output
+        self._folder = folder = CheckpointFolder(record.folder)
+        if not trusted:
+            folder.check_origin()
+        intact: Intact | None
+        wanted = step_of(step, folder.newest_first(), run=record.name)
+        if wanted is not None:
+            intact = folder.intact(wanted, trusted=trusted)
+        else:
+            intact, complaints = folder.newest_intact(trusted=trusted)
+            if intact is None:
+                raise CheckpointError(" ".join([f"{record.run_id} has no checkpoint that is intact: run its cell again.", *complaints]))
+            for complaint in complaints:
+                output.say(f"{complaint} The one before it is used.")
+        self._intact = intact
+        if differs := folder.other_versions():
+            output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
+
+    def start(
+        self, group: WorkerGroup, options: ClusterOptions, *, check: Callable[[RunOptions], None]
+    ) -> tuple[Task, SnapshotKeeper, Recording, Packed]:
+        """Make all ready on the engines of `group`, which were started with `options`.
+
+        Parameters
+        ----------
+        check : callable
+            Refuses, with a `UsageError`, options of the run that those engines cannot have.
+
+        Returns
+        -------
+        task : Task
+        keeper : SnapshotKeeper
+        recording : Recording
+        values : Packed
+            What the cell began with: its values by name, and the objects that the results refer to.
+        """
+        record, cluster, output, checkpoint = self.record, group.cluster, self._output, self._intact.checkpoint
+        group.leave()  # the ranks' store knows what this run's were told before
+        blobs = BlobFolder(cluster.blob_dir)
+        kept = with_secrets(self._folder.read_task(blobs, trusted=self._trusted))
+        missing = set(kept.surroundings.withheld)
+        check(replace(kept.options, cluster=options, detach=False))
+        snapshots = snapshots_on(cluster, f".{record.run_id}")
+        newest = self._folder.read(self._intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
+        if missing:
+            output.say(told_missing(missing))
+        recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
+        recording.go_back(checkpoint.step, before=partial(keep_facts, record.folder, checkpoint.step))
+        recording.recorder.note_checkpoint(checkpoint.step)
+        output.say(f"{record.name}: resuming from step {checkpoint.step}.")
+        file_log = record.folder / FILE_LOG
+        with recording.failing("broken off"):
+            task = replace(
+                kept,
+                world_size=group.num_ranks,
+                device=cluster.device_plans[0].device,
+                blob_folder=blobs.address,
+                snapshot_folder=snapshots.address,
+                file_log=cluster.journal(file_log, record.run_id),
+                options=_among(kept.options, group.num_ranks),
+                resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
+            )
+            if any(log is not None and log.name != FILE_LOG for log in (task.file_log, kept.file_log)):
+                output.say(FILES_STAY)
+            keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.options.keep_checkpoints, newest=newest)
+            values = from_parcel(task.parcel, blobs)
+            cluster.send_files(task.parcel.keys, Sending(output.progress))
+            if not keeper.publish():
+                raise CheckpointError(f"The checkpoint of {record.name} could not be sent to the hosts: resume it again.")
+        go_on_from(file_log, newest.number, step=newest.step, place=newest.place)
+        forget_results(record.folder)
+        return task, keeper, recording, values
+
+
+def _resumable(store: RunStore, run_id: str | None) -> RunRecord:
+    if run_id is not None:
+        found = store.run_called(run_id)
+        if found.phase not in RUN_PHASES_ENDED:
+            follow = f"`%distribute attach {run_id}` follows it" if address_of(found.folder) is not None else "stop it there first"
+            raise UsageError(f"{run_id} is still running in another process: {follow}.")
+        return found
+    for run in reversed(store.list_runs()):
+        if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
+            return run
+    raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
+
+
+def _among(options: RunOptions, num_ranks: int) -> RunOptions:
+    """Return the options of a run that goes on with so many ranks, and comes back to them where it is elastic."""
+    if options.elastic is None:
+        return options
+    cluster = replace(options.cluster, num_engines=num_ranks)
+    return replace(options, elastic=(min(options.elastic[0], num_ranks), num_ranks), cluster=cluster)
