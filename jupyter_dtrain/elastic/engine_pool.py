@@ -204,7 +204,7 @@ class EnginePool:
         """Tell of engines that have taken the place of others."""
         cluster = self._cluster
         if cluster is not None:
-            self._tell(ClusterUpdate(phase="running", engines=list(cluster.engines)))
+            self._tell(ClusterUpdate(phase="running", engines=list(cluster.engines), lost_hosts=cluster.lost_hosts))
 
     def _start(self, options: ClusterOptions, on_progress: Progress | None) -> Cluster:
         def tell(sentence: str) -> None:

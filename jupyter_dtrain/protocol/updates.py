@@ -21,10 +21,14 @@ class EngineInfo(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterUpdate(Message):
-    """The cluster as it is now. `detail` is a short sentence while something is under way or went wrong."""
+    """The cluster as it is now. `detail` is a short sentence while something is under way or went wrong.
+
+    `lost_hosts` are those that engines were to be on and cannot be any more; their ranks are on others, until another cluster starts.
+    """
 
     phase: ClusterPhase
     engines: list[EngineInfo] = field(default_factory=list)
+    lost_hosts: list[str] = field(default_factory=list)
     detail: str = ""
 
 

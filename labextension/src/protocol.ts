@@ -301,11 +301,15 @@ export interface IEngineInfo {
 /**
  * The cluster as it is now. `detail` is a short sentence while something is
  * under way or went wrong.
+ *
+ * `lost_hosts` are those that engines were to be on and cannot be any more;
+ * their ranks are on others, until another cluster starts.
  */
 export interface IClusterUpdate {
   type: 'cluster_update';
   phase: ClusterPhase;
   engines: Nested<IEngineInfo>[];
+  lost_hosts: string[];
   detail: string;
 }
 

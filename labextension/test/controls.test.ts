@@ -76,6 +76,7 @@ describe('Restart of an engine', () => {
       type: 'cluster_update',
       phase: 'stopped',
       engines: [],
+      lost_hosts: [],
       detail: ''
     });
     assert.equal(controls.obstacle('restart_engine'), 'cluster-stopped');

@@ -165,6 +165,7 @@ describe('a cluster that shrinks', () => {
       type: 'cluster_update',
       phase: 'running',
       engines: engines.slice(0, 1),
+      lost_hosts: [],
       detail: ''
     });
     assert.deepEqual([...state.devices.keys()], [0]);

@@ -38,3 +38,21 @@ def test_many_ranks_are_a_heat_map_and_rows_in_sight(open_lab):
     expect(lab.part("times")).to_contain_text("16 of 64 ranks")
     assert lab.cut_off() == []
     assert lab.faults() == []
+
+
+def test_ranks_of_several_hosts_stand_below_their_host(open_lab):
+    lab = open_lab(SOURCE.format(ranks=16, curves=1, points=100, hertz=10, steps=STEPS))
+    lab.open_sidebar()
+    lab.run(0)
+    lab.expect_cluster("running")
+    hosts = lab.part("host")
+    expect(hosts).to_have_count(2)
+    for number in range(2):
+        host = hosts.nth(number)
+        expect(host.get_by_role("heading")).to_have_text(f"node-{number}")
+        ranks = host.get_by_test_id("jp-dtrain-rank")
+        expect(ranks).to_have_count(8)
+        expect(ranks.first).to_contain_text(f"Rank {8 * number}")
+        expect(ranks.first).not_to_contain_text("node-")
+    assert lab.cut_off() == []
+    assert lab.faults() == []

@@ -42,7 +42,12 @@ export type DetachedRun = Nested<IDetachedRun>;
 /** More notices than this are not kept: the oldest go first. */
 const MAX_NOTICES = 50;
 
-const NO_CLUSTER: Cluster = { phase: 'stopped', engines: [], detail: '' };
+const NO_CLUSTER: Cluster = {
+  phase: 'stopped',
+  engines: [],
+  lost_hosts: [],
+  detail: ''
+};
 
 export class TrainingState {
   cluster: Cluster = NO_CLUSTER;

@@ -1,11 +1,12 @@
 /**
- * All ranks: a row each. Over 32 of them there is a heat map too, and only the
- * rows that are in sight are made.
+ * All ranks: a row each, below their host where there are several. Over 32 of
+ * them there is a heat map too, and only the rows that are in sight are made.
  */
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { straggler } from '../model/advice';
+import { hostsOf } from '../model/hosts';
 import type { ITraining } from '../model/training';
 import { HeatMap } from './heatMap';
 import { RankRow, ROW_HEIGHT } from './rankRow';
@@ -30,7 +31,8 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
   const late = state.running ? straggler([...state.times.values()]) : null;
   const obstacle = controls.obstacle('restart_engine');
   const reason = obstacle === null ? null : obstacleText(obstacle, trans);
-  const severalHosts = new Set(engines.map(({ host }) => host)).size > 1;
+  const hosts = hostsOf(state.cluster);
+  const severalHosts = hosts.length > 1;
   const row = (index: number): React.ReactElement | null => {
     const engine = engines[index];
     return engine === undefined ? null : (
@@ -39,7 +41,7 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
         engine={engine}
         use={state.devices.get(engine.rank)}
         history={state.histories.get(engine.rank)}
-        host={severalHosts}
+        host={severalHosts && engines.length > MAX_ROWS}
         step={state.times.get(engine.rank)?.step ?? null}
         slower={late?.rank === engine.rank ? late.slower : null}
         obstacle={reason}
@@ -50,6 +52,35 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
       />
     );
   };
+  if (engines.length <= MAX_ROWS && severalHosts) {
+    return (
+      <>
+        {hosts.map(({ name, lost, engines: indices }) => (
+          <section
+            key={name}
+            aria-label={name}
+            data-testid="jp-dtrain-host"
+            data-host={name}
+          >
+            <h4 className="jp-dtrain-host">
+              <span>{name}</span>
+              {lost && (
+                <span
+                  className="jp-dtrain-lost"
+                  title={trans.__('Its ranks go on on other hosts')}
+                >
+                  {trans.__('lost')}
+                </span>
+              )}
+            </h4>
+            {indices.length > 0 && (
+              <ul className="jp-dtrain-ranks">{indices.map(row)}</ul>
+            )}
+          </section>
+        ))}
+      </>
+    );
+  }
   if (engines.length <= MAX_ROWS) {
     return (
       <ul className="jp-dtrain-ranks">
