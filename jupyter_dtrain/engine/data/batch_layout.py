@@ -9,9 +9,9 @@ sample in a list; the ranks' lists are put together again, so the cell sees all 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, is_dataclass, replace
 from dataclasses import fields as fields_of
-from dataclasses import is_dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 from ..tensor.batch_shard import BatchShard
 from ..tensor.placement_types import Shard, from_local
 from ..tensor.redistribute import Exchange
+from ..user_frames import is_users_module
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic)
 
@@ -204,14 +205,40 @@ def _without(shape: torch.Size, dim: int) -> list[int]:
 
 
 def _children(value: Any) -> dict[Any, Any] | None:
-    """Return what a container holds by key, ``None`` for what is none."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, list | tuple):
-        return dict(enumerate(value))
+    """Return what a container holds by key, and its attributes beside that; ``None`` for what is none."""
+    if isinstance(value, Mapping | list | tuple):
+        entries = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+        return {**entries, **_attributes(value, entries)}
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields_of(value) if field.init}
     return None
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """The key of what a dict or a list of a class of its own holds beside its entries: a ``batch_size``, the lengths of texts."""
+
+    name: str
+
+
+def _attributes(value: Any, entries: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the attributes of a container that may say something of its samples, and are not where it keeps its `entries` itself.
+
+    What the class of a library has for itself is left out: a tokenizer's batch keeps all that it was made from.
+    """
+    found = vars(value) if hasattr(value, "__dict__") else {}
+    if found and not is_users_module(type(value).__module__):
+        found = {name: attribute for name, attribute in found.items() if not name.startswith("_")}
+    kept = {id(entry) for entry in entries.values()}
+    return {
+        Attribute(name): attribute
+        for name, attribute in found.items()
+        if not (isinstance(attribute, Mapping | list | tuple) and attribute and all(id(item) in kept for item in _items(attribute)))
+    }
+
+
+def _items(container: Mapping[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterable[Any]:
+    return container.values() if isinstance(container, Mapping) else container
 
 
 def _rebuild(batch: Any, one: Callable[[Path, Any], Any], entries: Callable[[Any], Any], layout: Layout | None, path: Path = ()) -> Any:
@@ -221,18 +248,25 @@ def _rebuild(batch: Any, one: Callable[[Path, Any], Any], entries: Callable[[Any
     children = None if isinstance(batch, torch.Tensor | np.ndarray) or (layout and layout.get(path) == "same") else _children(batch)
     if children is None:
         return one(path, batch)
+    if layout is None:  # PyTorch's own function takes attributes from the first sample
+        children = {key: value for key, value in children.items() if not isinstance(key, Attribute)}
     mapped = {key: _rebuild(value, one, entries, layout, (*path, key)) for key, value in children.items()}
+    attributes = {key.name: mapped.pop(key) for key in list(mapped) if isinstance(key, Attribute)}
+    rebuilt: Any
     if isinstance(batch, MutableMapping):
-        clone = copy.copy(batch)  # which may have attributes beside its entries, or want other arguments than these
-        clone.update(mapped)
-        return clone
-    if isinstance(batch, Mapping):
-        return type(batch)(mapped)  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*mapped.values())
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped.values())
-    return replace(batch, **mapped)
+        rebuilt = copy.copy(batch)  # which may have attributes beside its entries, or want other arguments than these
+        rebuilt.update(mapped)
+    elif isinstance(batch, Mapping):
+        rebuilt = type(batch)(mapped)  # type: ignore[call-arg]
+    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        rebuilt = type(batch)(*mapped.values())
+    elif isinstance(batch, list | tuple):
+        rebuilt = type(batch)(mapped.values())
+    else:
+        return replace(batch, **mapped)
+    if hasattr(batch, "__dict__"):
+        vars(rebuilt).update({name: value for name, value in vars(batch).items() if name not in vars(rebuilt)}, **attributes)
+    return rebuilt
 
 
 def _has_entry_per_sample(items: list[Any] | tuple[Any, ...], layout: Layout | None, path: Path) -> bool:
