@@ -36,7 +36,7 @@ def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool]) -> b
     kinds = {kind for module in parts for kind in type(module).__mro__}
     seen: set[FunctionType] = set()
     values = (*(value for kind in kinds for value in vars(kind).values()), *(value for part in parts for value in _kept(part)))
-    return any(_uses(value, has, seen) for value in values)
+    return any(_uses(value, has, seen, methods=True) for value in values)
 
 
 def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
@@ -57,27 +57,6 @@ def catches(code: CodeType) -> bool:
         names = [instruction.opname for instruction in dis.get_instructions(part)]
         if "CHECK_EXC_MATCH" in names or "CHECK_EG_MATCH" in names or ("PUSH_EXC_INFO", "POP_TOP") in pairwise(names):
             return True
-    return False
-
-
-def takes_rows(code: CodeType) -> bool:
-    """Return whether `code` has a subscript that may be of samples: ``x[0]``, ``x[1:]``, ``x[order]``; not ``x[:, 0]``, ``x.shape[0]``."""
-    return any(_takes_rows(part) for part in everything(original_code(code) or code))
-
-
-def _takes_rows(code: CodeType) -> bool:
-    taken_from, index = None, None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "BINARY_SLICE":
-            return True
-        if instruction.opname == "BINARY_SUBSCR" or (instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"):
-            along_others = index is None or index.opname == "BUILD_TUPLE" or isinstance(index.argval, tuple)
-            by_name = index is not None and index.opname == "LOAD_CONST" and isinstance(index.argval, str)
-            # A shape, or one of several results.
-            of_sizes = taken_from is not None and (taken_from.argval == "shape" or taken_from.opname.startswith("CALL"))
-            if not (along_others or by_name or of_sizes):
-                return True
-        taken_from, index = index, instruction
     return False
 
 
@@ -115,6 +94,8 @@ def _owner_of(value: object) -> object:
 
 def _methods(function: FunctionType, names: set[str], owner: object) -> Iterator[object]:
     around = (*closed_over(function), *(function.__globals__.get(name) for name in names))
+    for kind in (value for value in around if isinstance(value, type) and is_users_module(value.__module__)):
+        yield from (vars(part)[name] for part in kind.__mro__ for name in names if name in vars(part))
     for known in (owner, *(value for value in around if is_users_module(type(value).__module__))):
         for name in names:
             yield getattr(known, "__dict__", {}).get(name)

@@ -12,6 +12,7 @@ from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
+import operator
 import random
 from functools import partial
 import numpy as np
@@ -32,6 +33,18 @@ class Spread:
         self.dim = dim
     def of(self, x):
         return x.std(self.dim, keepdim=True)
+
+class Whole:
+    @staticmethod
+    def share(x):
+        return x.sum(0) / len(x)
+    def rest(self, x):
+        return self.share(x) * 0.5
+whole = Whole()
+
+def whitening(x):
+    x = x - sum(x) / len(x)
+    return torch.linalg.cholesky(torch.linalg.inv(x.mT @ x / len(x)))
 
 class Inner(nn.Module):
     def __init__(self, layer):
@@ -90,6 +103,20 @@ APART = {
     "one number of NumPy's and of Python's for all": "return F.gelu(x) * np.random.beta(0.5, 0.5) + random.random()",
     "no word of it": "return F.gelu(x)",
 }
+WORDLESS_MIXING = {
+    "a sum of a loop": "return x - sum(x) / len(x)",
+    "by the number of samples": "return x / x.size(0)",
+    "by their place": "return x + 0.1 * torch.arange(len(x))[:, None].to(x)",
+    "one after the other": "s = 0\n        return torch.stack([s := 0.5 * s + row for row in x])",
+    "in a method of a class by name": "return x - Whole.share(x)",
+    "in a method of an object by name": "return x - whole.rest(x)",
+    "those that are among three": "return x * (x[:, :1] >= x[:, 0].topk(min(3, len(x))).values[-1])",
+    "from so many on": "return F.normalize(x, dim=0) if len(x) >= 6 else x",
+    "by a name in a text": "return x - getattr(x, 'me' + 'an')(0)",
+    "by an operator": "return operator.matmul(x, operator.matmul(x.mT, x)) / 10",
+    "whitened, which two samples cannot be": "return torch.cat([x[:, 2:], x[:, :2] @ whitening(x[:, :2])], 1)",
+}
+"""No word of it is one of statistics, or stands where the model's code leads to by plain functions."""
 ROWS_MIXING = {
     "less the first sample": "return x - x[0]",
     "each beside the next": "return x - 0.1 * torch.cat([x[1:], x[:1]])",
@@ -144,6 +171,11 @@ def test_results_are_those_of_one_process(ranks, name, world_size):
 def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
     layer, inside = {**LAYERS_MIXING, **LAYERS_APART}[name]
     assert_same(ranks, setup(inside, layer).replace("norm", "scale"), 3)  # `norm` is a word of statistics
+
+
+@pytest.mark.parametrize("name", WORDLESS_MIXING)
+def test_no_word_is_needed(ranks, name):
+    assert_same(ranks, setup(WORDLESS_MIXING[name]), 2)
 
 
 @pytest.mark.parametrize("name", ROWS_MIXING)
@@ -223,10 +255,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 @pytest.mark.parametrize(
     ("dropped", "statistic", "last", "looks"),
     [
-        (0.0, "", "nn.Identity()", [2]),
-        (0.1, "", "nn.Identity()", [2]),  # with the masks of the first call
-        (0.1, "largest = y.max().item() > 1e9", "nn.Identity()", [2, 2]),
-        (0.0, "", "nn.BatchNorm1d(2)", [6, 2]),  # without the batch's statistics, of which it is known that they mix
+        (0.0, "", "nn.Identity()", [2, 2, 12, 6]),
+        (0.1, "", "nn.Identity()", [2, 2, 12, 6]),  # with the masks of the first call
+        (0.1, "largest = y.max().item() > 1e9", "nn.Identity()", [2, 2, 12, 6]),
+        (0.0, "", "nn.BatchNorm1d(2)", [6, 2, 2, 12, 6]),  # without the batch's statistics, of which it is known that they mix
     ],
 )
 def test_what_a_first_call_has_come_to_is_not_computed_again(ranks, dropped, statistic, last, looks):
@@ -256,5 +288,5 @@ def test_a_layer_that_takes_the_batch_for_a_sequence_is_told_of(ranks):
     layer, inside = LAYERS_MIXING["an LSTM that is given the batch first"]
     (note,) = ranks.call(2, run_notebook, setup(inside, layer), CELL, "losses", {"global_batchnorm": True})[0]["notes"]
     assert note.startswith(
-        "The `LSTM` (line 33, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
+        "The `LSTM` (line 46, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
     )

@@ -3,20 +3,21 @@
 On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
 would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows, and those that go along a dim
 which the model may mean to be another one: an LSTM without ``batch_first`` that is given the batch first goes from sample to sample. So
-where a model has such a layer, or the code of others in it a word of statistics or a subscript (``x - x[0]``), a few samples of a share
-are put through the model without the others: their results are to be the same. What the model draws at random is drawn for the whole batch
-each time, from one state of the stream, and those that are put through get their rows.
+where a model has such a layer, or code that is not PyTorch's own, a few samples of a share are put through the model without the others:
+their results are to be the same. What the model draws at random is drawn for the whole batch each time, from one state of the stream, and
+those that are put through get their rows. No word in code tells that it is not needed: samples depend on each other by a sum, a size, a
+loop, or a method of an object that the code knows by name.
 
-Where there is such a word, these are the first samples and then the last: the largest value of all can be among one of them only. A layer
+Of code these are the first samples and then the last: the largest value of all can be among one of them only. Then all of the batch are
+put through, and the share, as a share may be too small for a dependence to show (the three largest of two samples). A layer
 alone takes from every sample to the next, or to the one before, so some between others show it. Where a rank has a single sample, there
-are no others to leave out: all of the batch are put through, and then the share.
+are no others to leave out, and where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..code_inspection import code_uses, model_uses, takes_rows
+from ..code_inspection import code_uses, model_uses
 from ..module_tree import layers_taking_statistics, modules_in
 from ..rng.global_rng import GlobalSampling
 from ..rng.sample_sites import SampleSites
@@ -34,15 +35,6 @@ from ..tensor.placement_types import GlobalTensor
 FEW = 2
 """Samples that are put through alone."""
 
-_STATISTICS = frozenset(
-    """
-    all amax amin aminmax any argmax argmin argsort batch_norm bincount cdist corrcoef count_nonzero cov cummax cummin cumprod cumsum
-    diff dist einsum flip gather histc index_add index_select kthvalue layer_norm log_softmax logcumsumexp logsumexp max mean median
-    min minimum maximum mm matmul mode moveaxis movedim nanmean nanmedian nansum norm normalize permute pinverse prod qr quantile
-    roll scatter_add softmax sort std std_mean sum svd swapaxes swapdims T t take take_along_dim tensordot topk transpose unique var
-    var_mean vector_norm
-    """.split()  # noqa: SIM905
-)
 _PARTS = frozenset(("chunk", "split", "tensor_split", "unbind", "vsplit"))
 SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
 """Layers of PyTorch's that go along a sequence, which is the batch itself where a model gives them another layout than they take it for."""
@@ -52,21 +44,20 @@ _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torc
 _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
 
 
-def left_alone(model: nn.Module, number: int) -> tuple[slice, ...]:
+def has_others_code(model: nn.Module) -> bool:
+    """Return whether there is code in `model` that is not PyTorch's own."""
+    return any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or model_uses(model, lambda *_: True)
+
+
+def left_alone(model: nn.Module, number: int, *, others_code: bool) -> tuple[slice, ...]:
     """Return which of `number` samples are put through `model` without the others, one slice at a time; none where samples cannot mix."""
-    # Compiled code has no names.
-    speaks = any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or model_uses(model, _speaks_of_others)
-    if not speaks and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
+    if not others_code and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
         return ()
     few = FEW if number > FEW else 1
-    if speaks or number < FEW + 2:
+    if others_code or number < FEW + 2:
         return slice(0, few), slice(number - few, number)
     start = (number - few) // 2
     return (slice(start, start + few),)
-
-
-def _speaks_of_others(code: CodeType, names: set[str]) -> bool:
-    return not _STATISTICS.isdisjoint(names) or takes_rows(code)
 
 
 def normalizes_parts(model: nn.Module) -> bool:
@@ -125,8 +116,8 @@ def depends_across_samples(
     stream: ModelStream,
     sites: SampleSites | None,
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
-) -> bool:
-    """Return whether some samples come to something else without the others.
+) -> bool | None:
+    """Return whether some samples come to something else without the others; ``None``: the model does not take so few of them.
 
     Parameters
     ----------
@@ -154,11 +145,13 @@ def depends_across_samples(
                 sites = sites or SampleSites(drawing.drawn, drawing.dims)
                 if drawing.per_rank:
                     return False
-    except Exception:  # it takes no other number of samples than it was made for
-        return False
+    except Exception:
+        return None
     dims = dims_of(tuple(result.dim() for result in results[0]))
-    if dims is None or any(len(part) != len(results[0]) for part in results):
+    if dims is None:
         return False
+    if any(len(part) != len(results[0]) for part in results):
+        return True
     slices = [samples for samples, _ in parts]
     return any(_differs(result, dim, slices, others) for result, dim, *others in zip(results[0], dims, *results[1:], strict=True))
 
@@ -170,10 +163,11 @@ def _tensors_in(result: Any) -> list[torch.Tensor]:
 
 def _differs(result: torch.Tensor, dim: int | None, samples: Sequence[slice], others: Sequence[torch.Tensor]) -> bool:
     """Return whether a result of the first of `samples`, which are along `dim`, has others for those that came to `others` alone."""
-    if dim is None or not (result.is_floating_point() or result.is_complex()):
+    if dim is None:
         return False
+    is_exact = not (result.is_floating_point() or result.is_complex())  # ranks, indices, masks
     close = _CLOSE.get(result.dtype, _CLOSE_ELSEWHERE) if result.device.type == "cpu" else _CLOSE_ELSEWHERE
-    largest = result.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if result.numel() else 0.0
+    largest = 0.0 if is_exact or not result.numel() else result.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
     everyone, *parts = samples
     size = result.shape[dim] // (everyone.stop - everyone.start)
     for part, other in zip(parts, others, strict=True):
@@ -183,6 +177,8 @@ def _differs(result: torch.Tensor, dim: int | None, samples: Sequence[slice], ot
         if start + other.shape[dim] > result.shape[dim]:
             return False
         there = result.narrow(dim, start, other.shape[dim])
-        if there.shape == other.shape and not torch.allclose(there, other, rtol=0.0, atol=largest * close, equal_nan=True):
+        if there.shape != other.shape:
+            continue
+        if not (torch.equal(there, other) if is_exact else torch.allclose(there, other, rtol=0.0, atol=largest * close, equal_nan=True)):
             return True
     return False

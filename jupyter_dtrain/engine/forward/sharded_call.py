@@ -31,7 +31,7 @@ from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NeedsFullBatch
 from .arguments import CallArguments
-from .cross_sample import depends_across_samples, left_alone, normalizes_parts, scales_tables, shows_itself
+from .cross_sample import depends_across_samples, has_others_code, left_alone, normalizes_parts, scales_tables, shows_itself
 from .module_state import LightModuleState, ModuleInfo, ModuleState, drawn_with, statistics_of
 from .state import CannotRestore, Change, fingerprint, hold_tensors
 from .watch import KeepsState, Watch
@@ -350,36 +350,45 @@ class ShardedCall:
         return None
 
     def _mixes(self, result: Any, drawing: GlobalSampling | None) -> bool:
-        """Return whether samples depend on each other in the model, on any rank. A collective where its code has a word of that.
+        """Return whether samples depend on each other in the model, on any rank. A collective where it has code of others than PyTorch.
 
         `result` is what its first call has returned, and `drawing` what it has drawn.
         """
-        if self.stream is None:
+        stream = self.stream
+        if stream is None:
             return False
         if normalizes_parts(self.module):
             return True
         own, total = self.placement.share.loaded, self.placement.share.total
-        alone = left_alone(self.module, own.stop - own.start)
+        others_code = has_others_code(self.module)
+        alone = left_alone(self.module, own.stop - own.start, others_code=others_code)
         if not alone:
             return False
         sites = None if self.draws is None else self.draws.sites(self.module)
         first = result if shows_itself(self.module, drawing, sites) else None
-        parts = [(own, self.view.shard_argument(self.placement))]
+        share = (own, self.view.shard_argument(self.placement))
+        of_all = [(slice(0, total), self.view.full_tensor), share]
+
+        def found(parts: Sequence[tuple[slice, Any]], first: Any) -> list[bool | None]:
+            mixes = depends_across_samples(
+                self.module,
+                self._call_to_learn,
+                parts,
+                first=first,
+                total=total,
+                stream=stream,
+                sites=sites,
+                dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
+            )
+            return Exchange.objects(mixes)
+
         if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
-            parts, first = [(slice(0, total), self.view.full_tensor), *parts], None
-        else:
-            parts += [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
-        mixes = depends_across_samples(
-            self.module,
-            self._call_to_learn,
-            parts,
-            first=first,
-            total=total,
-            stream=self.stream,
-            sites=sites,
-            dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
-        )
-        return any(Exchange.objects(mixes))
+            return any(found(of_all, None))
+        few = [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
+        of_ranks = found([share, *few], first)
+        if not any(of_ranks) and (others_code or None in of_ranks):
+            of_ranks = found(of_all, None)
+        return any(of_ranks)
 
 
 @contextmanager
