@@ -269,7 +269,7 @@ class ModelCalls:
 
         Raises
         ------
-        NotPerSample
+        NeedsFullBatch
             It is open from now on, or is to be called with arguments that require gradients.
         """
         assert self._view is not None

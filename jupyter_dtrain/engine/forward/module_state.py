@@ -299,6 +299,8 @@ class ModuleInfo:
         It may have changed its statistics since these were taken.
     results : dict
         The dims of the batch in what it returns.
+    asked : set
+        The calls, by what they were given, whose results have told what it returns.
     drawn_with : list, optional
         What it may draw with beside PyTorch's own generators; ``None``: nobody has asked.
     watch : Watch, optional
@@ -316,6 +318,7 @@ class ModuleInfo:
     num_hooks: int = -1
     normalizes: bool = False
     results: dict[Any, Any] = field(default_factory=dict)
+    asked: set[Any] = field(default_factory=set)
     drawn_with: list[Any] | None = None
     watch: Watch | None = None
     accepted: set[tuple[int, Any]] = field(default_factory=set)

@@ -154,7 +154,7 @@ class ShardedCall:
 
         Raises
         ------
-        NotPerSample
+        NeedsFullBatch
             It is an open model. All is as it was before the call.
         KeepsState
             It is one, and what the call has done cannot be undone, or other ranks have not seen it.
@@ -179,7 +179,9 @@ class ShardedCall:
             result = handed.with_kept(result)
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             one_more = self._call_with_one_more
-            placed = self.view.leave(result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more)
+            placed = self.view.leave(
+                result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more, on_new=self._new_results
+            )
             if first is not None and self._mixes(result, drawing):
                 raise NeedsFullBatch
             return handed.keep(placed)
@@ -223,6 +225,21 @@ class ShardedCall:
         for state in hidden if isinstance(hidden, tuple) else (hidden,):
             self._batch_dims[id(state)] = state, 1
 
+    def _new_results(self) -> None:
+        """Note that the results are of a structure that has not been seen: all ranks see that, or it goes by their samples.
+
+        Raises
+        ------
+        KeepsState
+            A call like this one has returned something else: this rank may be the only one that finds it.
+        """
+        leaves, tree = pytree.tree_flatten(self.given)
+        values = tuple(leaf.dim() if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves)
+        asked = (self.placement, self.module.training, torch.is_grad_enabled(), str(tree), values)
+        if self._first is None and asked in self.called.asked:
+            raise KeepsState(self.module)
+        self.called.asked.add(asked)
+
     def _call_on_own(self, call: Callable[[Any], Any]) -> tuple[Any, GlobalSampling | None]:
         self._handed.restore()
         self._handed.shard(self.view.shard_argument(self.placement))
@@ -248,7 +265,7 @@ class ShardedCall:
 
         Raises
         ------
-        NotPerSample
+        NeedsFullBatch
             It is an open model, on all ranks, or has marked what it was given.
         """
         if before.reached.iterators or scales_tables(self.module):

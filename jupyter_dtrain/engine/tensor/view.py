@@ -41,8 +41,8 @@ TRANSFORMS = (
     (eager_transforms, "_autograd_grad"),  # of what `vjp` has returned, which the cell gives gradients
 )
 
-_NO_TENSORS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-
+_NO_TENSORS = (type(None), torch.dtype, torch.device)
+"""What a model may return beside tensors. A number or a text may be of the share: its samples, a count of some, a mean as a float."""
 
 _APPLY = torch.autograd.Function.__dict__["apply"]  # a class method of Python's, or since PyTorch 2.15 of C++'s
 
@@ -215,6 +215,7 @@ class GlobalView:
         known: dict[Any, list[int | None]],
         batch_dims: dict[int, int],
         one_more: Callable[[], Any],
+        on_new: Callable[[], None],
     ) -> Any:
         """Return a model's results, of arguments placed as `placement`, with their own placements.
 
@@ -228,39 +229,45 @@ class GlobalView:
             Dim of the samples in results of which it is known, by their ``id``.
         one_more : callable
             Returns the results with one sample more; asked for where two dims have the size of the batch.
+        on_new : callable
+            Called before all ranks look at results of a structure that is not `known`.
 
         Raises
         ------
-        NotPerSample
-            There is something in it that has no row per sample: a loss, a statistic, an object.
+        NeedsFullBatch
+            There is something in it that has no row per sample: a loss, a statistic, an object, a number that goes by the samples.
         """
         if type(values) is torch.Tensor and (dims := known.get((placement, (values.dim(),)))) and dims[0] is not None:
             return from_local(values, along(dims[0], placement))
         leaves, tree = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
         if any(not isinstance(leaf, (torch.Tensor, *_NO_TENSORS)) for leaf in leaves):
+            on_new()
             raise NeedsFullBatch
         key = (placement, tuple(tensor.dim() for tensor in tensors))
         if key not in known:
-            known[key] = self._dims(tensors, placement, batch_dims, one_more)
-        found = iter(known[key])
+            on_new()
+            known[key] = self._dims(tensors, str(tree), placement, batch_dims, one_more)
+        if None in known[key]:
+            raise NeedsFullBatch
+        found = iter([dim for dim in known[key] if dim is not None])
 
         def convert(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, GlobalTensor | nn.Parameter):
                 return leaf
-            dim = next(found)
-            if dim is None:
-                raise NeedsFullBatch
-            return place_result(leaf, along(dim, placement))
+            return place_result(leaf, along(next(found), placement))
 
         return pytree.tree_unflatten([convert(leaf) for leaf in leaves], tree)
 
     def _dims(
-        self, tensors: list[torch.Tensor], placement: Shard, batch_dims: dict[int, int], one_more: Callable[[], Any]
+        self, tensors: list[torch.Tensor], structure: str, placement: Shard, batch_dims: dict[int, int], one_more: Callable[[], Any]
     ) -> list[int | None]:
         """Return along which dim each result has a row per sample, as all ranks see it; ``None``: along none."""
         rows = [max(size, 1) for size in placement.share.sizes]
-        shapes = Exchange.objects([tuple(tensor.shape) for tensor in tensors])
+        answers = Exchange.objects((structure, [tuple(tensor.shape) for tensor in tensors]))
+        shapes = [shapes_of_rank for _, shapes_of_rank in answers]
+        if any(other != structure for other, _ in answers):  # a tensor for each sample, or each class that there is
+            return [None] * max(len(tensors), 1)
         found: list[list[int]] = []
         for index, tensor in enumerate(tensors):
             of_ranks = [shapes_of_rank[index] for shapes_of_rank in shapes]
