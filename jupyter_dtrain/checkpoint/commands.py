@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import CheckpointError, UsageError
 from ..protocol import CheckpointInfo, Command, Reply
+from ..runs.curves import EPOCH, LEARNING_RATE, LOSS
 from ..runs.record import RunRecord
-from ..runs.recorder import EPOCH, LEARNING_RATE, LOSS
 from ..runs.store import RunStore
 from ..system.atomic_files import write_whole
 from ..system.confined import read_below

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ..options import View
 from ..protocol import Points, RunUpdate
-from ..runs.recorder import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
+from ..runs.curves import EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND
 from .display import Display
 from .front_end import is_notebook, new_run_widget, writes_over
 from .summary import Summary

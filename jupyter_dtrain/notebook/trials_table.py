@@ -8,8 +8,8 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol import RUN_PHASES_ENDED, RunUpdate
+from ..runs.curves import LOSS
 from ..runs.progress import duration
-from ..runs.recorder import LOSS
 from .display import Display
 from .summary import number, spark
 

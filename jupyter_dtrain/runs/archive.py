@@ -10,12 +10,11 @@ from pathlib import Path
 from ..errors import StoreError
 from ..protocol import Command, CurveSummary, PastRun, Points, Reply, RunCell, Sweep
 from .comparison import compare
-from .curves import LEAST_LIMIT, MAX_VIEW_POINTS, OF_DEVICES
+from .curves import LEAST_LIMIT, LOSS, MAX_VIEW_POINTS, OF_DEVICES
 from .detached_index import DEFAULT_FOLDER
 from .exports.to_html import page_of
 from .output_log import read_output
 from .record import RunRecord
-from .recorder import LOSS
 from .store import RunStore
 
 MAX_RUNS = 1000

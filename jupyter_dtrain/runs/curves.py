@@ -107,6 +107,11 @@ class Curve:
 MAX_VIEW_POINTS = 10_000
 """Points of one curve that a view gets at most."""
 OF_DEVICES = "device/"
+LOSS = "loss"
+LEARNING_RATE = "learning_rate"
+SAMPLES_PER_SECOND = "samples_per_second"
+EPOCH = "epoch"  # passes over the training data, 1.5 half way through the second: what a curve over epochs is drawn by
+MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND, EPOCH})
 """What the names of curves begin with that are about devices: they are recorded and not drawn, and go on in time when a run goes back."""
 
 
@@ -220,3 +225,13 @@ class RunCurves:
             value=thin.finite(),
             thinned=name in self._thinned or len(thin) < len(curve),
         )
+
+
+def finite(value: float | None) -> float | None:
+    """Return a value that JSON can say; ``None`` for any other."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def non_finite_text(value: float | None) -> str | None:
+    """Return ``nan`` or ``inf``; ``None`` for a value that is finite."""
+    return None if value is None or math.isfinite(value) else str(value)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from ..protocol import Hyperparameters, Notice, TimeSplit, Value
+from ..protocol import DeviceUse, Hyperparameters, Notice, TimeSplit, Value
 
 MAX_POINTS = 200
 SHORTEST = 2.0
@@ -150,6 +150,33 @@ class TimeSplits:
         """Return the sums that have changed since the last call."""
         fresh, self._fresh = sorted(self._fresh), set()
         return [self._now[rank] for rank in fresh]
+
+
+class DeviceReports:
+    """The latest report on each rank's device. Not thread-safe: its owner locks."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, DeviceUse] = {}
+        self._fresh: set[int] = set()
+
+    def add(self, use: DeviceUse) -> None:
+        """Take a report."""
+        self._latest[use.rank] = use
+        self._fresh.add(use.rank)
+
+    def keep(self, world_size: int) -> None:
+        """Forget the ranks that are no more."""
+        self._latest = {rank: use for rank, use in self._latest.items() if rank < world_size}
+        self._fresh &= self._latest.keys()
+
+    def all(self) -> list[DeviceUse]:
+        """Return the latest of all ranks."""
+        return [self._latest[rank] for rank in sorted(self._latest)]
+
+    def fresh(self) -> list[DeviceUse]:
+        """Return those since the last call."""
+        fresh, self._fresh = sorted(self._fresh), set()
+        return [self._latest[rank] for rank in fresh]
 
 
 # What a run has to say to the user, each text once: all ranks say the same.

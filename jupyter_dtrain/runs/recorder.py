@@ -30,17 +30,23 @@ from ..protocol import (
     TimeSplit,
 )
 from .aggregation import GlobalStep, GlobalSteps, LoggedScalars
-from .curves import OF_DEVICES, Curve, Rows, RunCurves
-from .progress import KnownHyperparameters, Notices, Pace, Throughput, TimeSplits
+from .curves import (
+    EPOCH,
+    LEARNING_RATE,
+    LOSS,
+    MEASURED,
+    OF_DEVICES,
+    SAMPLES_PER_SECOND,
+    Curve,
+    Rows,
+    RunCurves,
+    finite,
+    non_finite_text,
+)
+from .progress import DeviceReports, KnownHyperparameters, Notices, Pace, Throughput, TimeSplits
 
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""
-
-LOSS = "loss"
-LEARNING_RATE = "learning_rate"
-SAMPLES_PER_SECOND = "samples_per_second"
-EPOCH = "epoch"  # passes over the training data, 1.5 half way through the second: what a curve over epochs is drawn by
-MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND, EPOCH})
 
 
 class RunRecorder:
@@ -98,13 +104,12 @@ class RunRecorder:
         self._throughput = Throughput()
         self._pace = Pace()
         self._rate_recorded = -math.inf
-        self._devices: dict[int, DeviceUse] = {}
+        self._devices = DeviceReports()
         self._times = TimeSplits()
         self._notices = Notices()
         self._loss_was_odd = False
         self._scalars = LoggedScalars(MEASURED)
         self._curves = RunCurves(run_id)
-        self._fresh_devices: set[int] = set()
         self.hyperparameters = KnownHyperparameters()
         self._changed = True
 
@@ -137,8 +142,7 @@ class RunRecorder:
                     self._pace.add(event.time, event.fraction)
                     self._changed = True
                 case DeviceUse():
-                    self._devices[event.rank] = event
-                    self._fresh_devices.add(event.rank)
+                    self._devices.add(event)
                     self._curves.record(f"{OF_DEVICES}{event.rank}/utilization", self._last.step, event.time, event.utilization)
                     self._curves.record(f"{OF_DEVICES}{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
                 case TimeSplit():
@@ -186,8 +190,7 @@ class RunRecorder:
         with self._lock:
             self._steps.begin_again(world_size)
             self._world_size = world_size
-            self._devices = {rank: use for rank, use in self._devices.items() if rank < world_size}
-            self._fresh_devices &= self._devices.keys()
+            self._devices.keep(world_size)
             self._changed = True
 
     def set_phase(self, phase: RunPhase) -> None:
@@ -232,7 +235,7 @@ class RunRecorder:
     def devices(self) -> list[DeviceUse]:
         """Return the latest report on each rank's device."""
         with self._lock:
-            return [self._devices[rank] for rank in sorted(self._devices)]
+            return self._devices.all()
 
     def times(self) -> list[TimeSplit]:
         """Return where the time of each rank has gone so far."""
@@ -248,12 +251,11 @@ class RunRecorder:
         """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the rest."""
         with self._lock:
             messages: list[Message] = [*self._curves.drain()]
-            messages += [self._devices[rank] for rank in sorted(self._fresh_devices)]
+            messages += self._devices.fresh()
             messages += self._times.fresh()
             if self._changed:
                 messages.append(self._run_update())
             messages += self._notices.fresh()  # they do not name their run, so a new one has to be there before them
-            self._fresh_devices = set()
             self._changed = False
             return messages
 
@@ -273,7 +275,7 @@ class RunRecorder:
     def last_value(self, name: str) -> float | None:
         """Return the last value of the curve `name`; ``None`` where there is none, or it was not finite."""
         with self._lock:
-            return _finite(self._curves.last_value(name))
+            return finite(self._curves.last_value(name))
 
     # -- out, for the store ------------------------------------------------------------------------------------------
 
@@ -341,9 +343,9 @@ class RunRecorder:
             epoch=progress.epoch if progress else None,
             batch=progress.batch if progress else None,
             batches=progress.batches if progress else None,
-            loss=_finite(self._last.loss),
-            odd_loss=_odd(self._last.loss),
-            learning_rate=_finite(self._last.learning_rate),
+            loss=finite(self._last.loss),
+            odd_loss=non_finite_text(self._last.loss),
+            learning_rate=finite(self._last.learning_rate),
             samples_per_second=self._throughput.overall() if self.has_ended else self._throughput.recent(),
             fraction=self._pace.fraction,
             remaining=self._pace.remaining() if self._phase == "running" else None,
@@ -351,11 +353,3 @@ class RunRecorder:
             detached=self._detached,
             error=self._error,
         )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _odd(value: float | None) -> str | None:
-    return None if value is None or math.isfinite(value) else str(value)

@@ -20,8 +20,8 @@ from ..elastic.runner import RunResult
 from ..errors import ClusterError, DtrainError
 from ..options import Metric
 from ..runs.aggregation import logged_as
+from ..runs.curves import MEASURED
 from ..runs.record import ViewedRun
-from ..runs.recorder import MEASURED
 from ..serialization.open_files import WRITTEN
 from ..system.interpreter import Interrupts
 from ..transport.base import BlobStore
@@ -217,7 +217,7 @@ class TrialScheduler:
         tried.result, tried.error = result, error
         if not tried.failed:
             tried.value = self._value(lane)
-        self._keep(tried)
+        self._retain_if_best(tried)
 
     def _value(self, lane: Lane) -> float | None:
         """Return what the run that has just ended there has come to: what its cell has logged last, or set its variable to."""
@@ -226,7 +226,7 @@ class TrialScheduler:
         values = map(lane.recorder.last_value, (logged_as(self._metric.name, MEASURED), self._metric.name))
         return next((value for value in values if value is not None), None)
 
-    def _keep(self, tried: Tried) -> None:
+    def _retain_if_best(self, tried: Tried) -> None:
         """Keep what a trial has made if it is the best so far, and let go of that of any other."""
         other: Tried | None = tried
         if tried.value is not None and (self.best is None or self._is_better(tried, self.best)):
