@@ -20,7 +20,7 @@ _IN_FUNCTION = _IN_CELL - {"locals"}  # which are its own there
 _SHELLS = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 
 
-def with_names_by_text(names: CellNames, seen: Iterable[object], namespace: Mapping[str, Any]) -> CellNames:
+def with_dynamic_names(names: CellNames, seen: Iterable[object], namespace: Mapping[str, Any]) -> CellNames:
     """Return `names` with all others of `namespace`, if the cell or a function among `seen` looks up names by a text."""
     if not any(_is_builtin(word, namespace) for word in _IN_CELL.intersection(names)) and not any(
         _looks_up(obj, namespace) for obj in seen

@@ -104,7 +104,7 @@ def shards_nothing(cell: CodeType, objects: Iterable[object], own_modules: Colle
                 codes.append(obj.__code__)
         elif isinstance(obj, BuiltinFunctionType) and not _is_known(_text(obj.__module__), own):
             return False
-    return all(_makes_no_loader(code, own) for code in codes) and any(_TRAINS & _words(code) for code in codes)
+    return all(_makes_no_loader(code, own) for code in codes) and any(_TRAINS & _names_and_texts(code) for code in codes)
 
 
 def _is_known(module: str, own: Collection[str]) -> bool:
@@ -128,7 +128,7 @@ def _text(module: object) -> str:
 
 
 def _makes_no_loader(code: CodeType, own: Collection[str]) -> bool:
-    words = _words(code)
+    words = _names_and_texts(code)
     if words & (_WORDS | _READS_OBJECTS):
         return False
     if words & _RUNS_TEXT and all_global_reads(code) & _RUNS_TEXT:
@@ -138,7 +138,7 @@ def _makes_no_loader(code: CodeType, own: Collection[str]) -> bool:
     return all(_is_known(name, own) and name != _RANKS_IN for part in everything(code) for name in _imports(part))
 
 
-def _words(code: CodeType) -> set[str]:
+def _names_and_texts(code: CodeType) -> set[str]:
     """Return the names in `code` and the texts that are written in it."""
     found: set[str] = set()
     for part in everything(code):

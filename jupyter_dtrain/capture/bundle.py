@@ -24,14 +24,14 @@ import torch
 import xxhash
 
 from ..analysis.code_objects import installed_folders
-from ..analysis.dynamic_names import with_names_by_text
+from ..analysis.dynamic_names import with_dynamic_names
 from ..analysis.imports import asked_for
 from ..analysis.names import CellNames
 from ..errors import CaptureError
 from ..integrations.registry import look
 from ..serialization.copy_restore import attributes_of
+from ..serialization.custom_reduce import go_back
 from ..serialization.library_state import library_states, stays
-from ..serialization.own_ways import go_back
 from ..serialization.pickler import Packed, Packer, trackable
 from ..serialization.reducers import reduced
 from ..serialization.torch_reducers import operators
@@ -147,7 +147,7 @@ def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -
     """
     look()
     bundle = _pack(names, namespace)
-    if not by_text or (all_names := with_names_by_text(names, bundle.seen, namespace)) is names:
+    if not by_text or (all_names := with_dynamic_names(names, bundle.seen, namespace)) is names:
         return bundle
     return _pack(all_names, namespace)
 

@@ -109,11 +109,11 @@ def _referred_to(package: str) -> frozenset[str]:
 @lru_cache(maxsize=200)
 def _referred_to_by(package: str, _: int, names: tuple[str, ...]) -> frozenset[str]:
     modules = [module for name in names if isinstance(module := sys.modules.get(name), ModuleType)]
-    homes = (_home(value) for module in modules for value in list(vars(module).values()))
+    homes = (_module_name(value) for module in modules for value in list(vars(module).values()))
     return frozenset(home.partition(".")[0] for home in homes) - {package} - _EVERYBODYS
 
 
-def _home(value: Any) -> str:
+def _module_name(value: Any) -> str:
     kind = type(value)
     if kind is ModuleType:
         return str(value.__name__)

@@ -39,7 +39,7 @@ def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list
     found: dict[tuple[int, str], Patch] = {}
     for text, names in texts:
         for path, name in _assigned(text):
-            owner = _found(path, names)
+            owner = _resolve(path, names)
             value = getattr(owner, "__dict__", {}).get(name, _MISSING)
             if value is not _MISSING and _is_librarys(owner) and not _is_its_own(value, owner, name):
                 found[id(owner), name] = Patch(owner, name, value)
@@ -86,7 +86,7 @@ def _is_its_own(value: Any, owner: Any, name: str) -> bool:
     return home is not None and value.__globals__ is vars(home) and value.__qualname__ == path
 
 
-def _found(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
+def _resolve(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
     """Return the module or class that `path` leads to, ``None`` if it leads elsewhere."""
     found = names.get(path[0])
     for name in path[1:]:

@@ -64,7 +64,7 @@ def preview(names: CellNames, namespace: dict[str, Any]) -> list[Row]:
         except CaptureError as error:
             rows.append(Row(name, lines[name], _kind(value), 0, [], str(error).partition("\n")[0].partition(", which ")[2]))
             continue
-        places = [_place(buffer) for buffer in packed.buffers if buffer.nbytes]
+        places = [_address(buffer) for buffer in packed.buffers if buffer.nbytes]
         shared = list(dict.fromkeys(owners[place] for place in places if place in owners))
         for place in places:
             owners.setdefault(place, name)
@@ -73,7 +73,7 @@ def preview(names: CellNames, namespace: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _place(buffer: memoryview) -> int:
+def _address(buffer: memoryview) -> int:
     address: int = np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0]
     return address
 

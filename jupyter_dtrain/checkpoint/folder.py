@@ -98,7 +98,7 @@ class CheckpointFolder(CheckpointReader):
                 self._check_room([*map(bytes_of, missing), *map(len, data)])
                 sums = self._copy_blobs(blobs, keys)
                 make_folder_below(self._runs, self._run_id, CHECKPOINTS)
-                target = self._at(step)  # it may be there, of a generation before
+                target = self._step_folder(step)  # it may be there, of a generation before
                 with folder_made_whole(target) as aside:
                     found = self._write_parts(aside, data, sums, step=step, place=place, measured=measured)
                     if pinned or self._is_pinned(target):
@@ -164,7 +164,7 @@ class CheckpointFolder(CheckpointReader):
         """Delete the checkpoint of `step`. What it alone needs goes too, with the next one if one is being written."""
         self._check_there(step)
         try:
-            self._remove(self._at(step))
+            self._remove(self._step_folder(step))
         except OSError as error:
             raise CheckpointError(f"The checkpoint of step {step} cannot be deleted: {error}.") from error
         with alone_in(self._run_folder, wait=False) as alone:

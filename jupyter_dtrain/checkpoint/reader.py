@@ -62,7 +62,7 @@ class CheckpointReader:
     def at(self, step: int) -> Checkpoint:
         """Return the checkpoint of `step`; a `CheckpointError`: there is none."""
         self._check_there(step)
-        return self._checkpoint(self._at(step), self._manifest_of(self._at(step)))
+        return self._checkpoint(self._step_folder(step), self._manifest_of(self._step_folder(step)))
 
     def intact(self, step: int, *, trusted: bool = False) -> Intact:
         """Return the checkpoint of `step`, whose files are all as this user has written them.
@@ -73,7 +73,7 @@ class CheckpointReader:
             There is none, it is damaged, or somebody else has written it and it is not `trusted`.
         """
         self._check_there(step)
-        return self._verified(self._at(step), trusted=trusted)
+        return self._verified(self._step_folder(step), trusted=trusted)
 
     def newest_intact(self, *, trusted: bool = False) -> tuple[Intact | None, list[str]]:
         """Return the newest checkpoint that is :meth:`intact`, and what is wrong with newer ones."""
@@ -135,14 +135,14 @@ class CheckpointReader:
             self._origin(trusted=False)
 
     def _check_there(self, step: int) -> None:
-        if self._at(step) not in self._folders():
+        if self._step_folder(step) not in self._folders():
             there = ", ".join(str(checkpoint.step) for checkpoint in self.newest_first())
             raise CheckpointError(f"{self._run_id} has no checkpoint of step {step}; " + (f"of {there}." if there else "of none."))
 
     def _folders(self) -> list[Path]:
         """Return the folders of checkpoints, the newest first."""
         steps = {int(match[1]) for name in names_below(self._runs, self._run_id, CHECKPOINTS) if (match := _STEP.fullmatch(name))}
-        found = map(self._at, sorted(steps, reverse=True))
+        found = map(self._step_folder, sorted(steps, reverse=True))
         return [folder for folder in found if is_folder_below(self._runs, *self._parts_of(folder))]
 
     def _origin(self, *, trusted: bool) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class CheckpointReader:
     def _manifest_of(self, folder: Path) -> dict[str, Any]:
         what = f"Checkpoint {folder.name}"
         manifest = read_manifest(self._runs, *self._parts_of(folder), MANIFEST, kind="checkpoint", what=what)
-        if self._at(manifest["step"]) != folder:
+        if self._step_folder(manifest["step"]) != folder:
             raise CheckpointError(f"{what} is damaged: its manifest is that of step {manifest['step']}.")
         return manifest
 
@@ -201,5 +201,5 @@ class CheckpointReader:
             measured=Measured(Metric(found["name"], found["mode"]), found["value"]) if (found := manifest.get("measured")) else None,
         )
 
-    def _at(self, step: int) -> Path:
+    def _step_folder(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"

@@ -126,7 +126,7 @@ class Arrival:
             tail = self._log_tail("guard")
             raise Disturbed(f"The process that watches over the engines ended.{_logged(tail)}{NEXT_STEP}")
         if self.is_late:
-            raise self._late()
+            raise self._timeout_error()
 
     def _end_stopped(self) -> None:
         """End what is stopped and was at the last look."""
@@ -136,7 +136,7 @@ class Arrival:
             self._processes.signal(name, signal.SIGKILL)
         self._stopped = stopped
 
-    def _late(self) -> ClusterError:
+    def _timeout_error(self) -> ClusterError:
         up, names = self._registered(), self._names()
         missing = [name for name in names if id_of(name) not in (up or ())]
         tail = self._log_tail(missing[0] if up is not None and missing else CONTROLLER)

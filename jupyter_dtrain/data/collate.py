@@ -44,7 +44,7 @@ class RowBatch(Sequence[Any]):
     def __init__(self, length: int, x: Any, *y: Any) -> None:
         self._length, self._parts = length, (x, *y)
 
-    def whole(self) -> Any:
+    def collated(self) -> Any:
         """Return what ``default_collate`` makes of the samples."""
         # Texts are a list within a dict, and a tuple beside something else, as that function has them.
         return self._parts[0] if len(self._parts) == 1 else [tuple(part) if isinstance(part, list) else part for part in self._parts]
@@ -76,7 +76,7 @@ def row_of(part: Any, number: int) -> Any:
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  # PyTorch's signature
     if isinstance(batch, RowBatch):
-        return batch.whole()
+        return batch.collated()
     plain: dict[type, Callable[[Any], Any]] = {_Pair: tuple, _Record: dict, _Row: lambda sample: sample.as_subclass(torch.Tensor)}
     return default_collate([plain[type(sample)](sample) if type(sample) in plain else sample for sample in batch])
 

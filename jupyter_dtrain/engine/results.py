@@ -15,8 +15,8 @@ import torch
 
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, items_of, restore, restore_all
+from ..serialization.custom_reduce import go_back, leave_to_classes
 from ..serialization.library_state import arrived, library_states, stays
-from ..serialization.own_ways import go_back, stays_with_classes
 from ..serialization.pickler import Numbers, Packed, Packer, trackable
 from ..serialization.reducers import forgets, stands_for
 from ..serialization.unpickler import Unpacker
@@ -134,7 +134,7 @@ class CellResults:
         try:
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         except Exception:
-            if stays_with_classes(lambda obj: self._why_not(obj, SpanningTensors().note) is not None):
+            if leave_to_classes(lambda obj: self._why_not(obj, SpanningTensors().note) is not None):
                 return self.save(extra, gather=gather, skip=skip, elsewhere=elsewhere)
             everything_there = everything
             missing = [

@@ -50,11 +50,11 @@ class MagicParser(argparse.ArgumentParser):
         action = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if action is not None:
             known = action[2].replace("'", "").split(", ")
-            message = f"There is no `{self.prog} {action[1]}`; there are {', '.join(known)}.{_meant([action[1]], known)}"
+            message = f"There is no `{self.prog} {action[1]}`; there are {', '.join(known)}.{_did_you_mean([action[1]], known)}"
             usage = ""
         elif message.startswith("unrecognized arguments"):
             options = [word.partition("=")[0] for word in message.split() if word.startswith("-")]
-            message += _meant(options, self._option_string_actions, after=". ")
+            message += _did_you_mean(options, self._option_string_actions, after=". ")
         # One of many lines would hide the message that stands over it.
         lines = [message, usage if "\n" not in usage else "", f"`{self.prog} --help` explains each option."]
         raise UsageError("\n".join(filter(None, lines)))
@@ -75,14 +75,14 @@ class ActionParser(MagicParser):
         return found, unknown
 
 
-def _meant(words: Iterable[str], known: Iterable[str], *, after: str = " ") -> str:
+def _did_you_mean(words: Iterable[str], known: Iterable[str], *, after: str = " ") -> str:
     """Return a question whether those of `known` were meant that `words` are nearly; empty where there are none."""
     known = list(known)
-    near = [found for word in words for found in _same_elsewhere(word, known) or difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
+    near = [found for word in words for found in _name_here(word, known) or difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
     return f"{after}Did you mean {' '.join(near)}?" if near else ""
 
 
-def _same_elsewhere(word: str, known: Iterable[str]) -> list[str]:
+def _name_here(word: str, known: Iterable[str]) -> list[str]:
     same = OF_OTHERS.get(word)
     return [same] if same is not None and same in known else []
 
@@ -178,13 +178,13 @@ def cluster_of(found: argparse.Namespace) -> ClusterOptions:
 def parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.Namespace:
     """Return what the parser that `make` returns finds in a line; a `UsageError` where the line cannot be understood."""
     try:
-        words = _words(line)
+        words = _split_line(line)
     except ValueError as error:
         raise UsageError(f"{line!r}: {error}") from None
-    return make().parse_args(["--np" if word == "-np" else _as_now(word) for word in words])  # which would be -n with the number "p"
+    return make().parse_args(["--np" if word == "-np" else _current_name(word) for word in words])  # which would be -n with the number "p"
 
 
-def _as_now(word: str) -> str:
+def _current_name(word: str) -> str:
     """Return an option under the name that it has now."""
     option, equals, value = word.partition("=")
     return f"{_RENAMED.get(option, option)}{equals}{value}"
@@ -192,7 +192,7 @@ def _as_now(word: str) -> str:
 
 def renamed(line: str) -> list[str]:
     """Return a sentence for each option of a ``%%distribute`` line that has another name now."""
-    options = [word.partition("=")[0] for word in _words(line)]
+    options = [word.partition("=")[0] for word in _split_line(line)]
     return [f"{option} is {_RENAMED[option]} now; the old name is still understood." for option in options if option in _RENAMED]
 
 
@@ -200,7 +200,7 @@ _WORD = re.compile(r"""(?:[^\s"']|"(?:\\.|[^"\\])*"|'[^']*')+""")
 _QUOTED = re.compile(r"""(?:--vary=)?(?:"(?:\\.|[^"\\])*"|'[^']*')""")
 
 
-def _words(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     """Return the words of a line as a shell has them; quotes within what is given to ``--vary`` are Python's, and stay."""
     plain = shlex.split(line)
     words = _WORD.findall(line)

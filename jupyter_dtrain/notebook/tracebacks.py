@@ -48,7 +48,7 @@ def cell_error(ends: Sequence[WorkerResult], *, cells: Mapping[str, str], left_o
         failure = primary[other[0]]
         interrupted = failure.name == KeyboardInterrupt.__name__
         lines.append(
-            f"{_ranks(other)} {_at(failure, cells)}" if interrupted else f"{_ranks(other)} raised {failure.name}: {failure.message}"
+            f"{_ranks(other)} {_location(failure, cells)}" if interrupted else f"{_ranks(other)} raised {failure.name}: {failure.message}"
         )
     return CellError.of(shown.name, shown.message, lines=[*lines, *ended(ends)], ranks=ranks)
 
@@ -79,7 +79,7 @@ def at_fault(ends: Sequence[WorkerResult], cells: Mapping[str, str]) -> str:
     """Return in a line what the first of the ranks that failed has raised, and where; empty where none did."""
     failures = [end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None]
     failure = next((failure for failure in failures if not failure.secondary), failures[0] if failures else None)
-    return "" if failure is None else f"{failure.name}: {failure.message} ({_at(failure, cells).removeprefix('was ')})"
+    return "" if failure is None else f"{failure.name}: {failure.message} ({_location(failure, cells).removeprefix('was ')})"
 
 
 def ended(ends: Sequence[WorkerResult]) -> list[str]:
@@ -110,7 +110,7 @@ def _chain(failure: Failure, cells: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
     if failure.before is not None:
         lines += [*_chain(failure.before, cells), "", _CAUSED if failure.is_caused else _HANDLED, ""]
-    for frame in _kept(failure.frames, cells):
+    for frame in _shown_frames(failure.frames, cells):
         lines += _frame(frame, cells)
     lines.append(f"{failure.name}: {failure.message}" if failure.message else failure.name)
     lines += [line for note in failure.notes for line in note.splitlines()]
@@ -124,14 +124,14 @@ _CAUSED = "The above exception was the direct cause of the following exception:"
 _HANDLED = "During handling of the above exception, another exception occurred:"
 
 
-def _at(failure: Failure, cells: Mapping[str, str]) -> str:
+def _location(failure: Failure, cells: Mapping[str, str]) -> str:
     """Return where a failure was, in the notebook's own code."""
-    frames = _kept(failure.frames, cells)
+    frames = _shown_frames(failure.frames, cells)
     own = [frame for frame in frames if _name(frame.filename, cells) is not None] or frames
     return f"was at {_name(own[-1].filename, cells) or own[-1].filename}, line {own[-1].line}" if own else "was at no line of the cell"
 
 
-def _kept(frames: Sequence[Frame], cells: Mapping[str, str]) -> list[Frame]:
+def _shown_frames(frames: Sequence[Frame], cells: Mapping[str, str]) -> list[Frame]:
     """Return the notebook's own frames and, of the library code below the last of them, the frame that raised."""
     own = [index for index, frame in enumerate(frames) if _name(frame.filename, cells) is not None]
     if not own:

@@ -77,7 +77,7 @@ class TrialsCell:
             return self._work(trial, bundle, options, moment, sweep), bundle.tracked
 
         result = session.run_trials(trials, options, prepare, output=output, on_tick=lambda trials: table.update(trials.tried, trials.best))
-        table.show(result.tried, result.best, _after(result, options))
+        table.show(result.tried, result.best, _closing_sentence(result, options))
         self._tell_failed(result.tried, output)
         if result.best is not None:
             for target, value in result.best.trial.values.items():
@@ -148,7 +148,7 @@ class TrialsCell:
         return None if tried.result is None else cell_error(tried.result.ends, cells=self.cells, left_out={})
 
 
-def _after(result: TrialScheduler, options: RunOptions) -> str:
+def _closing_sentence(result: TrialScheduler, options: RunOptions) -> str:
     """Return what the notebook has after the trials."""
     if result.best is not None:
         steps = (

@@ -116,7 +116,7 @@ def _mark_without_reading(obj: object, mappings: PrivateMappings) -> _Untouched 
 
 
 def _place_of(obj: torch.Tensor | np.ndarray[Any, Any]) -> tuple[object, ...]:
-    return _place(obj) if isinstance(obj, torch.Tensor) else (obj.ctypes.data, obj.shape, obj.strides, obj.dtype)
+    return _storage_signature(obj) if isinstance(obj, torch.Tensor) else (obj.ctypes.data, obj.shape, obj.strides, obj.dtype)
 
 
 def _mark(obj: Any) -> Any:
@@ -183,7 +183,7 @@ def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
     if tensor.requires_grad or is_lazy(tensor):
         return None
     try:
-        return _TensorMark(_place(tensor), _checksum(tensor))
+        return _TensorMark(_storage_signature(tensor), _checksum(tensor))
     except (RuntimeError, NotImplementedError, TypeError):  # no plain numbers in memory: sparse, or another library's
         return None
 
@@ -191,12 +191,12 @@ def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
 def _tensor_differs(tensor: torch.Tensor, before: _TensorMark | None) -> bool:
     if is_lazy(tensor) or tensor.is_meta:  # there are no numbers
         return False
-    if before is None or tensor.requires_grad or _place(tensor) != before.place:
+    if before is None or tensor.requires_grad or _storage_signature(tensor) != before.place:
         return True
     return _checksum(tensor) != before.checksum
 
 
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+def _storage_signature(tensor: torch.Tensor) -> tuple[object, ...]:
     version = None if tensor.is_inference() else tensor._version  # inference tensors count none
     return (version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 

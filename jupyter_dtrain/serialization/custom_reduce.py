@@ -63,7 +63,7 @@ def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
         Attributes that mean nothing in another process. They are ``None`` there, those of an optimizer are not there.
     """
     kind: Any = type(obj)
-    if _as_classes_say.get() or not has_users_way(kind) or isinstance(obj, type | FunctionType | MethodType | ModuleType):
+    if _as_classes_say.get() or not reduces_by_users_code(kind) or isinstance(obj, type | FunctionType | MethodType | ModuleType):
         return NotImplemented
     found, base = _attributes(obj), next((base for base in BASES if isinstance(obj, base)), None)
     if found is None or not (any(found) or (base is not None and len(obj))):
@@ -74,20 +74,20 @@ def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
     held = {**own, **slots}
     stay = _to_stay(obj, held)
     if stay or not (base is not None or is_of_python(kind)):
-        return _by_its_class(obj, {name: value for name, value in held.items() if name not in stay}, bool(stay), without)
+        return _reduced_by_class(obj, {name: value for name, value in held.items() if name not in stay}, bool(stay), without)
     if base is not None:
         function, args, contents = empty_container(obj, base)
         return function, args, (contents, (own, slots)), None, None, _fill
     return bare, (kind,), (own, slots) if slots else own, None, None, set_attributes
 
 
-def has_users_way(kind: Any) -> bool:
+def reduces_by_users_code(kind: Any) -> bool:
     """Return whether it is the user's code that says how objects of `kind` are pickled."""
     ways = (*(getattr(kind, name, None) for name in _WAYS), copyreg.dispatch_table.get(kind))
     return any(isinstance(way, FunctionType) and _is_users(way.__code__.co_filename) for way in ways)
 
 
-def way_of_its_class(obj: Any) -> Any:
+def reduced_by_own_class(obj: Any) -> Any:
     """Return how the class of `obj` says that it is pickled, which may take something away from it: it keeps that."""
     own: Any = getattr(obj, "__dict__", None)
     before = dict(own) if type(own) is dict else own
@@ -105,10 +105,10 @@ def go_back(cannot_be_written: Callable[[Any], bool]) -> bool:
 
     Returns whether there is something that was not known before.
     """
-    return stays_with_classes(cannot_be_written) or go_back_to_archives(cannot_be_written)
+    return leave_to_classes(cannot_be_written) or go_back_to_archives(cannot_be_written)
 
 
-def stays_with_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
+def leave_to_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
     """Leave to their classes what cannot be written of objects; return whether there is something that was not known before."""
     is_new = False
     for obj in (*_met.values(), *_held.values()):
@@ -116,7 +116,7 @@ def stays_with_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
         for name, value in {**own, **slots}.items():
             if _is_plain(value) or name in _known_to_stay(obj, {name: value}) or not cannot_be_written(value):
                 continue
-            with _said_by_classes():
+            with _reducing_by_class():
                 cannot = cannot_be_written(value)
             if cannot:
                 _stay.setdefault(id(obj), (_reference_to(obj), {}))[1][name] = type(value)
@@ -124,7 +124,7 @@ def stays_with_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
     return is_new
 
 
-def all_is_written() -> None:
+def release_written() -> None:
     """Hold no object any longer: everything is written, or what cannot be is known."""
     for key in _held:
         _stay.pop(key, None)
@@ -137,7 +137,7 @@ def _reference_to(obj: Any) -> Callable[[], Any]:
 
 
 @contextmanager
-def _said_by_classes() -> Iterator[None]:
+def _reducing_by_class() -> Iterator[None]:
     token = _as_classes_say.set(True)
     try:
         yield
@@ -203,8 +203,8 @@ def _is_plain(value: Any) -> bool:
 # -- by the class's own way, and what else there is ------------------------------------------------------------------------
 
 
-def _by_its_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, without: frozenset[str]) -> Any:
-    found = way_of_its_class(obj)
+def _reduced_by_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, without: frozenset[str]) -> Any:
+    found = reduced_by_own_class(obj)
     if isinstance(found, str):  # the name of a global
         return NotImplemented
     function, args, state, items, pairs, setter = (*found, *[None] * 6)[:6]
@@ -212,7 +212,7 @@ def _by_its_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, without
         function, args = bare, (type(obj),)
     if type(state) is dict and without:
         state = {name: value for name, value in state.items() if name not in without}
-    said = _said(state)
+    said = _state_dict_of(state)
     if said is not None:
         # Where something stays with its class, a yes or no may be about just that: whether it is open.
         beside = {
@@ -223,17 +223,17 @@ def _by_its_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, without
     contents = None
     if (base := next((base for base in BASES if isinstance(obj, base)), None)) is not None:
         contents = empty_container(obj, base)[2]
-    return function, args, (setter, state, contents, beside), items, pairs, _with_the_rest
+    return function, args, (setter, state, contents, beside), items, pairs, _restore_with_rest
 
 
-def _said(state: Any) -> dict[str, Any] | None:
+def _state_dict_of(state: Any) -> dict[str, Any] | None:
     """Return the attributes that a state names, ``None`` where nobody can tell."""
     if type(state) is tuple and len(state) == 2 and all(part is None or type(part) is dict for part in state):
         return {**(state[0] or {}), **(state[1] or {})}
     return state if type(state) is dict else None
 
 
-def _with_the_rest(obj: Any, parts: tuple[Any, Any, Any, dict[str, Any]]) -> None:
+def _restore_with_rest(obj: Any, parts: tuple[Any, Any, Any, dict[str, Any]]) -> None:
     setter, state, contents, beside = parts
     if state is not None:
         if setter is not None:
@@ -260,8 +260,8 @@ def _set(obj: Any, attributes: dict[str, Any]) -> None:
 
 def leaves_out(obj: Any, name: str) -> bool | None:
     """Return whether the class of `obj` leaves attribute `name` to itself, ``None`` where the class is not the user's in that."""
-    if not has_users_way(type(obj)):
+    if not reduces_by_users_code(type(obj)):
         return None
-    found = way_of_its_class(obj)
-    said = _said(found[2]) if not isinstance(found, str) and len(found) > 2 else None
+    found = reduced_by_own_class(obj)
+    said = _state_dict_of(found[2]) if not isinstance(found, str) and len(found) > 2 else None
     return said is None or said.get(name, _is_plain) is not (_attributes(obj) or ({}, {}))[0].get(name)

@@ -80,7 +80,7 @@ def place_of(iterator: Any) -> Any:
     """Return what is another where `iterator` stands elsewhere."""
     kind = type(iterator)
     if kind in _COUNTED:
-        return _left(iterator)
+        return _remaining(iterator)
     if kind is itertools.count:
         return repr(iterator)
     parts = _parts(iterator)
@@ -104,7 +104,7 @@ def _of_state(value: Any) -> Any:
     return _of_argument(value) if isinstance(value, _PLAIN) or is_iterator(value) else id(value)  # in another process another one
 
 
-def _left(iterator: Any) -> int:
+def _remaining(iterator: Any) -> int:
     try:
         return operator.length_hint(iterator, -1)
     except TypeError:  # it has no end
@@ -145,7 +145,7 @@ def put_in_place(iterators: Sequence[Any], standings: Sequence[Standing]) -> Non
 
 def _stands(iterator: Any, to: Standing) -> bool:
     if type(iterator) in _COUNTED:  # of a dict's, the copy walks over a list
-        return _left(iterator) == _left(_made(to.parts))
+        return _remaining(iterator) == _remaining(_made(to.parts))
     return bool(place_of(iterator) == to.place)
 
 
@@ -193,7 +193,7 @@ def _move_by_itself(iterator: Any, to: Standing) -> None:
         else:
             _take(iterator, None)
     elif kind in _COUNTED:
-        _take(iterator, max(0, _left(iterator) - _left(_made(to.parts))))
+        _take(iterator, max(0, _remaining(iterator) - _remaining(_made(to.parts))))
     elif kind is itertools.count:
         now, then = (parts[1] for parts in (iterator.__reduce__(), to.parts))
         _take(iterator, max(0, round((then[0] - now[0]) / (then[1] if len(then) > 1 else 1))))

@@ -69,11 +69,11 @@ class Pieces:
     def _skip(self, start: int) -> None:
         """Go on behind the graph that begins at `start`, as if all that it has made could not be read."""
         while self._counted[0] < start:
-            self._counted = self._behind(*self._counted, {})
+            self._counted = self._graph_end(*self._counted, {})
         _, size = self._counted
         before, memo = self._reader, cast("Any", self._reader.memo.copy())
         memo = {number: memo[number] for number in range(size)}
-        end, size_there = self._counted = self._behind(start, size, memo)
+        end, size_there = self._counted = self._graph_end(start, size, memo)
         filled = [memo.get(number, self._gap) for number in range(size_there)]
         self._reader = _Following(replace(self._packed, stream=self._packed.stream[end:]), filled, before, **self._options)
         before.memo.clear()  # whatever else still holds the reader
@@ -81,7 +81,7 @@ class Pieces:
         del memo, filled
         self._uses = sys.getrefcount(self._gap)
 
-    def _behind(self, position: int, number: int, memo: dict[int, Any]) -> tuple[int, int]:
+    def _graph_end(self, position: int, number: int, memo: dict[int, Any]) -> tuple[int, int]:
         """Return where the graph at `position` ends, and how many objects are in the memo then, of which there were `number`.
 
         What needs no other to be made, texts and what has a name in a module, is put into `memo`.

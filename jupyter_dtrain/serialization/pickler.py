@@ -28,9 +28,9 @@ from torch.nn.parameter import is_lazy
 
 from ..analysis.code_objects import original_code
 from ..integrations.registry import is_found_by_id
+from .custom_reduce import release_written
 from .iterators import is_iterator
 from .module_reducers import ModuleName, is_dynamic
-from .own_ways import all_is_written
 from .python_reducers import with_annotations
 from .reducers import reduced
 from .shared_memory import is_shared, shared_tensor
@@ -165,7 +165,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def packed(self) -> Packed:
         """Return everything pickled so far."""
-        all_is_written()
+        release_written()
         return Packed(self._stream.getvalue(), self.leaves, self.buffers, self._left_out)
 
     def persistent_id(self, obj: object) -> Reference | None:

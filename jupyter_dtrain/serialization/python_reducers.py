@@ -254,10 +254,10 @@ def reduced_own(obj: Any) -> Any:
     """Return how `obj` reduces if it is one of these: as that of the process that reads it; else ``NotImplemented``."""
     if type(obj).__name__ not in _KINDS:  # nearly everything is asked
         return NotImplemented
-    return next(((_own, (name,)) for name, own in _all().items() if obj is own), NotImplemented)
+    return next(((_library_function_of, (name,)) for name, own in _all().items() if obj is own), NotImplemented)
 
 
-def _own(name: str) -> Any:
+def _library_function_of(name: str) -> Any:
     return _all()[name]
 
 

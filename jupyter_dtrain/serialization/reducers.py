@@ -27,11 +27,11 @@ from torch.utils.hooks import RemovableHandle
 from ..integrations.registry import process_attributes, reduced_by_library
 from .archives import gives_up_what_it_shares, reduced_archive
 from .cached_functions import is_notebooks, reduced_cached
+from .custom_reduce import leaves_out, reduced_as_it_is
 from .library_state import reduced_state
 from .locks import reduced_lock
 from .module_reducers import itself, reduced_python_module
 from .open_files import reduced_file
-from .own_ways import leaves_out, reduced_as_it_is
 from .python_reducers import (
     bare,
     reduced_class,
@@ -139,8 +139,8 @@ def _as_it_was(obj: Any) -> Any:
     kind: Any = type(obj)
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
         return NotImplemented
-    own_ways = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
-    asks = own_ways and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
+    custom_reduce = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
+    asks = custom_reduce and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
     own: Any = getattr(obj, "__dict__", None)
     takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
     is_made = wants_arguments(kind)
