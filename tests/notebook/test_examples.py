@@ -72,10 +72,26 @@ GALLERY = {
 """Small notebooks, and what holds when they have run."""
 
 
+WITH_ENGINES_OF_THEIR_OWN = {
+    "sweep": "val_loss == min(run.points('val_loss')['value'][-1] for run in trials) and len(trials) == 6",
+    "resume": "torch.equal(weights, again) and len(losses) == 24",
+}
+
+
 def test_the_gallery_learns(notebook):
+    learns(notebook, GALLERY)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_gallery_of_sweeps_and_detached_runs_learns(notebook):
+    learns(notebook, WITH_ENGINES_OF_THEIR_OWN)
+
+
+def learns(notebook, gallery):
     notebook.run("torch.set_default_dtype(torch.float32)")
     try:
-        for example, holds in GALLERY.items():
+        for example, holds in gallery.items():
             for cell in nbformat.read(EXAMPLES / f"{example}.ipynb", as_version=4).cells:
                 if cell.cell_type == "code":
                     notebook.run(cell.source)
@@ -84,7 +100,7 @@ def test_the_gallery_learns(notebook):
         notebook.run("torch.set_default_dtype(torch.float64)")
 
 
-@pytest.mark.parametrize("example", ["digits", "taxi", *GALLERY])
+@pytest.mark.parametrize("example", ["digits", "taxi", *GALLERY, *WITH_ENGINES_OF_THEIR_OWN])
 def test_the_notebook_is_stored_without_outputs(example):
     for cell in nbformat.read(EXAMPLES / f"{example}.ipynb", as_version=4).cells:
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
