@@ -40,15 +40,20 @@ NEIGHBOURS = 8
 """Earlier runs, the last ones, that are looked at for buffers to link."""
 NICENESS = 10
 """Of the thread that writes: the engines train meanwhile."""
-_being_written: dict[Path, threading.Thread] = {}
+DELAY = 10.0
+"""Seconds of a run after which it is written, if the run has not ended before."""
+_being_written: dict[Path, tuple[threading.Thread, threading.Event]] = {}
 """By the folder of the run."""
 TRUSTING = "`run.rerun(trust=True)` runs it anyway"
 
 
-def wait_for_inputs(run_folder: Path) -> None:
-    """Wait until what a run began with is written, where this process does so."""
-    if (thread := _being_written.get(run_folder)) is not None:
-        thread.join()
+def write_inputs(run_folder: Path, *, wait: bool) -> None:
+    """Let what a run began with be written now, where this process does so and has not yet, and `wait` until it is, or not."""
+    if (writing := _being_written.get(run_folder)) is not None:
+        thread, due = writing
+        due.set()
+        if wait:
+            thread.join()
 
 
 class RunInputs:
@@ -61,7 +66,7 @@ class RunInputs:
     @property
     def exist(self) -> bool:
         """Whether the record has them, once this process has written what it writes of them."""
-        wait_for_inputs(self._runs / self._run_id)
+        write_inputs(self._runs / self._run_id, wait=True)
         return is_file_below(self._runs, self._run_id, INPUTS, MANIFEST)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -70,20 +75,24 @@ class RunInputs:
         """Begin to write what a run begins with, if it is to be kept.
 
         Nobody waits for that, neither the engines nor the end of the cell: the buffers are mapped here, so that what is written is what
-        they hold now, whatever becomes of their files. Whoever reads it waits (:attr:`exist`), and so does the end of the kernel.
+        they hold now, whatever becomes of their files. It begins when the run has ended (:func:`write_inputs`) or has taken `DELAY`, so
+        that a short cell has the processors for itself. Whoever reads it waits (:attr:`exist`), and so does the end of the kernel.
         """
         wanted, size = task.options.keep_inputs, sum(map(bytes_of, set(task.parcel.keys))) + task.parcel.num_bytes
         if wanted == "never" or (wanted == "auto" and size > LIMIT):
             return
         folder = self._runs / self._run_id
         buffers = {key: blobs.open(key) for key in sorted(set(task.parcel.keys))}
-        _being_written[folder] = thread = threading.Thread(target=self._write_quietly, args=(task, buffers, size), name="dtrain-inputs")
+        due = threading.Event()
+        thread = threading.Thread(target=self._write_quietly, args=(task, buffers, size, due), name="dtrain-inputs")
+        _being_written[folder] = thread, due
         thread.start()
 
-    def _write_quietly(self, task: Task, buffers: Mapping[str, memoryview], size: int) -> None:
-        """Write it, or leave nothing: a disk that is full must not cost the run, and `rerun` says that it is not there."""
+    def _write_quietly(self, task: Task, buffers: Mapping[str, memoryview], size: int, due: threading.Event) -> None:
+        """Write it when it is `due`, or leave nothing: a disk that is full must not cost the run, and `rerun` says that it is not there."""
         if sys.platform == "linux":  # where a priority is a thread's own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        due.wait(DELAY)
         try:
             with suppress(CheckpointError, StoreError, OSError):
                 self.write(task, buffers, size)

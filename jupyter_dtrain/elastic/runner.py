@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checkpoint.commands import keep_facts
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
-from ..checkpoint.inputs import RunInputs, wait_for_inputs
+from ..checkpoint.inputs import RunInputs, write_inputs
 from ..checkpoint.metadata import Checkpoint, Wanted
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
@@ -175,8 +175,8 @@ class Runner:
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
         finally:
-            if options.detach and folder is not None:  # a kernel that has the results may want to run it again
-                wait_for_inputs(folder)
+            if folder is not None:  # a kernel that has the results of a detached run may want to run it again
+                write_inputs(folder, wait=options.detach)
             if work.strategy.owns_process_group and not options.detach:
                 # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))
