@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.notebook.conftest import IMPORTS
@@ -186,12 +188,15 @@ def test_what_cannot_be_tried(trying, options, message):
 
 def test_interrupted_trials_stop_at_a_step_and_the_engines_stay(trying):
     trying.run(SETUP)
-    cell = trying.start("%%distribute --engines 2 --vary lr=0.1,0.01,0.001 --best final" + CELL.replace("range(3)", "range(10**6)"))
+    cell = trying.start("%%distribute --engines 2 --vary lr=0.1,0.01,0.001 --best loss" + CELL.replace("range(3)", "range(10**6)"))
     trying.wait(lambda: all(f"[lr={lr}] epoch 3" in cell.stdout for lr in (0.1, 0.01)), "both first trials at work", cell)
     trying.interrupt()
     trying.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
     assert [line.replace("★", " ").split()[1] for line in rows(cell)[1:]] == ["stopped", "stopped", "pending"]
+    assert re.search(
+        r"^Best trial: lr=0\.0?1\. .* It was stopped after step \d+, before its end: its value is that of this step\.$", note(cell)
+    )
     assert trying.run("%%distribute --engines 2 --vary lr=1,2 --best z\nz = lr").ok
 
 
