@@ -1,4 +1,6 @@
-"""What the ranks of a run have printed, kept in its folder: a page that was reloaded lacks lines of the cell, and no cell has all ranks'.
+"""What the ranks of a run have printed, kept in its folder: a page that is reloaded lacks lines of the cell that runs.
+
+Ranks other than 0 send what they print with ``--output all`` alone.
 
 Lines wait in memory until they are written, about once a second, by the thread that writes the record. Of a line that is written over with
 carriage returns, as progress bars are, the last state is kept. The disk is not filled by a cell that prints for days: of each rank the

@@ -96,7 +96,10 @@ class RecordedRun:
         return pandas.DataFrame(columns).astype(types)
 
     def output(self, rank: int = 0) -> str:
-        """Return what a rank has printed, the end of it where that is more than some megabytes; nothing where nothing was kept."""
+        """Return what a rank has printed, the end of it where that is more than some megabytes.
+
+        Ranks other than 0 have something with ``--output all`` alone.
+        """
         return read_output(self.record.folder, rank, limit=None).text
 
     def rerun(self, *, engines: int | None = None, trust: bool = False) -> RecordedRun:

@@ -35,11 +35,12 @@ for epoch in range({epochs}):
         optimizer.step()
         if epoch == {broken}:
             raise ValueError("enough")
+    print("{name}: epoch", epoch)
 """
 CELLS = {
     "setup": SETUP,
     "first": TRAIN.format(name="first", epochs=4, broken=-1),
-    "second": TRAIN.format(name="second", epochs=1, broken=-1),
+    "second": TRAIN.format(name="second", epochs=1, broken=-1).replace("--name", "--output all --name"),
     "broken": TRAIN.format(name="broken", epochs=1, broken=0),
 }
 setup, first, second, broken = range(len(CELLS))
@@ -120,6 +121,17 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     expect(lab.part("past-run")).to_have_count(1)
     lab.part("run-filter").fill("")
     assert lab.cut_off() == []
+
+    # What it has printed, of each rank.
+    output = row.get_by_role("button", name="Output")
+    output.press("Enter")
+    expect(row.get_by_role("region", name="Output of rank 0")).to_have_text("second: epoch 0\n", use_inner_text=True)
+    row.get_by_role("combobox", name="Rank").select_option("1")
+    expect(row.get_by_role("region", name="Output of rank 1")).to_contain_text("second: epoch 0")
+    assert lab.cut_off() == []
+    assert lab.faults() == []
+    output.click()
+    expect(row.get_by_role("region")).to_have_count(0)
 
     # From a run to its cell: by its id, also when the text has changed, or by its text when the notebook has another.
     go = row.get_by_role("button", name="Go to cell")

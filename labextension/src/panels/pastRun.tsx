@@ -185,7 +185,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
               type="button"
               className="jp-dtrain-button"
               aria-expanded={showsOutput}
-              title={trans.__('What each rank has printed')}
+              title={trans.__('What the run has printed')}
               onClick={() => {
                 setShowsOutput(!showsOutput);
               }}

@@ -1,4 +1,4 @@
-/** What the ranks of a run have printed, one at a time: the run's own log. */
+/** What a run has printed, one rank at a time: all but rank 0 with --output all. */
 
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
