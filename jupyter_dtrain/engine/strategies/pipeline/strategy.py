@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ...comm.process_group import shared_memory
 from ..data_parallel.strategy import DataParallel
 from ..zero3.strategy import Zero3
 from .staged_training import PipelineTraining
@@ -23,7 +22,7 @@ class Pipeline(Zero3):
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Cut models into stages, until the end of the ``with`` block."""
-        memory, say = shared_memory(), self.context.reports.notes.say
+        memory, say = self._shared_memory(), self.context.reports.notes.say
         task = self.context.task
         with DataParallel.installed(self):
             if memory is None or not task.semantics.global_numbers:

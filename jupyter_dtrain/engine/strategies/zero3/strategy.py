@@ -12,6 +12,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...comm.process_group import shared_memory
+from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
 from .sharded_training import ShardedTraining
@@ -42,7 +43,7 @@ class Zero3(DataParallel):
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Shard parameters, until the end of the ``with`` block."""
-        memory, say = shared_memory(), self.context.reports.notes.say
+        memory, say = self._shared_memory(), self.context.reports.notes.say
         with super().installed():
             if memory is None or not self.context.task.semantics.global_numbers:
                 if self.context.task.world_size > 1:
@@ -52,6 +53,10 @@ class Zero3(DataParallel):
             self._sharded = ShardedTraining(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
             with self._sharded.installed():
                 yield
+
+    def _shared_memory(self) -> SharedMemory | None:
+        """Return what connects the ranks: for one that is alone nothing, though what connected it in an earlier cell may be there still."""
+        return shared_memory() if self.context.task.world_size > 1 else None
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
         """Return `values` with the shards of batches in them as full tensors, after rank 0 has all parameters and states."""
