@@ -161,12 +161,12 @@ class Session:
             return self.remote.attach(run, trusted=trusted, output=output)
 
     def resume(
-        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None, trusted: bool, output: Output
+        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None, trusted: bool, strategy: str | None, output: Output
     ) -> tuple[RunResult, Packed]:
         """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
         with self._one_run():
             self._stop_lanes()
-            return self._runner.resume(run_id, options, step=step, trusted=trusted, output=output)
+            return self._runner.resume(run_id, options, step=step, trusted=trusted, strategy=strategy, output=output)
 
     def run_trials(
         self,

@@ -22,6 +22,7 @@ from ..runs.persister import Recording
 from ..runs.record import RunRecord
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
+from ..strategies import Feature, find
 from ..transport.blob_store import BlobFolder, Sending
 from ..transport.parcel import from_parcel
 from .generation import Output
@@ -42,6 +43,8 @@ class ResumedJob:
         Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
     trusted : bool
         Load it even if not signed by you; this may execute arbitrary code.
+    strategy : str, optional
+        By default its own. A checkpoint has what all of them need.
     output : Output
 
     Attributes
@@ -54,7 +57,12 @@ class ResumedJob:
         There is no checkpoint to go on from, or somebody else has written it.
     """
 
-    def __init__(self, store: RunStore, run_id: str | None, *, step: Wanted | None, trusted: bool, output: Output) -> None:
+    def __init__(
+        self, store: RunStore, run_id: str | None, *, step: Wanted | None, trusted: bool, strategy: str | None = None, output: Output
+    ) -> None:
+        self._strategy = None if strategy is None else find(strategy)
+        if self._strategy is not None:
+            self._strategy.require(Feature.SNAPSHOT, "%distribute resume")
         self.record = record = _resumable(store, run_id)
         self._store, self._trusted, self._output = store, trusted, output
         self._folder = folder = CheckpointFolder(record.folder)
@@ -96,6 +104,8 @@ class ResumedJob:
         group.leave()  # the ranks' store knows what this run's were told before
         blobs = BlobFolder(cluster.blob_dir)
         kept = with_secrets(self._folder.read_task(blobs, trusted=self._trusted))
+        if self._strategy is not None:
+            kept = replace(kept, options=replace(kept.options, strategy=self._strategy.name), strategy=self._strategy)
         missing = set(kept.surroundings.withheld)
         check(replace(kept.options, cluster=options, detach=False))
         snapshots = snapshots_on(cluster, f".{record.run_id}")

@@ -182,7 +182,14 @@ class Runner:
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))
 
     def resume(
-        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None = None, trusted: bool = False, output: Output
+        self,
+        run_id: str | None,
+        options: ClusterOptions,
+        *,
+        step: Wanted | None = None,
+        trusted: bool = False,
+        strategy: str | None = None,
+        output: Output,
     ) -> tuple[RunResult, Packed]:
         """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
 
@@ -196,6 +203,8 @@ class Runner:
             Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
         trusted : bool
             Load it even if not signed by you; this may execute arbitrary code.
+        strategy : str, optional
+            By default its own. A checkpoint has what all of them need.
 
         Returns
         -------
@@ -208,7 +217,7 @@ class Runner:
         CheckpointError
             There is no checkpoint to go on from, or somebody else has written it.
         """
-        job = ResumedJob(self._store, run_id, step=step, trusted=trusted, output=output)
+        job = ResumedJob(self._store, run_id, step=step, trusted=trusted, strategy=strategy, output=output)
         num_ranks = options.num_engines or self._engines.as_many(options, job.record.world_size)
         group = self._group(options, num_ranks, output)
         task, keeper, recording, values = job.start(group, options, check=self._engines.check)

@@ -38,6 +38,7 @@ def line_parser() -> argparse.ArgumentParser:
         metavar="RUN[@STEP|@best]",
         help="its id or name, and the checkpoint: a step or the best (default: the newest of the last run that can be resumed)",
     )
+    resume.add_argument("--strategy", metavar="KIND", help="resume under another strategy: zero3, where its own took too much memory")
     resume.add_argument("--trust", action="store_true", help="load even if not signed by you (may execute arbitrary code)")
     add_cluster(resume, "--engines", "-n")
     attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
@@ -59,6 +60,7 @@ class LineCommand:
     run: str | None = None
     step: int | Literal["best"] | None = None
     trusted: bool = False
+    strategy: str | None = None
     show_script: bool = False
 
 
@@ -82,6 +84,7 @@ def parse_line(line: str) -> LineCommand:
         run=run,
         step=step,
         trusted=getattr(found, "trust", False),
+        strategy=getattr(found, "strategy", None),
         show_script=getattr(found, "show_script", False),
     )
 

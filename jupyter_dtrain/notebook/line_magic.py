@@ -97,7 +97,9 @@ class LineMagic:
             if command.action == "attach":
                 result, packed = session.attach(command.run, trusted=command.trusted, output=output)
             else:
-                result, packed = session.resume(command.run, command.cluster, step=command.step, trusted=command.trusted, output=output)
+                result, packed = session.resume(
+                    command.run, command.cluster, step=command.step, trusted=command.trusted, strategy=command.strategy, output=output
+                )
         from .returning import take
 
         take(shell, result, packed, output)

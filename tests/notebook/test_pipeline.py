@@ -37,6 +37,8 @@ def test_a_loop_that_takes_snapshots_and_a_checkpoint_of_it(notebook):
     saved = notebook.value(
         "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('whole', 6))"
     )
+    notebook.run("%distribute resume whole@6 --strategy zero3")
+    assert difference(notebook.value(STATE), expected) is None
     notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 6)"))
     assert difference(saved, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
 
