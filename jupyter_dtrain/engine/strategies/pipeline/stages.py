@@ -274,13 +274,31 @@ def owners_of(module: nn.Module, world_size: int) -> dict[int, int]:
         if new:
             groups.append(new)
     sizes = [sum(p.nbytes for p in group) for group in groups]
-    owners: dict[int, int] = {}
-    total, done = max(sum(sizes), 1), 0
-    for group, size in zip(groups, sizes, strict=True):
-        stage = min(world_size - 1, int((done + size / 2) * world_size / total))
-        owners.update((id(parameter), stage) for parameter in group)
-        done += size
-    return owners
+    return {id(p): stage for group, stage in zip(groups, cut(sizes, world_size), strict=True) for p in group}
+
+
+def cut(sizes: Sequence[int], num_parts: int) -> list[int]:
+    """Return in which part each of `sizes` is: one part after the other, the largest as small as it can be, none empty that need not be."""
+    low, high = max(sizes, default=0), sum(sizes)
+    while low < high:
+        most = (low + high) // 2
+        if _parts(sizes, num_parts, most)[-1] < num_parts:
+            high = most
+        else:
+            low = most + 1
+    return _parts(sizes, num_parts, high)
+
+
+def _parts(sizes: Sequence[int], num_parts: int, most: int) -> list[int]:
+    """Fill one part after the other with `most` at the most."""
+    found: list[int] = []
+    part, total = 0, 0
+    for index, size in enumerate(sizes):
+        if found and (total + size > most or len(sizes) - index < num_parts - part):
+            part, total = part + 1, 0
+        total += size
+        found.append(part)
+    return found
 
 
 def versions(values: Any) -> list[int]:
