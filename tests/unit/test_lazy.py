@@ -39,6 +39,7 @@ class Clusters:
             has_folders=True,
             engines=[ENGINE],
             engine_ids=[0],
+            lost_hosts=[],
             device_plans=[SimpleNamespace(device="cpu")],
             stop=self.stop,
             end_stopped_guard=lambda: None,
