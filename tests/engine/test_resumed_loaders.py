@@ -50,6 +50,15 @@ class Stream(IterableDataset):
     def __iter__(self):
         return iter(torch.arange(7.0))
 
+class Counting(IterableDataset):
+    def __init__(self):
+        self.epoch, self.given, self.rng = 0, 0, random.Random(3)
+    def __iter__(self):
+        self.epoch += 1
+        for i in range(7):
+            self.given += 1
+            yield torch.tensor(i + self.epoch * 10 + self.given * 100 + self.rng.random())
+
 class Epochs(Sampler):
     def __init__(self, n):
         self.n, self.epoch, self.rng = n, 0, random.Random(3)
@@ -84,6 +93,7 @@ LOADERS = {
     "with a batch sampler": "DataLoader(Data(7), batch_sampler=BatchSampler(RandomSampler(range(7)), 3, drop_last=True))",
     "without batches": "DataLoader(Data(4), batch_size=None, shuffle=True)",
     "iterable": "DataLoader(Stream(), batch_size=2)",
+    "iterable, which counts": "DataLoader(Counting(), batch_size=2)",
 }
 LOOPS = {
     "epochs": "for e in range(2):\n    for x in loader: show(x)",

@@ -47,6 +47,8 @@ class SourceState:
                     self._streams.append((value, state))
             if owner is not loader:
                 self._counters.append(Counters(owner))
+        if isinstance(loader.dataset, IterableDataset):  # its own `__iter__` counts: an epoch, where it is
+            self._counters.append(Counters(loader.dataset))
         keeper = keeper_of(loader.collate_fn)
         self._collate = None if keeper is None else Counters(keeper)
 
