@@ -26,7 +26,7 @@ loader = DataLoader(Slow(), batch_size=8)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 """
-TRAIN = """%%distribute --engines 2 --name {name}
+TRAIN = """%%distribute --engines 2 --output all --name {name}
 for epoch in range({epochs}):
     for x, y in loader:
         loss = nn.functional.mse_loss(model(x), y)
@@ -35,12 +35,12 @@ for epoch in range({epochs}):
         optimizer.step()
         if epoch == {broken}:
             raise ValueError("enough")
-    print("{name}: epoch", epoch)
+    print("epoch", epoch)
 """
 CELLS = {
     "setup": SETUP,
     "first": TRAIN.format(name="first", epochs=4, broken=-1),
-    "second": TRAIN.format(name="second", epochs=1, broken=-1).replace("--name", "--output all --name"),
+    "second": TRAIN.format(name="second", epochs=1, broken=-1),
     "broken": TRAIN.format(name="broken", epochs=1, broken=0),
 }
 setup, first, second, broken = range(len(CELLS))
@@ -125,9 +125,9 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     # What it has printed, of each rank.
     output = row.get_by_role("button", name="Output")
     output.press("Enter")
-    expect(row.get_by_role("region", name="Output of rank 0")).to_have_text("second: epoch 0\n", use_inner_text=True)
+    expect(row.get_by_role("region", name="Output of rank 0")).to_have_text("epoch 0\n", use_inner_text=True)
     row.get_by_role("combobox", name="Rank").select_option("1")
-    expect(row.get_by_role("region", name="Output of rank 1")).to_contain_text("second: epoch 0")
+    expect(row.get_by_role("region", name="Output of rank 1")).to_contain_text("epoch 0")
     assert lab.cut_off() == []
     assert lab.faults() == []
     output.click()
