@@ -222,7 +222,7 @@ def opened(run: Run, inside: str, global_draws: bool = True, layer: str = "nn.Id
     training = run.training(namespace["model"], global_draws=global_draws, global_batchnorm=True)
     with training.installed():
         run_cell(CELL, "cell", namespace)
-    return sorted(type(model).__name__ for model, called in training._models._called.items() if called.is_open)
+    return sorted(type(model).__name__ for model, called in training._models.known.infos() if called.is_open)
 
 
 def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):

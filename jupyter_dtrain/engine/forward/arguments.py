@@ -2,13 +2,13 @@
 
 A model on a share gets the rank's part of the tensors that are in such objects, and what it has kept there is placed as its results are
 when it returns. A call that is made again, or only to learn from it, finds them as they were. Lists and dicts that are arguments themselves
-are copies by then: a model that changes one is open (see `models`). So is one that counts in an object, since that may be of the share.
+are copies by then: a model that changes one is open (see `model_call`). So is one that counts in an object, since that may be of the share.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from ...serialization.python_reducers import SlotValues
 from ..tensor.batch_shard import BatchShard
 from ..tensor.materialize import attributes_worth_a_look
 from ..tensor.placement_types import GlobalTensor, Shard, from_local
+from ..tensor.view import NeedsFullBatch
 from .containers import MAPPINGS, copy_of, is_same, refill
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
@@ -219,3 +220,40 @@ def _tensors(values: tuple[Any, ...]) -> Iterator[torch.Tensor]:
             yield value
         elif type(value) is dict:
             yield from _tensors(tuple(value.values()))
+
+
+# Tensors of a batch that a model lets require gradients: ``x.requires_grad_()`` in its ``forward``, to differentiate by its input.
+#
+# Inside, that is done to the rank's part, a tensor of its own. The cell may go on to take gradients by the batch, so the batch is to
+# require them as well, from before the model is entered.
+
+
+class MarkedNow(NeedsFullBatch):
+    """A model's call has let tensors require gradients that are to do so before it is entered.
+
+    Parameters
+    ----------
+    indices : list of int
+        As :func:`mark` takes them.
+    """
+
+    def __init__(self, indices: list[int]) -> None:
+        self.indices = indices
+
+
+def marked(given: Any, own: Any) -> list[int]:
+    """Return which of the tensors that a model was given it has let require gradients, in the rank's `own` parts of them."""
+    pairs = zip(tree_leaves(given), tree_leaves(own), strict=True)
+    return [
+        index
+        for index, (whole, part) in enumerate(pairs)
+        if isinstance(whole, GlobalTensor) and isinstance(part, torch.Tensor) and part.requires_grad and not whole.requires_grad
+    ]
+
+
+def mark(given: Any, indices: Sequence[int]) -> None:
+    """Let tensors that a model is given require gradients."""
+    leaves = tree_leaves(given)
+    for index in indices:
+        if index < len(leaves) and isinstance(leaf := leaves[index], GlobalTensor) and leaf.is_floating_point():
+            leaf.requires_grad_()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,10 +31,14 @@ from ..module_tree import layers_taking_statistics, modules_in
 from ..rng.global_rng import GlobalSampling
 from ..rng.sample_sites import SampleSites
 from ..rng.streams import ModelStream
-from ..tensor.placement_types import GlobalTensor
+from ..tensor.placement_types import GlobalTensor, Shard
+from ..tensor.redistribute import Exchange
+from ..tensor.view import GlobalView
 
 FEW = 2
 """Samples that are put through alone."""
+FEWEST = 2
+"""Samples of a share that statistics can be taken of."""
 
 _PARTS = frozenset(("chunk", "split", "tensor_split", "unbind", "vsplit"))
 SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
@@ -42,6 +47,75 @@ _ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
 """By how much of the largest value results may differ that were computed with other sizes."""
 _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SamplesOfCall:
+    """The samples of the batch that a model is called on for the first time.
+
+    Attributes
+    ----------
+    module : nn.Module
+        The model.
+    placement : Shard
+        Which of them this rank has.
+    view : GlobalView
+    stream : ModelStream
+    sites : SampleSites, optional
+        As in :func:`depends_across_samples`.
+    call : callable
+        Calls the model on what its first argument makes of what it was given, in a mode, and lets nothing of that be left.
+    dims_of : callable
+        As in :func:`depends_across_samples`.
+    """
+
+    module: nn.Module
+    placement: Shard
+    view: GlobalView
+    stream: ModelStream
+    sites: SampleSites | None
+    call: Callable[[Any, TorchFunctionMode], Any]
+    dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None]
+
+    def mix(self, result: Any, drawing: GlobalSampling | None) -> bool:
+        """Return whether they depend on each other in the model, on any rank. A collective where it has code of others than PyTorch.
+
+        Parameters
+        ----------
+        result : object
+            What the call on the rank's part has returned.
+        drawing : GlobalSampling, optional
+            What it has drawn.
+        """
+        if normalizes_parts(self.module):
+            return True
+        own, total = self.placement.share.loaded, self.placement.share.total
+        others_code = has_others_code(self.module)
+        alone = left_alone(self.module, own.stop - own.start, others_code=others_code)
+        if not alone:
+            return False
+        share = (own, self.view.shard_argument(self.placement))
+        of_all = [(slice(0, total), self.view.full_tensor), share]
+        if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
+            return any(self._of_ranks(of_all, None))
+        few = [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
+        of_ranks = self._of_ranks([share, *few], result if shows_itself(self.module, drawing, self.sites) else None)
+        if not any(of_ranks) and (others_code or None in of_ranks):
+            of_ranks = self._of_ranks(of_all, None)
+        return any(of_ranks)
+
+    def _of_ranks(self, parts: Sequence[tuple[slice, Callable[[Any], Any]]], first: Any) -> list[bool | None]:
+        depends = depends_across_samples(
+            self.module,
+            self.call,
+            parts,
+            first=first,
+            total=self.placement.share.total,
+            stream=self.stream,
+            sites=self.sites,
+            dims_of=self.dims_of,
+        )
+        return Exchange.objects(depends)
 
 
 def has_others_code(model: nn.Module) -> bool:

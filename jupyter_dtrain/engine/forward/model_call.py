@@ -15,69 +15,29 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from ..module_tree import OF_ALL_MODULES, Found, IdentityMap, has_hooks, layers_taking_statistics, modules_in
+from ..module_tree import OF_ALL_MODULES, has_hooks
 from ..rng.global_rng import ModelSampling, RngChanged
 from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard
-from ..tensor.batch_norm import GlobalNormalization
+from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers
 from ..tensor.compile import compiled
 from ..tensor.placement_types import GlobalTensor, Shard, source_of
 from ..tensor.recompute import BackwardPasses
 from ..tensor.thread_guard import in_turn
 from ..tensor.view import GlobalView, NeedsFullBatch
 from .activation_checkpoint import CheckpointedBlocks
-from .arguments import InputSharding
-from .cross_sample import SEQUENCE_LAYERS
+from .arguments import InputSharding, MarkedNow, mark
+from .cross_sample import FEWEST, SEQUENCE_LAYERS
+from .known_models import KnownModels, stays_lazy
 from .module_state import ModuleInfo
-from .sharded_call import FEWEST, MarkedNow, ShardedCall, mark
-from .watch import name_of_class
-
-
-class Checks(Protocol):
-    """Who compares calls on a part of a batch with those on all of it."""
-
-    def is_due(self, module: nn.Module, given: tuple[Any, dict[str, Any]]) -> bool:
-        """Count a call of `module`; return whether it is to be checked."""
-
-    def call(
-        self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: tuple[Any, dict[str, Any]]
-    ) -> Any:
-        """Make a call by `seen` and check it; `alone` makes it as one process does."""
-
-
-class ShardedParameters(Protocol):
-    """Has parameters of which each rank has a part, and fetches them where they are used.
-
-    This is what a strategy fills, and `ModelCalls` calls where one has.
-    """
-
-    def adopt(self, module: nn.Module) -> None:
-        """Shard those of a model. Collective."""
-
-    def sync(self) -> None:
-        """Let all ranks know what the cell has written to them. Collective."""
-
-    def calling(self) -> AbstractContextManager[None]:
-        """Let a model be called by the cell, until the end of the ``with`` block."""
-
-    def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the call of a module in a model."""
-
-    def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
-        """Return what makes a later call of a model on the rank's part: its `own_call`, or what comes to the same with other ranks."""
-
-    def on_full_batch(self, module: nn.Module) -> None:
-        """Be told that a model is called whose ``forward`` is to see all of a batch."""
+from .seams import Checks, ShardedParameters
+from .sharded_call import ShardedCall
 
 
 def _of_unit(parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +66,12 @@ class ModelCalls:
     on_sequence : callable, optional
         Told the class of a layer that takes the batch for a sequence.
     full_batch : iterable of str
-        Classes of models that are known to be open, as `KeepsState` names them.
+        As of `KnownModels`.
+
+    Attributes
+    ----------
+    known : KnownModels
+        The models that there are.
     """
 
     def __init__(
@@ -125,10 +90,8 @@ class ModelCalls:
         self._on_first_call, self._on_sequence, self._blocks = on_first_call, on_sequence, blocks
         self._view, self._inputs = view, inputs
         self._stream, self._draws, self._normalization = stream, draws, normalization
-        self._called: IdentityMap[ModuleInfo] = IdentityMap()
-        self._full_batch = frozenset(full_batch)
-        self._made: IdentityMap[None] = IdentityMap()
-        self._normalizing = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
+        self.known = KnownModels(full_batch)
+        self._layers = NormalizationLayers(per_rank=normalization is None)
         self.passes = BackwardPasses(normalization)
         self.inside, self._caller = False, 0  # whether the call of a model is under way, and in which thread
         self._num_opened = 0  # calls of open models that are under way
@@ -140,7 +103,7 @@ class ModelCalls:
 
     def register(self, module: nn.Module) -> None:
         """Count `module` as a model from now on."""
-        self._of(module).is_model = True
+        self.known.of(module).is_model = True
         self._on_first_call(module)
         if self.parameters is not None:
             self.parameters.adopt(module)
@@ -148,9 +111,8 @@ class ModelCalls:
     def shard(self, parameters: ShardedParameters) -> None:
         """Let `parameters` have those of all models from now on. Collective."""
         self.parameters = parameters
-        for module, called in self._called.items():
-            if called.is_model:
-                parameters.adopt(module)
+        for module in self.known:
+            parameters.adopt(module)
 
     def full_tensor(self, values: Any) -> Any:
         """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
@@ -168,18 +130,15 @@ class ModelCalls:
             if self._part is not None and isinstance(module, nn.RNNBase):
                 self._part.note_batch_dims(module, result)
             return result
-        called = self._of(module)
+        called = self.known.of(module)
         if not self._is_model(called, module):
             return original(module, *args, **kwargs)
         in_turn()
         if self.inside:  # a model whose ``forward`` waits for this thread
             return original(module, *args, **kwargs)
         if called.is_lazy:
-            called.is_lazy = any(map(is_lazy, chain(module.parameters(), module.buffers())))
-            if called.is_lazy and isinstance(module, LazyModuleMixin):
-                module._infer_parameters(module, args, kwargs)  # as its hook would, but of the cell's random numbers
-                called.is_lazy = False
-            elif called.is_lazy:
+            called.is_lazy = stays_lazy(module, args, kwargs)
+            if called.is_lazy:
                 return original(module, *args, **kwargs)
         if self.parameters is not None:
             self.parameters.sync()
@@ -226,12 +185,12 @@ class ModelCalls:
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
-        if self._takes_statistics(module) and view.smallest(placement) < FEWEST:
+        if self._layers.take_statistics(module) and view.smallest(placement) < FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
             return self._on_whole(original, module, args, kwargs)
         own_call = partial(self._enclosed, original, module, stream=self._stream)
         try:
-            return self._on_part(own_call, module, called, (args, kwargs), own, placement)
+            return self._on_part(view, own_call, module, (args, kwargs), own, placement)
         except NeedsFullBatch:
             failed = False
         except FailedOnShard:
@@ -262,9 +221,7 @@ class ModelCalls:
         finally:
             self._num_opened -= 1
 
-    def _on_part(
-        self, own_call: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: Any, own: Any, placement: Shard
-    ) -> Any:
+    def _on_part(self, view: GlobalView, own_call: Callable[[Any], Any], module: nn.Module, given: Any, own: Any, placement: Shard) -> Any:
         """Call a model on the rank's part of the batch; :class:`ShardedCall` says what the parameters are.
 
         Raises
@@ -272,16 +229,16 @@ class ModelCalls:
         NeedsFullBatch
             It is open from now on, or is to be called with arguments that require gradients.
         """
-        assert self._view is not None
+        called = self.known.of(module)
         part = self._part = ShardedCall(
             module=module,
             given=given,
             own=own,
             placement=placement,
             called=called,
-            layers=self._normalizing.of(module),
+            layers=self._layers.of(module),
             own_call=own_call,
-            view=self._view,
+            view=view,
             stream=self._stream,
             draws=self._draws,
             normalization=self._normalization,
@@ -361,60 +318,27 @@ class ModelCalls:
         """Note that `module` is being made now."""
         if self._part is not None:
             self._part.made(module)
-        self._made.set(module, None)
+        self.known.note_made(module)
 
     @property
     def statistics_per_rank(self) -> bool:
         """Whether BatchNorm takes the statistics of each rank's part."""
         return self._normalization is None
 
-    def training(self) -> bool:
-        """Return whether gradients are on and a module with trainable parameters is in training mode."""
-        return torch.is_grad_enabled() and self.any_training()
-
-    def known(self) -> list[nn.Module]:
-        """Return the modules with parameters that came from the notebook, were called or were made, with parts of them."""
-        return [*(module for module, called in self._called.items() if called.is_model), *(module for module, _ in self._made.items())]
-
-    def has_any(self) -> bool:
-        """Return whether there is a module with parameters."""
-        made = (next(iter(module.parameters()), None) is not None for module, _ in self._made.items())
-        return any(called.is_model for _, called in self._called.items()) or any(made)
-
-    def any_training(self) -> bool:
-        """Return whether a module with trainable parameters is in training mode."""
-        return any(module.training and any(p.requires_grad for p in module.parameters()) for module in self.known())
-
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
-        layers: dict[int, _NormBase] = {}
-        for module, called in self._called.items():
-            if called.normalizes:
-                called.normalizes = False
-                layers.update((id(layer), layer) for layer in self._normalizing.of(module) if self._is_own(layer))
-        return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
-
-    def _is_own(self, layer: _NormBase) -> bool:
-        """Return whether a layer takes statistics now, and of the rank's part alone."""
-        return layer.training and not (self._normalization is not None and isinstance(layer, _BatchNorm))
-
-    def _takes_statistics(self, module: nn.Module) -> bool:
-        """Return whether layers in `module` take statistics of the rank's part alone."""
-        if self._normalization is not None or not module.training:
-            return False
-        return bool(layers_taking_statistics(module))
+        used = self.known.normalizing()
+        for module in used:
+            self.known.of(module).normalizes = False
+        return self._layers.statistics_in(used)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
-        normalizing = [module for module, called in self._called.items() if called.normalizes]
-        return {"normalizing": normalizing, "draws": None if self._draws is None else self._draws.state_dict()}
+        return {"normalizing": self.known.normalizing(), "draws": None if self._draws is None else self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Go on from what :meth:`state_dict` returned."""
         for module in state["normalizing"]:
-            self._of(module).normalizes = True
+            self.known.of(module).normalizes = True
         if self._draws is not None and state["draws"] is not None:
             self._draws.load_state_dict(state["draws"])
-
-    def _of(self, module: nn.Module) -> ModuleInfo:
-        return self._called.get(module) or self._called.set(module, ModuleInfo(is_open=name_of_class(module) in self._full_batch))

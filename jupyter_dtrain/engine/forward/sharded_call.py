@@ -1,7 +1,7 @@
 """One call of a model on the rank's part of the batch.
 
 From the first call is learned whether the model can be given a part at all, and which rows of what it draws are whose. Its results are
-placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see `models`).
+placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see `model_call`).
 """
 
 from __future__ import annotations
@@ -27,54 +27,14 @@ from ..tensor.autograd_function import must_be_whole
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.caught import may_be_caught
 from ..tensor.compile import not_compiled
-from ..tensor.placement_types import GlobalTensor, Shard
+from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NeedsFullBatch
-from .arguments import CallArguments
-from .cross_sample import depends_across_samples, has_others_code, left_alone, normalizes_parts, scales_tables, shows_itself
+from .arguments import CallArguments, MarkedNow, marked
+from .cross_sample import SamplesOfCall, scales_tables
 from .module_state import LightModuleState, ModuleInfo, ModuleState, drawn_with, statistics_of
 from .state import CannotRestore, Change, fingerprint, hold_tensors
 from .watch import KeepsState, Watch
-
-# Tensors of a batch that a model lets require gradients: ``x.requires_grad_()`` in its ``forward``, to differentiate by its input.
-#
-# Inside, that is done to the rank's part, a tensor of its own. The cell may go on to take gradients by the batch, so the batch is to
-# require them as well, from before the model is entered.
-
-
-class MarkedNow(NeedsFullBatch):
-    """A model's call has let tensors require gradients that are to do so before it is entered.
-
-    Parameters
-    ----------
-    indices : list of int
-        As :func:`mark` takes them.
-    """
-
-    def __init__(self, indices: list[int]) -> None:
-        self.indices = indices
-
-
-def marked(given: Any, own: Any) -> list[int]:
-    """Return which of the tensors that a model was given it has let require gradients, in the rank's `own` parts of them."""
-    pairs = zip(pytree.tree_leaves(given), pytree.tree_leaves(own), strict=True)
-    return [
-        index
-        for index, (whole, part) in enumerate(pairs)
-        if isinstance(whole, GlobalTensor) and isinstance(part, torch.Tensor) and part.requires_grad and not whole.requires_grad
-    ]
-
-
-def mark(given: Any, indices: Sequence[int]) -> None:
-    """Let tensors that a model is given require gradients."""
-    leaves = pytree.tree_leaves(given)
-    for index in indices:
-        if index < len(leaves) and isinstance(leaf := leaves[index], GlobalTensor) and leaf.is_floating_point():
-            leaf.requires_grad_()
-
-
-FEWEST = 2
-"""Samples of a share that statistics can be taken of."""
 
 _ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "shuffle"))
 """What Python and NumPy draw orders with, for which they may take as many numbers for one sample more."""
@@ -182,7 +142,7 @@ class ShardedCall:
             placed = self.view.leave(
                 result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more, on_new=self._new_results
             )
-            if first is not None and self._mixes(result, drawing):
+            if first is not None and self.stream is not None and self._samples(self.stream).mix(result, drawing):
                 raise NeedsFullBatch
             return handed.keep(placed)
         except (NeedsFullBatch, FailedOnShard):
@@ -239,6 +199,17 @@ class ShardedCall:
         if self._first is None and asked in self.called.asked:
             raise KeepsState(self.module)
         self.called.asked.add(asked)
+
+    def _samples(self, stream: ModelStream) -> SamplesOfCall:
+        return SamplesOfCall(
+            module=self.module,
+            placement=self.placement,
+            view=self.view,
+            stream=stream,
+            sites=None if self.draws is None else self.draws.sites(self.module),
+            call=self._call_to_learn,
+            dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
+        )
 
     def _call_on_own(self, call: Callable[[Any], Any]) -> tuple[Any, GlobalSampling | None]:
         self._handed.restore()
@@ -365,47 +336,6 @@ class ShardedCall:
         with suppress(Exception):
             return self._call_to_learn(self.view.add_sample(self.placement), mode)
         return None
-
-    def _mixes(self, result: Any, drawing: GlobalSampling | None) -> bool:
-        """Return whether samples depend on each other in the model, on any rank. A collective where it has code of others than PyTorch.
-
-        `result` is what its first call has returned, and `drawing` what it has drawn.
-        """
-        stream = self.stream
-        if stream is None:
-            return False
-        if normalizes_parts(self.module):
-            return True
-        own, total = self.placement.share.loaded, self.placement.share.total
-        others_code = has_others_code(self.module)
-        alone = left_alone(self.module, own.stop - own.start, others_code=others_code)
-        if not alone:
-            return False
-        sites = None if self.draws is None else self.draws.sites(self.module)
-        first = result if shows_itself(self.module, drawing, sites) else None
-        share = (own, self.view.shard_argument(self.placement))
-        of_all = [(slice(0, total), self.view.full_tensor), share]
-
-        def found(parts: Sequence[tuple[slice, Any]], first: Any) -> list[bool | None]:
-            mixes = depends_across_samples(
-                self.module,
-                self._call_to_learn,
-                parts,
-                first=first,
-                total=total,
-                stream=stream,
-                sites=sites,
-                dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
-            )
-            return Exchange.objects(mixes)
-
-        if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
-            return any(found(of_all, None))
-        few = [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
-        of_ranks = found([share, *few], first)
-        if not any(of_ranks) and (others_code or None in of_ranks):
-            of_ranks = found(of_all, None)
-        return any(of_ranks)
 
 
 @contextmanager

@@ -8,16 +8,18 @@ only, and a layer that the user has to put in.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from types import FrameType
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ...system.patches import patched
-from ..module_tree import IdentityMap
+from ..module_tree import Found, IdentityMap, layers_taking_statistics, modules_in
 from .batch_shard import BatchShard
 from .redistribute import Exchange, nothing_of
 
@@ -121,3 +123,33 @@ def _uncount(running_mean: torch.Tensor | None) -> None:
                 layer.num_batches_tracked.sub_(1)
             return
         frame = frame.f_back
+
+
+class NormalizationLayers:
+    """The layers of models that normalize by statistics of a batch.
+
+    Parameters
+    ----------
+    per_rank : bool
+        Whether BatchNorm takes the statistics of each rank's part, as InstanceNorm does anyway.
+    """
+
+    def __init__(self, *, per_rank: bool) -> None:
+        self._per_rank = per_rank
+        self._found = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
+
+    def of(self, module: nn.Module) -> list[_NormBase]:
+        """Return those in `module`."""
+        return self._found.of(module)
+
+    def take_statistics(self, module: nn.Module) -> bool:
+        """Return whether BatchNorm in `module` takes statistics of the rank's part alone now."""
+        return self._per_rank and module.training and bool(layers_taking_statistics(module))
+
+    def statistics_in(self, modules: Sequence[nn.Module]) -> list[torch.Tensor]:
+        """Return the running statistics, each once, of layers in `modules` that take those of the rank's part alone now."""
+        layers = {id(layer): layer for module in modules for layer in self.of(module) if self._is_own(layer)}
+        return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
+
+    def _is_own(self, layer: _NormBase) -> bool:
+        return layer.training and (self._per_rank or not isinstance(layer, _BatchNorm))

@@ -20,7 +20,8 @@ from ...data.iterator_state import IteratorLog
 from ...data.worker_rng import workers_ended
 from ...forward.activation_checkpoint import CheckpointedBlocks
 from ...forward.arguments import InputSharding
-from ...forward.model_call import ModelCalls, ShardedParameters
+from ...forward.model_call import ModelCalls
+from ...forward.seams import ShardedParameters
 from ...module_tree import outermost
 from ...patching import instrumented
 from ...rng.global_rng import ModelSampling
@@ -162,12 +163,12 @@ class DataParallelTraining:
         for module in outermost(objects):
             self._models.register(module)
         self._objects = objects
-        observer.hyperparameters.modules = self._models.known
+        observer.hyperparameters.modules = self._models.known.all
         self._loaders = ShardedLoaders(
             share=self.shares.local_shard,
-            training=self._models.training,
+            training=self._models.known.training,
             # What draws or counts over the batch, as models in training mode do, is to see all of it.
-            split_evaluation=lambda: semantics.split_evaluation and shared and not self._models.any_training(),
+            split_evaluation=lambda: semantics.split_evaluation and shared and not self._models.known.any_training(),
             together=world_size if semantics.per_rank_batches else 1,
             place=placed if self._view is not None else lambda batch, _share, _layout: batch,
             agree=Exchange.objects if shared else None,
@@ -308,7 +309,7 @@ class DataParallelTraining:
 
     def _on_backward(self, root: torch.Tensor) -> None:
         self._models.graph_open = False
-        self._has_trained = self._has_trained or self._models.any_training()
+        self._has_trained = self._has_trained or self._models.known.any_training()
         if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
             # A sum over the ranks, and what they report is averaged.
             self._observer.on_backward(to_local(root).detach() * self._world_size, 1.0 / self._world_size)
@@ -340,7 +341,7 @@ class DataParallelTraining:
     def say_if_not_sharded(self) -> None:
         """Say that the engines have all computed the same, and what changes that; to be called where no error is to be shown below it."""
         if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
-            self._hints.not_sharded(drew=self._drew_whole, has_model=self._models.has_any(), has_trained=self._has_trained)
+            self._hints.not_sharded(drew=self._drew_whole, has_model=self._models.known.has_any(), has_trained=self._has_trained)
         if self._semantics.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):
             self._hints.not_foreseen()
 
