@@ -25,17 +25,16 @@ from ..errors import UsageError
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
-from .balance import Balance
+from .balance import Balance, shares_in
 from .generation import Generation, Output
 from .pause import Pauses
 from .recovery import EngineReplacement, RestartReason, Restarts, place_of, salvage, stop_there
+from .silence import Silence
 from .watchdog import Watchdog
 from .worker_group import WorkerGroup, WorkerResult
 
 SPARE_AFTER = timedelta(seconds=2)
 """Training that is worth an engine in reserve."""
-SILENCE = timedelta(seconds=5)
-"""Time in which a living engine tells something."""
 
 
 class Agent:
@@ -95,8 +94,7 @@ class Agent:
         self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
         self._on_paused = on_paused
-        self._silent: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
-        self._looked = time.monotonic()
+        self._silence = Silence()
         self.interrupted = self.pressed = False
         self.restarts = Restarts()
         self._replacement = EngineReplacement(
@@ -222,14 +220,10 @@ class Agent:
 
     def _cause(self, ends: list[WorkerResult]) -> RestartReason:
         """Return why the run goes on, whose ranks have ended."""
-        outcomes = [end.outcome for end in ends if end.outcome is not None]
-        lost, stopped = [end for end in ends if end.lost], any(outcome.stopped for outcome in outcomes)
-        back = self._roll_back.pop() if lost or stopped else None
+        stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
+        back = self._roll_back.pop() if stopped or any(end.lost for end in ends) else None
         more, self._growing = self._growing and stopped, False
-        full_batch = sorted({outcome.full_batch for outcome in outcomes} - {""})
-        found = next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None)
-        count_targets = any(outcome.count_targets for outcome in outcomes)
-        return RestartReason(lost, back, more=more, count_targets=count_targets, found=found, full_batch=full_batch)
+        return RestartReason.of(ends, back, more=more)
 
     def _following(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
@@ -291,13 +285,12 @@ class Agent:
         """Do what is due a few times a second."""
         if unwanted := execution.at_work(self.restarts.ranks):
             self.cluster.send_signal(signal.SIGKILL, unwanted)
-        if time.monotonic() - self._looked > SILENCE.total_seconds() / 2:
-            self._looked = time.monotonic()
-            self._end_stuck(execution)
+        self._silence.look(execution, self.cluster)
         if self._stall is not None:
             self._stall.note(None) if self._pauses.reached else self._stall.look()
         if self._balance is not None and (speeds := self._balance.due()) is not None:
-            self._share_by(self._balance.number, speeds, execution)
+            execution.share_by(self._balance.number, speeds)
+            self._tell_all([shares_in(speeds)] if self._balance.number == 1 else [])
         keeper = self._keeper
         if (number := keeper.due(idle=self._pauses.reached)) is not None:
             execution.take_snapshot(number)
@@ -319,12 +312,6 @@ class Agent:
         elif self._keeper.newest is not self._grow_after:
             execution.call_back()
 
-    def _share_by(self, number: int, speeds: list[float], execution: Generation) -> None:
-        execution.share_by(number, speeds)
-        if number == 1:
-            parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
-            self._tell(f"The engines are not equally fast: of each batch they take {parts} now.")
-
     def _tell_all(self, texts: list[str]) -> None:
         for text in texts:
             self._tell(text)
@@ -333,15 +320,6 @@ class Agent:
         """Show a line in the cell and in the sidebar."""
         self._output.say(text)
         self._on_event(Notice(rank=0, text=text))
-
-    def _end_stuck(self, execution: Generation) -> None:
-        """End engines that neither tell anything nor compute: a stopped process never leaves by itself."""
-        self.cluster.end_stopped_guard()
-        silent = {rank: self.cluster.cpu_time(rank) for rank in execution.silent_ranks(SILENCE)}
-        stuck = [rank for rank, seconds in silent.items() if seconds == self._silent.get(rank)]
-        self._silent = silent
-        if stuck:
-            self.cluster.send_signal(signal.SIGKILL, stuck)
 
     def _computed(self) -> list[float | None]:
         return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]

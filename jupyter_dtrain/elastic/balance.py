@@ -9,7 +9,7 @@ fraction of a second, a small one only after some.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -95,3 +95,9 @@ class Balance:
     def _of_window(rank: _Rank) -> tuple[int, int, float]:
         steps, samples, busy = rank.before or (0, 0, 0.0)
         return rank.steps - steps, rank.samples - samples, rank.busy - busy
+
+
+def shares_in(speeds: Sequence[float]) -> str:
+    """Return a sentence for the user of what engines take of each batch that is shared out by their `speeds`."""
+    parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
+    return f"The engines are not equally fast: of each batch they take {parts} now."

@@ -218,6 +218,11 @@ class Generation:
         silent += [rank for rank in self._ranks if rank not in {*silent, *self._heard} and cluster.is_stopped(rank)]
         return self.at_work(silent)
 
+    def end_stuck(self, ranks: Sequence[int]) -> None:
+        """End the engines of `ranks`, which are silent and compute nothing: they are lost for that reason."""
+        self._ends.stuck.update(ranks)
+        self._group.cluster.send_signal(signal.SIGKILL, ranks)
+
     def at_work(self, ranks: Iterable[int]) -> list[int]:
         """Return those of `ranks` that have not come to their end; not one that takes no part any more."""
         return [rank for rank in ranks if rank < len(self._tasks) and not self._ends.is_over(rank)]

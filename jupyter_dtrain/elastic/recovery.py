@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from typing import Self
 
 import torch
 
@@ -96,6 +97,19 @@ class RestartReason:
     count_targets: bool
     found: GoBack | None = None
     full_batch: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, ends: Sequence[WorkerResult], back: CompleteSnapshot | None, *, more: bool) -> Self:
+        """Return that of ranks which have come to these `ends`."""
+        outcomes = [end.outcome for end in ends if end.outcome is not None]
+        return cls(
+            [end for end in ends if end.lost],
+            back,
+            more=more,
+            count_targets=any(outcome.count_targets for outcome in outcomes),
+            found=next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None),
+            full_batch=sorted({outcome.full_batch for outcome in outcomes} - {""}),
+        )
 
     def __bool__(self) -> bool:
         back = self.back is not None or self.count_targets or self.found is not None or bool(self.full_batch)

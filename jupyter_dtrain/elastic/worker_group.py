@@ -81,10 +81,12 @@ class WorkerResult:
 
 
 _GONE = "its process has ended"
+_STUCK = "its process neither reported nor computed any more, and was ended"
 _SILENT = "it does not answer any more"
 _INTERRUPTED = "its process was interrupted by a signal, SIGINT"
 _OF_SEVERAL = {
     _GONE: "their processes have ended",
+    _STUCK: "their processes neither reported nor computed any more, and were ended",
     _SILENT: "they do not answer any more",
     _INTERRUPTED: "their processes were interrupted by a signal, SIGINT",
 }
@@ -113,6 +115,8 @@ class RankEnds:
     ----------
     killed, interrupted : set of int
         Ranks whose engines we have ended, or interrupted.
+    stuck : set of int
+        Ranks whose engines were ended because they did nothing any more: lost, where those that are `killed` are not.
     """
 
     def __init__(self, task: Task, cluster: Cluster, calls: Sequence[Call]) -> None:
@@ -120,6 +124,7 @@ class RankEnds:
         self._ends: dict[int, WorkerResult] = {}
         self.killed: set[int] = set()
         self.interrupted: set[int] = set()
+        self.stuck: set[int] = set()
         self._ended: dict[int, float] = {}  # when the process of a rank was seen to have ended
 
     def is_over(self, rank: int) -> bool:
@@ -176,7 +181,7 @@ class RankEnds:
             return WorkerResult(rank, self._left(rank), reason, killed=rank in self.killed)
 
     def _gone(self, rank: int) -> str:
-        return self._cluster.why_lost(rank) or _GONE
+        return self._cluster.why_lost(rank) or (_STUCK if rank in self.stuck else _GONE)
 
     def _left(self, rank: int) -> Outcome | None:
         file = self.file(rank)

@@ -83,6 +83,8 @@ for epoch in range(6):
     print(f"epoch {epoch}: loss {loss:.6f}, accuracy {accuracy:.4f}")
 """
 STEPS = 6 * 25
+STUCK = "its process neither reported nor computed any more, and was ended"
+"""Why an engine is lost that was stopped."""
 STATE = (
     "([p.detach().numpy().tobytes() for p in model.state_dict().values()],"
     " [{k: v.numpy().tobytes() for k, v in s.items()} for s in optimizer.state_dict()['state'].values()],"

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.conftest import one_of
-from tests.faults.disturbed import CELL, SETUP, STATE, checkpoints, kill_kernel
+from tests.faults.disturbed import CELL, SETUP, STATE, STUCK, checkpoints, kill_kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
 
@@ -104,7 +104,7 @@ def test_an_engine_that_is_stopped_and_not_dead(two):
     cell = two.start()
     two.wait_for_snapshot(cell)
     os.kill(two.pids[0], signal.SIGSTOP)
-    assert "Lost rank 0 (its process has ended): resuming from step " in two.finish(cell)
+    assert f"Lost rank 0 ({STUCK}): resuming from step " in two.finish(cell)
 
 
 @pytest.mark.long
@@ -113,7 +113,7 @@ def test_an_engine_that_was_stopped_before_the_cell(two, rank):
     two.notebook.run("%distribute start -n 2 --device cpu")
     os.kill(two.notebook.engines()[rank], signal.SIGSTOP)
     cell, began = two.start(), time.monotonic()
-    assert f"Lost rank {rank} (its process has ended): resuming from the cell's beginning" in two.finish(cell)
+    assert f"Lost rank {rank} ({STUCK}): resuming from the cell's beginning" in two.finish(cell)
     assert time.monotonic() - began < A_MINUTE, "where the controller takes a minute to find out"
 
 

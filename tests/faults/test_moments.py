@@ -20,6 +20,7 @@ from tests.faults.disturbed import (
     SETUP,
     STATE,
     STEPS,
+    STUCK,
     Disturbed,
     check_checkpoints,
     checkpoints,
@@ -97,7 +98,7 @@ def a_stopped_engine(run: Disturbed, draw: random.Random) -> None:
     wait_for_moment(run, cell, draw)
     rank = draw.randrange(run.engines)
     os.kill(run.pids[rank], signal.SIGSTOP)
-    assert f"Lost rank {rank} (its process has ended): resuming from " in run.finish(cell)
+    assert f"Lost rank {rank} ({STUCK}): resuming from " in run.finish(cell)
     gone([run.pids[rank]])
 
 
