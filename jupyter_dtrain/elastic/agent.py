@@ -254,7 +254,9 @@ class Agent:
             task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
             self._on_back(newest.step if newest is not None else 0)
             names = ", ".join(name.rpartition(".")[2] for name in cause.full_batch)
-            self._tell(f"{names} goes by all samples of a batch from here on: resuming from {place_of(newest)}, with global batches for it.")
+            self._tell(
+                f"{names} goes by all samples of a batch from here on: resuming from {place_of(newest)}, with global batches for it."
+            )
         if cause.lost and not self._replacement.replace(cause.lost, newest):
             return None
         if cause.more and not cause.lost:

@@ -8,8 +8,8 @@ their results are to be the same. What the model draws at random is drawn for th
 those that are put through get their rows. No word in code tells that it is not needed: samples depend on each other by a sum, a size, a
 loop, or a method of an object that the code knows by name.
 
-Of code these are the first samples and then the last: the largest value of all can be among one of them only. Then all of the batch are
-put through, and the share, as a share may be too small for a dependence to show (the three largest of two samples). A layer
+Of code these are the first samples. Then all of the batch are put through, against the share: the largest value of all can be among the
+first, and a share may be too small for a dependence to show (the three largest of two samples). A layer
 alone takes from every sample to the next, or to the one before, so some between others show it. Where a rank has a single sample, there
 are no others to leave out, and where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it.
 """
@@ -47,6 +47,25 @@ _ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
 """By how much of the largest value results may differ that were computed with other sizes."""
 _CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some samples of a batch that are put through a model.
+
+    Attributes
+    ----------
+    samples : slice
+        Which of the batch.
+    arguments : callable
+        Makes of what the model was given what it is called with for these.
+    result : object, optional
+        What it has come to already; ``None``: that is not known.
+    """
+
+    samples: slice
+    arguments: Callable[[Any], Any]
+    result: Any = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,22 +113,22 @@ class SamplesOfCall:
         alone = left_alone(self.module, own.stop - own.start, others_code=others_code)
         if not alone:
             return False
-        share = (own, self.view.shard_argument(self.placement))
-        of_all = [(slice(0, total), self.view.full_tensor), share]
+        known = result if shows_itself(self.module, drawing, self.sites) else None
+        share = Part(own, self.view.shard_argument(self.placement), known)
+        of_all = [Part(slice(0, total), self.view.full_tensor), share]
         if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
-            return any(self._of_ranks(of_all, None))
-        few = [(slice(own.start + part.start, own.start + part.stop), self.view.some(self.placement, part)) for part in alone]
-        of_ranks = self._of_ranks([share, *few], result if shows_itself(self.module, drawing, self.sites) else None)
+            return any(self._of_ranks(of_all))
+        few = [Part(slice(own.start + some.start, own.start + some.stop), self.view.some(self.placement, some)) for some in alone]
+        of_ranks = self._of_ranks([share, *few])
         if not any(of_ranks) and (others_code or None in of_ranks):
-            of_ranks = self._of_ranks(of_all, None)
+            of_ranks = self._of_ranks(of_all)
         return any(of_ranks)
 
-    def _of_ranks(self, parts: Sequence[tuple[slice, Callable[[Any], Any]]], first: Any) -> list[bool | None]:
+    def _of_ranks(self, parts: Sequence[Part]) -> list[bool | None]:
         depends = depends_across_samples(
             self.module,
             self.call,
             parts,
-            first=first,
             total=self.placement.share.total,
             stream=self.stream,
             sites=self.sites,
@@ -128,7 +147,9 @@ def left_alone(model: nn.Module, number: int, *, others_code: bool) -> tuple[sli
     if not others_code and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
         return ()
     few = FEW if number > FEW else 1
-    if others_code or number < FEW + 2:
+    if others_code:
+        return (slice(0, few),)
+    if number < FEW + 2:
         return slice(0, few), slice(number - few, number)
     start = (number - few) // 2
     return (slice(start, start + few),)
@@ -183,9 +204,8 @@ def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
 def depends_across_samples(
     model: nn.Module,
     run: Callable[[Any, TorchFunctionMode], Any],
-    parts: Sequence[tuple[slice, Any]],
+    parts: Sequence[Part],
     *,
-    first: Any,
     total: int,
     stream: ModelStream,
     sites: SampleSites | None,
@@ -198,10 +218,8 @@ def depends_across_samples(
     model : nn.Module
     run : callable
         Calls the model with arguments, in a mode, and undoes what that does, to random streams as well, which begin as at its first call.
-    parts : sequence of (slice, tuple)
-        Which samples of the batch are in which arguments: all of them first, the rank's or those of the batch.
-    first : object
-        What the first of the parts have come to; ``None``: they are put through as well.
+    parts : sequence of Part
+        All of them first, the rank's or those of the batch.
     total : int
         Samples of the batch.
     stream : ModelStream
@@ -210,12 +228,15 @@ def depends_across_samples(
     dims_of : callable
         Returns the dims of the samples in results with so many dims each.
     """
-    results: list[list[torch.Tensor]] = [] if first is None else [_tensors_in(first)]
+    results: list[list[torch.Tensor]] = []
     try:
         with _known_statistics_kept(model):
-            for samples, arguments in parts[len(results) :]:
-                drawing = GlobalSampling(samples, total, stream, sites)
-                results.append(_tensors_in(run(arguments, drawing)))
+            for part in parts:
+                if part.result is not None:
+                    results.append(_tensors_in(part.result))
+                    continue
+                drawing = GlobalSampling(part.samples, total, stream, sites)
+                results.append(_tensors_in(run(part.arguments, drawing)))
                 sites = sites or SampleSites(drawing.drawn, drawing.dims)
                 if drawing.per_rank:
                     return False
@@ -224,9 +245,9 @@ def depends_across_samples(
     dims = dims_of(tuple(result.dim() for result in results[0]))
     if dims is None:
         return False
-    if any(len(part) != len(results[0]) for part in results):
+    if any(len(result) != len(results[0]) for result in results):
         return True
-    slices = [samples for samples, _ in parts]
+    slices = [part.samples for part in parts]
     return any(_differs(result, dim, slices, others) for result, dim, *others in zip(results[0], dims, *results[1:], strict=True))
 
 
