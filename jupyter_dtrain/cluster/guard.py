@@ -102,6 +102,7 @@ class Guard:
         self.prctl = prctl()
         self.input = b""
         self.template: Template | None = None
+        self.due: dict[str, list[int]] = {}  # signals by name for what is being forked
         self.strays: dict[int, int] = {}  # status by pid of what has ended and was nobody's; the template may yet say whose
 
     def run(self) -> None:
@@ -155,9 +156,7 @@ class Guard:
                 case "start":
                     self.start(**request)
                 case "signal":
-                    for pid, name in self.names.items():
-                        if name == request["name"]:
-                            os.kill(pid, request["signal"])  # unreaped, so the pid is still its own
+                    self.signal(**request)
                 case "stop":
                     self.stop()
 
@@ -195,12 +194,24 @@ class Guard:
             self.needed.add(pid)
         self.known(name, pid)
 
+    def signal(self, *, name: str, signal: int) -> None:
+        """Send a signal to the process `name`, to one that is being forked when it is there; nothing happens if it is gone."""
+        pids = [pid for pid, known in self.names.items() if known == name]
+        for pid in pids:
+            os.kill(pid, signal)  # unreaped, so the pid is still its own
+        if not pids and self.template is not None and name in self.template.waiting:
+            self.due.setdefault(name, []).append(signal)
+
     def known(self, name: str, pid: int) -> None:
         """Report that the process `name` is there, and its end if that came first."""
         self.names[pid] = name
         self.report(event="started", name=name, pid=pid)
+        due = self.due.pop(name, ())
         if pid in self.strays:
             self.ended(pid, self.strays.pop(pid))
+            return
+        for number in due:
+            os.kill(pid, number)
 
     def ended(self, pid: int, status: int) -> None:
         """Report the end of a process."""

@@ -280,6 +280,31 @@ def test_engines_start_without_the_process_that_they_are_forked_from(mark):
     assert processes_with(mark) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="engines are forked on Linux only")
+def test_an_engine_is_ended_while_it_is_being_forked():
+    cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    try:
+        os.kill(cluster.pids()["engine-0"], signal.SIGKILL)
+        wait_until(lambda: cluster.dead_ranks() == [0])
+        template, lost = psutil.Process(cluster.pids()["template"]), cluster.engine_ids
+        template.suspend()
+
+        def replace() -> None:
+            with pytest.raises(ClusterError, match="was killed by SIGKILL while the cluster was starting"):
+                cluster.replace([0], limit=timedelta(seconds=LIMIT))
+
+        replacing = threading.Thread(target=replace)
+        replacing.start()
+        wait_until(lambda: cluster.engine_ids != lost)
+        cluster.send_signal(signal.SIGKILL)
+        template.resume()
+        wait_until(lambda: cluster.exit_status(0) == -signal.SIGKILL)
+        replacing.join(LIMIT)
+        assert not replacing.is_alive()
+    finally:
+        cluster.stop()
+
+
 def test_an_engine_starts_where_the_notebook_is_now(mark, tmp_path, monkeypatch):
     cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:
