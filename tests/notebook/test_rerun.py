@@ -103,15 +103,23 @@ def test_what_the_record_does_not_have_is_a_clear_error(first):
     assert "does not have the values that its cell began with" in text
     assert "--keep-inputs always" in text
     first.run(f"%%distribute --engines 2 --name changed{TRAIN}")
+    written(first, "changed")
     first.run("file = jupyter_dtrain.find_run('changed').record.folder / 'inputs' / 'task.pickle'")
     first.run("file.write_bytes(file.read_bytes()[:-1] + b'!')")
     assert first.fail("jupyter_dtrain.find_run('changed').rerun()").error[0] == "CheckpointError"
+
+
+def written(notebook, name):
+    """Wait until what a run began with is on disk: it is written in the background, when the run has ended."""
+    is_there = f"(jupyter_dtrain.find_run({name!r}).record.folder / 'inputs').is_dir()"
+    notebook.wait(lambda: notebook.value(is_there), "what the run began with")
 
 
 def test_the_same_data_set_is_kept_once(first):
     first.run("data = torch.randn(2**18)")  # two megabytes
     for name in ("one", "two"):
         first.run(f"%%distribute --engines 2 --name {name}\nlast = data[-1].item()")
+        written(first, name)
     first.run("kept = lambda name: (jupyter_dtrain.find_run(name).record.folder / 'inputs' / 'blobs').iterdir()")
     inodes = "[{file.stat().st_ino for file in kept(name)} for name in ('one', 'two')]"
     one, two = first.value(inodes)
