@@ -234,6 +234,12 @@ def test_only_what_mixes_samples_is_run_on_the_global_batch(ranks):
         assert ranks.call(2, opened, inside, True, layer) == [[]] * 2, name
 
 
+def test_a_batch_that_has_no_room_on_one_rank_is_told_by_the_last_samples(ranks):
+    refuses = "if len(x) == 8 and type(x) is torch.Tensor: raise MemoryError('no room')\n        "
+    assert ranks.call(2, opened, f"{refuses}return x - x[:1]") == [["Net", "Sequential"]] * 2
+    assert ranks.call(2, opened, f"{refuses}return x - 1") == [[]] * 2
+
+
 CALLED = """
 class Counts(nn.Module):
     def __init__(self):

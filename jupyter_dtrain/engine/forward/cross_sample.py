@@ -9,9 +9,10 @@ those that are put through get their rows. No word in code tells that it is not 
 loop, or a method of an object that the code knows by name.
 
 Of code these are the first samples. Then all of the batch are put through, against the share: the largest value of all can be among the
-first, and a share may be too small for a dependence to show (the three largest of two samples). A layer
-alone takes from every sample to the next, or to the one before, so some between others show it. Where a rank has a single sample, there
-are no others to leave out, and where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it.
+first, and a share may be too small for a dependence to show (the three largest of two samples). A layer alone takes from every sample to
+the next, or to the one before, so some between others show it. Where a rank has a single sample, there are no others to leave out, and
+where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it. Where there is no memory for all
+of the batch, the last samples of the share are put through instead.
 """
 
 from __future__ import annotations
@@ -118,11 +119,17 @@ class SamplesOfCall:
         of_all = [Part(slice(0, total), self.view.full_tensor), share]
         if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
             return any(self._of_ranks(of_all))
-        few = [Part(slice(own.start + some.start, own.start + some.stop), self.view.some(self.placement, some)) for some in alone]
-        of_ranks = self._of_ranks([share, *few])
+        tried = alone[:1] if others_code else alone
+        of_ranks = self._of_ranks([share, *map(self._part, tried)])
         if not any(of_ranks) and (others_code or None in of_ranks):
             of_ranks = self._of_ranks(of_all)
+            if others_code and None in of_ranks and not any(of_ranks):  # there is no memory for all of the batch, say
+                of_ranks = self._of_ranks([share, *map(self._part, alone[1:])])
         return any(of_ranks)
+
+    def _part(self, some: slice) -> Part:
+        start = self.placement.share.loaded.start
+        return Part(slice(start + some.start, start + some.stop), self.view.some(self.placement, some))
 
     def _of_ranks(self, parts: Sequence[Part]) -> list[bool | None]:
         depends = depends_across_samples(
@@ -147,9 +154,7 @@ def left_alone(model: nn.Module, number: int, *, others_code: bool) -> tuple[sli
     if not others_code and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
         return ()
     few = FEW if number > FEW else 1
-    if others_code:
-        return (slice(0, few),)
-    if number < FEW + 2:
+    if others_code or number < FEW + 2:
         return slice(0, few), slice(number - few, number)
     start = (number - few) // 2
     return (slice(start, start + few),)
