@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..tensor.placement_types import GlobalTensor, is_of_share
+from ..tensor.placement_types import GlobalTensor, graph_nodes, is_of_share
 
 
 def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor | None] | None = None) -> list[torch.Tensor]:
@@ -23,7 +23,7 @@ def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor
     """
     leaf_of = of or _leaf_of
     leaves = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
-    for node in _nodes(roots):
+    for node in graph_nodes(roots):
         if not node.next_functions:  # only a node that adds to a leaf has none and a variable
             variable = leaf_of(node)
             if variable is not None:
@@ -33,20 +33,7 @@ def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor
 
 def has_sparse(roots: Sequence[torch.Tensor]) -> bool:
     """Return whether a table is looked up in the graph of `roots` in such a way that its gradient is sparse."""
-    return any(getattr(node, "_saved_sparse", False) for node in _nodes(roots))
-
-
-def _nodes(roots: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """Yield the nodes of the graph of `roots`."""
-    pending: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
+    return any(getattr(node, "_saved_sparse", False) for node in graph_nodes(roots))
 
 
 def _leaf_of(node: Any) -> torch.Tensor | None:

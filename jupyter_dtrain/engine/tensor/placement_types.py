@@ -12,7 +12,7 @@ tensor, a mask, `float(loss)`); docs/global-view.md has the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -249,6 +249,19 @@ def computed_by(node: torch.autograd.graph.Node) -> str:
     while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
         node = before
     return type(node).__name__
+
+
+def graph_nodes(roots: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """Yield the nodes of the graph of `roots`, each once."""
+    pending: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
 
 
 # Starts: the gradients that the cell gives to a backward pass to begin with, for the rank's part of what it begins at.

@@ -17,7 +17,7 @@ from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadc
 from ..timing import COMMUNICATION, Counted
 from .deferred import DeferredReduction, later_of
 from .pending_checks import settle
-from .placement_types import GlobalTensor, Partial, Shard, to_local
+from .placement_types import GlobalTensor, Partial, Shard, graph_nodes, to_local
 from .rank0_guard import all_ranks_come
 
 
@@ -75,17 +75,7 @@ def nothing_of(part: torch.Tensor) -> torch.Tensor:
 
 def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
     """Return whether a value that was exchanged between ranks is in the graph of `roots`."""
-    pending = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen: set[Any] = set(pending)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, _EXCHANGES):
-            return True
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return False
+    return any(isinstance(node, _EXCHANGES) for node in graph_nodes(roots))
 
 
 _EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)

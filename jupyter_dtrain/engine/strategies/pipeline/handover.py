@@ -12,7 +12,7 @@ from torch import nn
 from ...code_inspection import model_uses
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
-from ...tensor.placement_types import GlobalTensor, to_local
+from ...tensor.placement_types import GlobalTensor, graph_nodes, to_local
 from .calls import NODE, StageCalls
 
 _REFUSED = "`--strategy pipeline` has handed activations on from stage to stage, and {what} goes another way. Take `--strategy zero3`."
@@ -116,14 +116,4 @@ def _why_not(sharded: ShardedCall) -> str:
 
 def has_pieces(roots: Sequence[torch.Tensor]) -> bool:
     """Return whether other ranks have pieces of the graph of `roots`."""
-    pending = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, NODE):
-            return True
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return False
+    return any(isinstance(node, NODE) for node in graph_nodes(roots))
