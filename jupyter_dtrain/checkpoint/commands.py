@@ -89,7 +89,8 @@ class CheckpointShelf:
         recorded = max(self._store.last_point(record.run_id, name)[0] for name in (LOSS, LEARNING_RATE))  # a step may have no loss
         if recorded < step and time.time() - checkpoint.time > LAG.total_seconds():
             # The run has gone back behind it, and what was recorded of that step with it.
-            loss, epoch = (_kept_facts(record.folder).get(str(step), {}).get(name) for name in (LOSS, EPOCH))
+            kept = _kept_facts(record.folder).get(str(step), {})
+            loss, epoch = kept.get(LOSS), kept.get(EPOCH)
         return CheckpointInfo(
             run_id=record.run_id,
             step=step,
