@@ -5,6 +5,8 @@ What imports torch or ipyparallel is imported in the functions: ``%distribute st
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -20,7 +22,6 @@ from .preview import cell_to_preview, plan_text, preview_text
 from .summary import describe, detached_text
 
 if TYPE_CHECKING:
-    from ..options import ClusterOptions
     from .control_line import LineCommand
     from .lazy import LazySession
 
@@ -65,28 +66,21 @@ class LineMagic:
 
             show(examine(command.cluster, on_progress=CellOutput().progress))
         elif command.action == "preview":
-            self._preview(command.cell)
+            self._show_of_cell(command.cell, lambda tree: preview_text(tree, self._shell.user_ns))
         elif command.action == "plan":
-            self._plan(command.cell, command.cluster)
+            self._show_of_cell(command.cell, lambda tree: plan_text(tree, self._shell.user_ns, command.cluster))
         else:
             snapshot = self._session.snapshot()
             show(describe(snapshot.cluster, snapshot.run))
             if detached := unfollowed(self._session.get().runs_folder if self._session.exists else DEFAULT_FOLDER):
                 show(detached_text(detached))
 
-    def _preview(self, number: int | None) -> None:
-        """Show what a cell that was run, the last distributed one by default, would send now."""
+    def _show_of_cell(self, number: int | None, text_of: Callable[[ast.Module], str]) -> None:
+        """Show what `text_of` says of a cell that was run: that with this number, the last distributed one by default."""
         shell = self._shell
         number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
         _, _, tree = compiled(cell, number, shell)
-        show(f"Cell [{number}]\n\n{preview_text(tree, shell.user_ns)}")
-
-    def _plan(self, number: int | None, cluster: ClusterOptions) -> None:
-        """Show what a cell that was run, the last distributed one by default, would take on engines."""
-        shell = self._shell
-        number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
-        _, _, tree = compiled(cell, number, shell)
-        show(f"Cell [{number}]\n\n{plan_text(tree, shell.user_ns, cluster)}")
+        show(f"Cell [{number}]\n\n{text_of(tree)}")
 
     def _go_on(self, command: LineCommand) -> None:
         """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""

@@ -140,21 +140,22 @@ def plans(trained: Trained, strategies: Sequence[StrategyInfo], engines: Sequenc
             part = {one: number if one in info.divides else 1 for one in Divided}
             whole = step.largest if part[Divided.PARAMETERS] > 1 else 0  # of the block at work
             more = step.largest / max(step.parameters, 1) if info.by_blocks else 0.0  # that the engine with most of it may have
-
-            def most(size: int, what: Divided, part: dict[Divided, int] = part, more: float = more) -> int:
-                return min(size, -(-size // part[what]) + int(size * more))
-
             found.append(
                 Plan(
                     engines=number,
                     strategy=info,
-                    parameters=min(step.parameters, most(step.parameters, Divided.PARAMETERS) + whole) + step.buffers,
-                    gradients=most(step.gradients, Divided.GRADIENTS),
-                    optimizer=most(step.optimizer, Divided.OPTIMIZER_STATE),
+                    parameters=min(step.parameters, _largest_part(step.parameters, part[Divided.PARAMETERS], more) + whole) + step.buffers,
+                    gradients=_largest_part(step.gradients, part[Divided.GRADIENTS], more),
+                    optimizer=_largest_part(step.optimizer, part[Divided.OPTIMIZER_STATE], more),
                     activations=step.activations,
                 )
             )
     return found
+
+
+def _largest_part(size: int, num_parts: int, more: float) -> int:
+    """Return what the engine with most of `size` bytes has at the most: its part, and a share `more` of all of it."""
+    return min(size, -(-size // num_parts) + int(size * more))
 
 
 def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
