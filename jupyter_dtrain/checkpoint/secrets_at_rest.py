@@ -25,7 +25,7 @@ def with_secrets(what: T) -> T:
     return replace(what, surroundings=what.surroundings.with_secrets_of(os.environ))
 
 
-def told_missing(names: Collection[str]) -> str:
+def missing_secrets_text(names: Collection[str]) -> str:
     """Return, as a sentence, that this process has none of the secrets `names`."""
     return f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(names))}: the cell continues without."
 

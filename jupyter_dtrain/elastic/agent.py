@@ -25,11 +25,11 @@ from ..errors import UsageError
 from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
 from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
-from .balance import Balance, shares_in
+from .balance import Balance, describe_shares
 from .generation import Generation, Output
+from .liveness import LivenessCheck
 from .pause import Pauses
 from .recovery import EngineReplacement, RestartReason, Restarts, place_of, salvage, stop_there
-from .silence import Silence
 from .watchdog import Watchdog
 from .worker_group import WorkerGroup, WorkerResult
 
@@ -94,7 +94,7 @@ class Agent:
         self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
         self._on_paused = on_paused
-        self._silence = Silence()
+        self._liveness = LivenessCheck()
         self.interrupted = self.pressed = False
         self.restarts = Restarts()
         self._replacement = EngineReplacement(
@@ -287,12 +287,12 @@ class Agent:
         """Do what is due a few times a second."""
         if unwanted := execution.at_work(self.restarts.ranks):
             self.cluster.send_signal(signal.SIGKILL, unwanted)
-        self._silence.look(execution, self.cluster)
+        self._liveness.look(execution, self.cluster)
         if self._stall is not None:
             self._stall.note(None) if self._pauses.reached else self._stall.look()
         if self._balance is not None and (speeds := self._balance.due()) is not None:
             execution.share_by(self._balance.number, speeds)
-            self._tell_all([shares_in(speeds)] if self._balance.number == 1 else [])
+            self._tell_all([describe_shares(speeds)] if self._balance.number == 1 else [])
         keeper = self._keeper
         if (number := keeper.due(idle=self._pauses.reached)) is not None:
             execution.take_snapshot(number)

@@ -97,7 +97,7 @@ class Balance:
         return rank.steps - steps, rank.samples - samples, rank.busy - busy
 
 
-def shares_in(speeds: Sequence[float]) -> str:
+def describe_shares(speeds: Sequence[float]) -> str:
     """Return a sentence for the user of what engines take of each batch that is shared out by their `speeds`."""
     parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
     return f"The engines are not equally fast: of each batch they take {parts} now."

@@ -91,7 +91,7 @@ class EnginePool:
             return options
         return replace(options, **before.where)
 
-    def as_many(self, options: ClusterOptions, wanted: int) -> int | None:
+    def num_engines_for(self, options: ClusterOptions, wanted: int) -> int | None:
         """Return how many engines to ask for where `options` do not say: `wanted`; ``None`` where these are on hosts that say it."""
         cluster, asked = self.cluster, self._as_before(options)
         if not find_launcher(asked.launcher).hosts_say_how_many:

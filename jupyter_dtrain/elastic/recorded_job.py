@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..checkpoint.folder import CheckpointFolder
 from ..checkpoint.inputs import TRUSTING, RunInputs
-from ..checkpoint.secrets_at_rest import told_missing, with_secrets
+from ..checkpoint.secrets_at_rest import missing_secrets_text, with_secrets
 from ..cluster.launchers import find_launcher
 from ..engine.task import Task
 from ..errors import UsageError
@@ -81,7 +81,7 @@ class RecordedJob:
             self._inputs.copy_to(blobs)
         task = with_secrets(task)
         if task.surroundings.withheld:
-            say(told_missing(task.surroundings.withheld))
+            say(missing_secrets_text(task.surroundings.withheld))
         self.packed = from_parcel(task.parcel, blobs)
         fields = task.shared() | {"options": self._options(task.options)}
         record = self._record

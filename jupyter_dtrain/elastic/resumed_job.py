@@ -10,7 +10,7 @@ from ..checkpoint.commands import keep_facts
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.metadata import Intact, Wanted, step_of
-from ..checkpoint.secrets_at_rest import part_with_secrets, told_missing, with_secrets
+from ..checkpoint.secrets_at_rest import missing_secrets_text, part_with_secrets, with_secrets
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..engine.side_effects.file_journal import go_on_from
 from ..engine.task import Resume, Task
@@ -111,7 +111,7 @@ class ResumedJob:
         snapshots = snapshots_on(cluster, f".{record.run_id}")
         newest = self._folder.read(self._intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
-            output.say(told_missing(missing))
+            output.say(missing_secrets_text(missing))
         recording = Recording.resume(self._store, record, world_size=group.num_ranks, say=output.say)
         recording.go_back(checkpoint.step, before=partial(keep_facts, record.folder, checkpoint.step))
         recording.recorder.note_checkpoint(checkpoint.step)

@@ -218,7 +218,7 @@ class Runner:
             There is no checkpoint to go on from, or somebody else has written it.
         """
         job = ResumedJob(self._store, run_id, step=step, trusted=trusted, strategy=strategy, output=output)
-        num_ranks = options.num_engines or self._engines.as_many(options, job.record.world_size)
+        num_ranks = options.num_engines or self._engines.num_engines_for(options, job.record.world_size)
         group = self._group(options, num_ranks, output)
         task, keeper, recording, values = job.start(group, options, check=self._engines.check)
         with recording.failing("broken off"):

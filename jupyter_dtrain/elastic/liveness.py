@@ -14,7 +14,7 @@ BETWEEN = LIMIT / 2
 """Time between two looks at what the silent ones have computed."""
 
 
-class Silence:
+class LivenessCheck:
     """Ends engines that neither tell anything nor compute, whose ranks are lost then."""
 
     def __init__(self) -> None:
