@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import random
 from collections.abc import Collection, Iterable
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import shared_memory
+from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
+from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.strategies.pipeline.staged_training import PipelineTraining
 from jupyter_dtrain.engine.strategies.pipeline.stages import cut
 from tests.engine import pipeline_cells
-from tests.engine.ranks import RankError, Run, double_precision, models_in
-from tests.engine.test_zero3 import CLOSE, distance
+from tests.engine.ranks import RankError, Run
+from tests.engine.test_zero3 import CLOSE, distance, run_connected
 from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
 
 
-@double_precision()
 def run_staged(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
     """Run `setup` as it is and `cell` as the rank's part of a run with its models cut into stages; plain on one rank."""
-    for seed in (torch.manual_seed, random.seed, np.random.seed):
-        seed(0)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    run_cell(setup, "setup", namespace)
-    with contextlib.redirect_stdout(io.StringIO()):
-        if run.world_size == 1:
-            run_cell(cell, "cell", namespace)
-            return {"compared": eval(compare, namespace)}
-        optimizers = [value for value in namespace.values() if isinstance(value, torch.optim.Optimizer)]
-        for optimizer in optimizers:
-            vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
-        connect_schedulers(namespace.values())
-        training = run.training(*models_in(namespace), *optimizers, global_batchnorm=True, global_draws=True)
-        memory = shared_memory()
-        assert memory is not None
+    owners: list[Any] = []
+
+    def connect(training: DataParallelTraining, memory: SharedMemory) -> PipelineTraining:
         staged = PipelineTraining(training, memory, say=run.notes.append, steps_done=lambda: training._observer.step)
-        owners = [getattr(shard, "owner", None) for shard in staged.store.shards()]
-        with training.installed(), staged.installed():
-            run_cell(cell, "cell", namespace)
-            staged.full.make_whole()
-            training.materialize(None, namespace)
+        owners.extend(getattr(shard, "owner", None) for shard in staged.store.shards())
+        return staged
+
+    compared, staged = run_connected(run, setup, cell, compare, connect)
+    if not isinstance(staged, PipelineTraining):
+        return {"compared": compared}
     calls = staged.calls
     return {
-        "compared": eval(compare, namespace),
+        "compared": compared,
         "owners": owners,
         "calls": calls.num_calls,
         "pieces": len(calls.pieces),

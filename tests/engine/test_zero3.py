@@ -7,6 +7,7 @@ import copy
 import io
 import pickle
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import shared_memory
+from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
+from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.strategies.zero3.sharded_training import ShardedTraining
 from tests.conftest import one_of
 from tests.engine.ranks import RankError, Run, double_precision, models_in
@@ -25,8 +28,18 @@ CLOSE = 1e-9
 
 
 @double_precision()
-def run_sharded(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
-    """Run `setup` as it is and `cell` as the rank's part of a run with parameters of two rows and more sharded; plain on one rank."""
+def run_connected(
+    run: Run, setup: str, cell: str, compare: str, connect: Callable[[DataParallelTraining, SharedMemory], ShardedTraining]
+) -> tuple[Any, ShardedTraining | None]:
+    """Run `setup` as it is and `cell` as the rank's part of a run that `connect` connects; plain on one rank, with no such.
+
+    Returns
+    -------
+    compared : object
+        What `compare` comes to afterwards.
+    sharded : ShardedTraining, optional
+        What `connect` has returned.
+    """
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -34,7 +47,7 @@ def run_sharded(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]
     with contextlib.redirect_stdout(io.StringIO()):
         if run.world_size == 1:
             run_cell(cell, "cell", namespace)
-            return {"compared": eval(compare, namespace), "num_sharded": 0, "notes": []}
+            return eval(compare, namespace), None
         optimizers = [value for value in namespace.values() if isinstance(value, torch.optim.Optimizer)]
         for optimizer in optimizers:
             vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
@@ -42,13 +55,26 @@ def run_sharded(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]
         training = run.training(*models_in(namespace), *optimizers, global_batchnorm=True, global_draws=True)
         memory = shared_memory()
         assert memory is not None
-        sharded = ShardedTraining(training, memory, say=run.notes.append, least=0)
-        num_sharded = len(sharded.store.shards())
+        sharded = connect(training, memory)
         with training.installed(), sharded.installed():
             run_cell(cell, "cell", namespace)
             sharded.full.make_whole()
             training.materialize(None, namespace)
-    return {"compared": eval(compare, namespace), "num_sharded": num_sharded, "notes": run.notes}
+    return eval(compare, namespace), sharded
+
+
+def run_sharded(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+    """Run `cell` with parameters of two rows and more sharded."""
+    num_sharded = 0
+
+    def connect(training: DataParallelTraining, memory: SharedMemory) -> ShardedTraining:
+        nonlocal num_sharded
+        sharded = ShardedTraining(training, memory, say=run.notes.append, least=0)
+        num_sharded = len(sharded.store.shards())
+        return sharded
+
+    compared, sharded = run_connected(run, setup, cell, compare, connect)
+    return {"compared": compared, "num_sharded": num_sharded, "notes": run.notes if sharded is not None else []}
 
 
 def distance(one: Any, other: Any) -> float:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.notebook.kernel import difference
-from tests.notebook.test_zero3 import CELL, FAILING, INNER, NOTING, SETUP, STATE
+from tests.notebook.test_zero3 import CELL, FAILING, INNER, NOTING, SETUP, STATE, run
 
 LINE = "%%distribute --engines 2 --strategy pipeline"
-
-
-def run(notebook, *first_lines: str, cell: str = CELL) -> tuple[Any, list[Any]]:
-    notebook.run("import jupyter_dtrain\n" + SETUP)
-    shown = [notebook.run(line + cell) for line in first_lines]
-    return notebook.value(STATE), shown
 
 
 def test_cell_after_cell_in_any_strategy(notebook):
