@@ -219,3 +219,21 @@ def kill_kernel(notebook: Notebook) -> None:
     kernel.kill()
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
+
+
+def kill_behind_a_checkpoint(notebook: Notebook, strategy: str, setup: str = SETUP) -> Path:
+    """Run the cell on two engines under `strategy` until there is a checkpoint, kill the kernel, and return the notebook's folder."""
+    notebook.run(IMPORTS + setup)
+    notebook.run("%distribute start -n 2 --device cpu\nmake()")
+    cell = notebook.start(f"%%distribute --engines 2 --strategy {strategy} --checkpoint-every 20 --name digits{CELL}")
+    notebook.wait(lambda: checkpoints(notebook) or not cell.running, "a checkpoint", cell)
+    assert cell.running
+    kill_kernel(notebook)
+    return notebook.folder
+
+
+def resume_killed(notebook: Notebook, engines: int) -> None:
+    """Let that cell go on in the kernel of `notebook`, which has its folder, on so many engines."""
+    notebook.run("%load_ext jupyter_dtrain")
+    assert "digits: resuming from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
+    notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import one_of
-from tests.faults.disturbed import CELL, ROUNDED, SETUP, STATE, Disturbed, checkpoints, kill_kernel
-from tests.notebook.conftest import IMPORTS
+from tests.faults.disturbed import ROUNDED, STATE, Disturbed, kill_behind_a_checkpoint, resume_killed
 from tests.notebook.kernel import difference
 
 
@@ -43,15 +42,9 @@ def test_before_there_is_a_snapshot(two):
 @pytest.fixture(scope="module")
 def killed(module_notebook, two: Disturbed) -> tuple[Path, object, object]:
     """Return the folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
-    notebook = module_notebook()
-    notebook.run(IMPORTS + SETUP)
-    notebook.run("%distribute start -n 2 --device cpu\nmake()")
-    cell = notebook.start(f"%%distribute --engines 2 --strategy zero3 --checkpoint-every 20 --name digits{CELL}")
-    notebook.wait(lambda: checkpoints(notebook) or not cell.running, "a checkpoint", cell)
-    assert cell.running
-    kill_kernel(notebook)
+    folder = kill_behind_a_checkpoint(module_notebook(), "zero3")
     two.go()
-    return notebook.folder, two.expected, two.notebook.value(ROUNDED)
+    return folder, two.expected, two.notebook.value(ROUNDED)
 
 
 @pytest.mark.long
@@ -60,9 +53,8 @@ def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, 
     folder, expected, rounded = killed
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     notebook = new_notebook(tmp_path)
-    notebook.run("%load_ext jupyter_dtrain")
-    assert "digits: resuming from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
-    notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
-    if engines == 2:
+    resume_killed(notebook, engines)
+    if engines == 2:  # to the last bit: all that is rounded below too, and random numbers, which can be drawn once
         assert notebook.value(STATE) == expected
-    assert difference(notebook.value(ROUNDED), rounded) is None
+    else:
+        assert difference(notebook.value(ROUNDED), rounded) is None

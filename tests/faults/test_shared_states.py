@@ -11,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import one_of
-from tests.faults.disturbed import AS_FAST, CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, Disturbed, checkpoints, kill_kernel
+from tests.faults.disturbed import (
+    AS_FAST,
+    ROUNDED,
+    SLOW_UNTIL_ALL,
+    STATE,
+    Disturbed,
+    kill_behind_a_checkpoint,
+    resume_killed,
+)
 from tests.faults.test_elastic import no_new_engines
 from tests.faults.test_kills import LATE, ON_TIME
-from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 
 
@@ -110,14 +117,8 @@ def test_the_parts_are_divided_anew_among_fewer_engines_and_among_more(three):
 @pytest.fixture(scope="module")
 def killed(module_notebook, two: Disturbed) -> tuple[Path, object]:
     """Return the folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
-    notebook = module_notebook()
-    notebook.run(IMPORTS + SETUP)
-    notebook.run("%distribute start -n 2 --device cpu\nmake()")
-    cell = notebook.start(f"%%distribute --engines 2 --strategy zero1 --checkpoint-every 20 --name digits{CELL}")
-    notebook.wait(lambda: checkpoints(notebook) or not cell.running, "a checkpoint", cell)
-    assert cell.running
-    kill_kernel(notebook)
-    return notebook.folder, two.expected
+    folder = kill_behind_a_checkpoint(module_notebook(), "zero1")
+    return folder, two.expected
 
 
 @pytest.mark.parametrize("engines", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
@@ -125,9 +126,7 @@ def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, 
     folder, expected = killed
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     notebook = new_notebook(tmp_path)
-    notebook.run("%load_ext jupyter_dtrain")
-    assert "digits: resuming from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
-    notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
+    resume_killed(notebook, engines)
     found = notebook.value(STATE)
     if engines == 2:
         assert found == expected
