@@ -170,7 +170,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def missing_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended or has not come up."""
+        """Return the ranks whose engine has ended, has not come up, or was to take a place and has not."""
 
     @abstractmethod
     def exit_status(self, rank: int | None) -> int | None:

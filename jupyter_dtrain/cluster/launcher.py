@@ -29,11 +29,14 @@ class Member:
         ipyparallel's.
     warming : ipyparallel.AsyncResult, optional
         Of its import of torch, once it has been asked for that.
+    has_place : bool
+        Whether it is its rank: false while it takes the place of an engine that was lost.
     """
 
     plan: DevicePlan
     engine_id: int
     warming: Any = None
+    has_place: bool = True
 
     @property
     def name(self) -> str:

@@ -241,18 +241,22 @@ class LocalCluster(Cluster):
             They did not come up.
         """
         arrival = self._arrival(on_progress, limit)
+        others = []
         for rank in ranks:
             lost = self._members[rank]
             self._processes.forget(lost.name)
-            self._members[rank] = self._spare.acquire(lost.plan) or self._launcher.start_engine(lost.plan)
+            self._members[rank] = member = self._spare.acquire(lost.plan) or self._launcher.start_engine(lost.plan)
+            member.has_place = False  # also where an interrupt comes meanwhile
+            others.append(member)
         arrival.of_engines(self.engine_ids)
-        others = [self._members[rank] for rank in ranks]
         for member in others:
             self._warm_up(member)
         tasks = [self._take_place(member) for member in others]
         arrival.of(
             lambda: all(member.warm for member in others) and all(task.ready() for task in tasks), lambda: "the new engine imports torch"
         )
+        for member in others:
+            member.has_place = True
 
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
         """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
@@ -315,9 +319,9 @@ class LocalCluster(Cluster):
         return True
 
     def missing_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended or has not come up."""
+        """Return the ranks whose engine has ended, has not come up, or was to take a place and has not."""
         dead, there = self.dead_ranks(), () if self.client is None else self.client.ids
-        return [rank for rank, engine_id in enumerate(self.engine_ids) if rank in dead or engine_id not in there]
+        return [rank for rank, one in enumerate(self._members) if rank in dead or one.engine_id not in there or not one.has_place]
 
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""

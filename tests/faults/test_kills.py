@@ -99,6 +99,11 @@ def test_interrupted_while_another_engine_starts(two, lost):
     assert used == expected[: len(used)]
     assert len(used) in (step, step - 1)
     assert notebook.value("{int(state['step']) for state in optimizer.state_dict()['state'].values()}") == {step}
+    # Whoever was to take a place when the interrupt came has it, and the sidebar knows: on GPUs it would compute on another one's.
+    assert all(map(psutil.pid_exists, notebook.engines()))
+    if lost != "controller":
+        ranks = f"{SESSION}.get().cluster.view.apply_sync(lambda: __import__('os').environ['JUPYTER_DTRAIN_RANK'])"
+        assert notebook.value(ranks) == ["0", "1"]
     two.finish(two.start())
 
 

@@ -236,7 +236,9 @@ class Notebook:
         return pickle.loads(base64.b64decode(found["data"]["text/plain"][1:-1]))
 
     def engines(self) -> list[int]:
-        """Return the process numbers of the running engines, in rank order."""
+        """Return the process numbers of the running engines, in rank order; others that start in their place are waited for."""
+        at_rest = f"{SESSION}.snapshot().cluster.phase in ('running', 'stopped')"
+        self.wait(lambda: self.value(at_rest), "the end of the start or stop of engines")
         found: list[int] = self.value(f"[engine.pid for engine in {SESSION}.snapshot().cluster.engines]")
         return found
 
