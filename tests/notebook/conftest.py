@@ -41,10 +41,12 @@ OPEN: list[Notebook] = []
 
 @pytest.fixture(autouse=True)
 def nothing_left_running():
-    """A test that fails leaves its cell running, which the next one in that notebook would wait for, and fail too."""
+    """What a test leaves running is not the next one's, which may be any: a cell of one that fails, an engine in the place of another."""
     yield
     for notebook in OPEN:
-        notebook.end_running()
+        if notebook.manager.is_alive():
+            notebook.end_running()
+            notebook.wait_for_rest()
 
 
 @pytest.fixture

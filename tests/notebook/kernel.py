@@ -110,10 +110,11 @@ class Notebook:
     """A kernel of its own in `folder`. One that is `launched` has nothing imported; others are forked from a process that has PyTorch."""
 
     template = KernelTemplate()
+    has_cells = True
+    """Whether what it sends says in which cell of a notebook it stands."""
 
     def __init__(self, folder: Path, *, launched: bool = not FORKED, manager: KernelManager | None = None) -> None:
         self.folder = folder
-        self.has_cells = True
         self.manager = manager or KernelManager(kernel_name="python3")
         forking = mock.patch.object(local_provisioner, "launch_kernel", self.template.launch)
         with contextlib.nullcontext() if launched or manager is not None else forking:
@@ -181,6 +182,10 @@ class Notebook:
                 self.interrupt()
                 self.finish(cell)
 
+    def wait_for_rest(self) -> None:
+        """Wait until no engine is being started, in the place of another perhaps, or stopped: what is told of them is of others then."""
+        self.wait(lambda: self.value(AT_REST), "the end of the start or stop of engines")
+
     @contextlib.contextmanager
     def changed(self, change: str, back: str) -> Iterator[None]:
         """Change something in the kernel, and change it `back` at the end of a test, also one that fails."""
@@ -237,8 +242,7 @@ class Notebook:
 
     def engines(self) -> list[int]:
         """Return the process numbers of the running engines, in rank order; others that start in their place are waited for."""
-        at_rest = f"{SESSION}.snapshot().cluster.phase in ('running', 'stopped')"
-        self.wait(lambda: self.value(at_rest), "the end of the start or stop of engines")
+        self.wait_for_rest()
         found: list[int] = self.value(f"[engine.pid for engine in {SESSION}.snapshot().cluster.engines]")
         return found
 
@@ -286,6 +290,10 @@ class Notebook:
 
 
 SESSION = "get_ipython().magics_manager.registry['DistributeMagics'].session"
+AT_REST = (
+    "(lambda magics: magics is None or magics.session.snapshot().cluster.phase in ('running', 'stopped'))"
+    "(get_ipython().magics_manager.registry.get('DistributeMagics'))"
+)
 
 
 def difference(left: Any, right: Any, path: str = "") -> str | None:
