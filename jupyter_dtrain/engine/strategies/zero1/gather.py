@@ -2,7 +2,7 @@
 
 First each rank tells the outlines of its own, and what is small with them. The large tensors follow as bytes, to whoever wants them. For a
 snapshot they stay where they are: what stands in for them is written without its bytes, and those are in the part of the rank that has
-them (:mod:`..common`).
+them (:mod:`...dedup`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ ask at the same places and so come to the same.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -75,10 +77,8 @@ def _there(owner: int | None) -> int:
 
 # Which optimizers update each parameter by itself, so that what they keep of it may be on one rank alone.
 #
-# Those of PyTorch that are known to. Nothing is tried out: an optimizer that takes a norm over all its parameters would run as well with
-# a
-# part of them, and come to something else. So one that is not known, a class of the notebook's with an own ``step`` say, keeps
-# everything.
+# Those of PyTorch that are known to. Nothing is tried out: an optimizer that takes a norm over all its parameters would run as well with a
+# part of them, and come to something else. So one that is not known, a class of the notebook's with an own ``step`` say, keeps everything.
 
 Step = Callable[..., Any]
 _NAMES = (
@@ -133,6 +133,36 @@ def original_step(kind: type[Optimizer]) -> Step:
         put(kind, "step", hooked)
     original: Step = vars(kind)["step"].__wrapped__
     return original
+
+
+def step_by(original: Step, instead: Callable[..., Any]) -> Step:
+    """Return a step of optimizers that is ``instead(original, optimizer, ...)``, with the hooks and the name of PyTorch's.
+
+    By its name, interrupts are put off within (:mod:`...arrival.objects`).
+    """
+
+    @wraps(original)
+    def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        return instead(original, self, *args, **kwargs)
+
+    hooked = Optimizer.profile_hook_step(step)
+    hooked.hooked = True  # type: ignore[attr-defined]  # as PyTorch marks it
+    return hooked
+
+
+class Quiet(threading.local):
+    """Whether this thread sees what optimizers keep as it is on this rank."""
+
+    is_on = False
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Let it, until the end of the ``with`` block."""
+        before, self.is_on = self.is_on, True
+        try:
+            yield
+        finally:
+            self.is_on = before
 
 
 def _wrapped(step: object) -> Iterator[FunctionType]:

@@ -2,7 +2,7 @@
 
 The optimizers are those of the cell, wherever they were made, so PyTorch's classes are given another ``step`` for the time of the run: it
 lets the optimizer see the parameters of this rank alone, and sends these to the others when they are updated. As each parameter is updated
-by itself (:mod:`.kinds`), what comes out is what comes out of updating all of them everywhere.
+by itself (:mod:`.partition`), what comes out is what comes out of updating all of them everywhere.
 
 What the cell reads of an optimizer's state is whole: it is put together then, and a step later each rank is back to its part.
 """
@@ -10,7 +10,6 @@ What the cell reads of an optimizer's state is whole: it is put together then, a
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from ...module_tree import IdentityMap
 from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
 from .gather import Old, all_kept, fill, in_place_of, put_in_order, standing_in, state_of, way_of
-from .partition import KINDS, Owners, Step, has_known_step, has_parts, is_pytorchs, original_step, parameters_of
+from .partition import KINDS, Owners, Quiet, Step, has_known_step, has_parts, is_pytorchs, original_step, parameters_of, step_by
 
 _AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state, each rank's or only one's
 
@@ -65,7 +64,7 @@ class ShardedOptimizerStates:
         self._owners = Owners(world_size)
         self._parts: IdentityMap[_Parts] = IdentityMap()
         self._count = 0
-        self._here = threading.local()
+        self.quiet = Quiet()
         self.are_home = False
 
     def register(self, objects: Iterable[object]) -> None:
@@ -87,22 +86,12 @@ class ShardedOptimizerStates:
             parts.is_whole, parts.is_as_it_came = True, False
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Let this thread see the states as they are on this rank, until the end of the ``with`` block."""
-        before = getattr(self._here, "quiet", False)
-        self._here.quiet = True
-        try:
-            yield
-        finally:
-            self._here.quiet = before
-
-    @contextmanager
     def installed(self) -> Iterator[None]:
         """Share out what optimizers keep, until the end of the ``with`` block."""
         with ExitStack() as stack:
             for kind in KINDS:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
-                    stack.enter_context(patched(kind, "step", self._of_parts(original_step(kind))))
+                    stack.enter_context(patched(kind, "step", step_by(original_step(kind), self._step)))
             for name, instead in (("state_dict", self._state_dict), ("load_state_dict", self._load_state_dict)):
                 stack.enter_context(patched(Optimizer, name, instead(getattr(Optimizer, name))))
             stack.enter_context(patched(Optimizer, "state", property(self._read, self._replaced), create=True))
@@ -110,18 +99,6 @@ class ShardedOptimizerStates:
             yield
 
     # -- a step ------------------------------------------------------------------------------------------------------
-
-    def _of_parts(self, original: Step) -> Step:
-        """Return the step of a class whose own is `original`. By its name, interrupts are put off within (:mod:`..arriving.optimizers`)."""
-
-        @wraps(original)
-        def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            return shared(original, self, *args, **kwargs)
-
-        shared = self._step
-        hooked = Optimizer.profile_hook_step(step)
-        hooked.hooked = True  # type: ignore[attr-defined]  # as PyTorch marks it
-        return hooked
 
     def _step(self, original: Step, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         if not has_parts(optimizer):
@@ -148,7 +125,7 @@ class ShardedOptimizerStates:
                 group["params"] = [parameter for parameter in params if owners[id(parameter)] == self._rank]
             optimizer.param_groups = [group for group in groups if group["params"]]
             if optimizer.param_groups:
-                with self.quiet():
+                with self.quiet.on():
                     original(optimizer)
         finally:
             for group, params in zip(groups, wholes, strict=True):
@@ -240,14 +217,14 @@ class ShardedOptimizerStates:
         kept = all_kept(changed, self._owners, rank=self._rank)
         fill(kept, rank=self._rank, reads=reads, order=self._orders(), old=self._old())
         self.are_home = True
-        with self.quiet():
+        with self.quiet.on():
             yield
 
     @contextmanager
     def for_snapshot(self) -> Iterator[Apart]:
         """Let optimizers have what stands for their whole states, until the end of the ``with`` block. A collective."""
         optimizers = self._there()
-        with self.quiet():
+        with self.quiet.on():
             kept = all_kept(optimizers, self._owners, rank=self._rank)
             with standing_in(kept, rank=self._rank, order=self._orders(), old=self._old()) as held:
                 yield Apart(frozenset(map(id, optimizers.values())), tuple(held))
@@ -292,7 +269,7 @@ class ShardedOptimizerStates:
         state = vars(optimizer).get("state")
         if state is None:
             raise AttributeError(f"'{type(optimizer).__name__}' object has no attribute 'state'")
-        if getattr(self._here, "quiet", False):
+        if self.quiet.is_on:
             return state
         parts = self._parts.get(optimizer)
         if parts is not None and not parts.is_whole and sys._getframe(1).f_code is not _AFTER_STEP:

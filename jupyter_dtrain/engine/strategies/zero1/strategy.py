@@ -51,7 +51,7 @@ class Zero1(DataParallel):
 
     def as_it_is(self) -> AbstractContextManager[None]:
         """Let this thread see the states that this rank keeps, until the end of the ``with`` block."""
-        return nullcontext() if self._states is None else self._states.quiet()
+        return nullcontext() if self._states is None else self._states.quiet.on()
 
     def apart(self) -> Apart:
         """Return which optimizers are sharded."""

@@ -40,7 +40,7 @@ class FullState:
     def standing_in(self) -> Iterator[Apart]:
         """Let each tensor be whole on the rank that copies it, and on others what stands for it, until the end of the block. Collective."""
         self._store.sync()
-        with self._steps.quiet(), ExitStack() as stack:
+        with self._steps.quiet.on(), ExitStack() as stack:
             shards, sharded = self._store.shards(), self._steps.sharded()
             kept = [rows.rows.dtype.itemsize * shard.parameter.numel() for _, shard, _, _, rows, _ in sharded]
             with_gradient = [shard for shard in shards if shard.gradient is not None]

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from ....system.patches import patched
 from ....system.resources import give_back as give_back_heap
 from ...module_tree import IdentityMap
 from ...timing import COMMUNICATION, Counted
-from ..zero1.partition import KINDS, Step, has_known_step, is_pytorchs, original_step, parameters_of
+from ..zero1.partition import KINDS, Quiet, Step, has_known_step, is_pytorchs, original_step, parameters_of, step_by
 from .parameter import ParameterShard
 from .rows import Kind, SharedRows, allocate, give_back, quiet
 from .store import ParameterStore
@@ -68,7 +66,7 @@ class ShardedSteps:
         self._store, self._say = store, say
         self._kept: IdentityMap[_Kept] = IdentityMap()
         self._kinds: set[type[Any]] = set()  # whose step is ours
-        self._here = threading.local()
+        self.quiet = Quiet()
         self._arrived: IdentityMap[bool] = IdentityMap()
         self._objects = arrived
         self._num_holders: int | None = None  # of a tensor, or of a dict with it, that came from the notebook
@@ -85,25 +83,13 @@ class ShardedSteps:
             for kind in _BY_NUMBER:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
                     self._kinds.add(kind)
-                    stack.enter_context(patched(kind, "step", self._of_rows(original_step(kind))))
+                    stack.enter_context(patched(kind, "step", step_by(original_step(kind), self._step)))
             stack.enter_context(patched(Optimizer, "state", property(self._read, self._replaced), create=True))
             stack.callback(register_optimizer_step_pre_hook(self._before_other).remove)
             stack.callback(register_optimizer_step_post_hook(self._after_other).remove)
             yield
 
     # -- a step ------------------------------------------------------------------------------------------------------
-
-    def _of_rows(self, original: Step) -> Step:
-        """Return the step of a class whose own is `original`."""
-
-        @wraps(original)
-        def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            return sharded(original, self, *args, **kwargs)
-
-        sharded = self._step
-        hooked = Optimizer.profile_hook_step(step)
-        hooked.hooked = True  # type: ignore[attr-defined]  # as PyTorch marks it
-        return hooked
 
     def _step(self, original: Step, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         shards = self._shards_of(optimizer)
@@ -123,7 +109,7 @@ class ShardedSteps:
             return loss
         for shard in shards:
             shard.check()
-        with self._store.writing(len(shards)), self.quiet():
+        with self._store.writing(len(shards)), self.quiet.on():
             self._cut(optimizer)
             with _rows_in_place(shards):
                 for params in self._a_few(optimizer, shards):
@@ -193,16 +179,6 @@ class ShardedSteps:
         return [shard for parameter in parameters_of(optimizer) if (shard := self._store.shard_of(parameter)) is not None]
 
     # -- what it keeps -----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Let this thread see the states as they are on this rank, until the end of the ``with`` block."""
-        before = getattr(self._here, "quiet", False)
-        self._here.quiet = True
-        try:
-            yield
-        finally:
-            self._here.quiet = before
 
     def entries(self, optimizer: Optimizer) -> Iterator[tuple[ParameterShard, Any, dict[Any, Any]]]:
         """Yield where an optimizer keeps what has the shape of a sharded parameter, or that of this rank's rows, and its name there."""
@@ -284,7 +260,7 @@ class ShardedSteps:
         state = vars(optimizer).get("state")
         if state is None:
             raise AttributeError(f"'{type(optimizer).__name__}' object has no attribute 'state'")
-        if not getattr(self._here, "quiet", False) and self._kept.get(optimizer) is not None and sys._getframe(1).f_code is not _AFTER_STEP:
+        if not self.quiet.is_on and self._kept.get(optimizer) is not None and sys._getframe(1).f_code is not _AFTER_STEP:
             self.make_whole(optimizer)
         return state
 

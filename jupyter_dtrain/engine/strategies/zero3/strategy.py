@@ -74,7 +74,7 @@ class Zero3(DataParallel):
 
     def as_it_is(self) -> AbstractContextManager[None]:
         """Let this thread see the states that this rank keeps, until the end of the ``with`` block."""
-        return nullcontext() if self._sharded is None else self._sharded.steps.quiet()
+        return nullcontext() if self._sharded is None else self._sharded.steps.quiet.on()
 
     @contextmanager
     def put_together(self, all_come: Callable[[], bool]) -> Iterator[Apart | None]:
