@@ -19,6 +19,10 @@ Each message says what happened, which name, rank or line, and what to do next.
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from typing import TypeVar
+
 
 class DtrainError(Exception):
     """Base of all errors of this project.
@@ -131,3 +135,15 @@ class CellInterrupted(KeyboardInterrupt):
 
 
 CellInterrupted.__name__ = KeyboardInterrupt.__name__
+
+
+_Raised = TypeVar("_Raised", bound=BaseException)
+
+
+def picklable(error: _Raised, instead: Callable[[str], _Raised]) -> _Raised:
+    """Return what another process can read of `error`: itself, or an error of the class `instead` with its name and text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return instead(f"{type(error).__name__}: {error}")
+    return error

@@ -6,7 +6,6 @@ JupyterLab: it tells a snapshot and then what is new, and takes commands. The gu
 
 from __future__ import annotations
 
-import pickle
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from .detached.results import DetachedResult, mark_taken, results_of, write_endi
 from .detached.server import Kernel, Server
 from .elastic.engine_pool import EnginePool
 from .elastic.job import CellJob
-from .errors import CheckpointError, ClusterError, DtrainError
+from .errors import CheckpointError, ClusterError, DtrainError, picklable
 from .options import ClusterOptions
 from .runs.detached_index import HostFile
 from .runs.record import ViewedRun
@@ -58,7 +57,7 @@ class Host:
         try:
             result = self._session.run_handed(self._options, self._receive, output=self._journal)
         except BaseException as raised:
-            error = _sendable(raised)
+            error = picklable(raised, DtrainError)
         with Interrupts(wake=lambda: None):  # nobody gives up the results
             if (kernel := self._server.kernel) is not None:
                 self._server.flush(kernel)
@@ -134,12 +133,3 @@ class Host:
                 return folder
         assert error is not None
         raise error
-
-
-def _sendable(error: BaseException) -> BaseException:
-    """Return what another process can read of `error`."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return DtrainError(f"{type(error).__name__}: {error}")
-    return error

@@ -61,16 +61,11 @@ class Sending:
         seconds = now - self._began
         if done >= total:
             if self._is_shown:
-                self._show(f"{gigabytes(total)} were sent to the engines in {seconds:.1f} s ({gigabytes(total / seconds)}/s).")
+                self._show(f"{size_text(total)} were sent to the engines in {seconds:.1f} s ({size_text(total / seconds)}/s).")
         elif seconds >= PATIENCE and (not self._is_shown or now - self._said >= INTERVAL):
             self._said, self._is_shown = now, True
             percent = f"{done / total:.0%}"
-            self._show(f"Sending {gigabytes(total)} to the engines: {percent}, {gigabytes(done / seconds)}/s")
-
-
-def gigabytes(number: float) -> str:
-    """Return a number of bytes as one reads it."""
-    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+            self._show(f"Sending {size_text(total)} to the engines: {percent}, {size_text(done / seconds)}/s")
 
 
 PART = 8  # of the file system, for buffers that no run uses

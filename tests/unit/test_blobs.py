@@ -505,13 +505,13 @@ def test_sending_is_told_once_it_takes_more_than_a_moment(monkeypatch):
     tell = blob_store.Sending(shown.append)
     for seconds, done in ((0.5, 1), (1.0, 2), (1.1, 3), (2.0, 4)):
         now[0] = 100.0 + seconds
-        tell(done * 10**9, 8 * 10**9)
+        tell(done << 30, 8 << 30)
     now[0] = 104.0
-    tell(8 * 10**9, 8 * 10**9)
+    tell(8 << 30, 8 << 30)
     assert shown == [
-        "Sending 8.0 GB to the engines: 25%, 2.0 GB/s",
-        "Sending 8.0 GB to the engines: 50%, 2.0 GB/s",
-        "8.0 GB were sent to the engines in 4.0 s (2.0 GB/s).",
+        "Sending 8.0 GiB to the engines: 25%, 2.0 GiB/s",
+        "Sending 8.0 GiB to the engines: 50%, 2.0 GiB/s",
+        "8.0 GiB were sent to the engines in 4.0 s (2.0 GiB/s).",
     ]
     quick = blob_store.Sending(shown.append)
     quick(5, 5)

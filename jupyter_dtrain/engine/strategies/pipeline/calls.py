@@ -8,7 +8,6 @@ back. What the code of a model does between its blocks is the rank's own busines
 
 from __future__ import annotations
 
-import pickle
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ....errors import picklable
 from ...forward.sharded_call import ShardedCall
 from ..zero3.saved import SavedParameters
 from .mailbox import Mailbox
@@ -167,7 +167,7 @@ class StageCalls:
         except NotSent as why:
             answer, found = str(why), []
         except Exception as error:
-            answer, found = _sendable(error), []
+            answer, found = picklable(error, RuntimeError), []
         self._mailbox.send(rank, ("reply", number, answer), found)
 
     # -- a model's call ----------------------------------------------------------------------------------------------
@@ -311,12 +311,3 @@ class StageCalls:
         rest = iter(tensors)
         found = self.pieces.backward(rank, key, [next(rest) if is_there else None for is_there in there], keeps=keeps)
         return [gradient is not None for gradient in found], [gradient for gradient in found if gradient is not None]
-
-
-def _sendable(error: Exception) -> Exception:
-    """Return an error that can be pickled, with the same text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
