@@ -3,7 +3,7 @@
 A snapshot need not have it from each rank: every rank copies a part of it, and all go on from these parts. That divides by the number of
 ranks what a snapshot takes of their time, of the bus from a GPU and of the host's memory.
 
-Each backward pass ends with the same gradients on all ranks (:mod:`.backward.gradients`), so an optimizer's step leaves the same
+Each backward pass ends with the same gradients on all ranks (:mod:`.backward.gradient_sync`), so an optimizer's step leaves the same
 parameters. Code of the user's can break that, as a model that writes what it has seen of its share into a parameter, so the ranks compare
 samples of the bytes each time.
 

@@ -114,8 +114,7 @@ class Throughput:
 
 # Where the time of each rank of a run has gone, summed over the times that the rank has started.
 #
-# An engine reports sums since it began, so that a report that is lost or comes twice costs nothing. One that begins again, in the place
-# of
+# An engine reports sums since it began, so that a report that is lost or comes twice costs nothing. One that begins again, in the place of
 # an engine that died, goes on from what was spent before.
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")

@@ -1,7 +1,7 @@
 """Which objects have changed: marks of their contents at one moment, to compare with later.
 
 What did not change costs a comparison and no bytes on the way home. Of large data the comparison would cost more than the cell: there the
-system is asked whether anybody has written to them (:mod:`.written`).
+system is asked whether anybody has written to them (:mod:`..system.dirty_pages`).
 """
 
 from __future__ import annotations

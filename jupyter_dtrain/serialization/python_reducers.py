@@ -168,8 +168,7 @@ def reduced_renamed(obj: Any) -> Any:
 # Containers of a class of the user's, made from one of Python's: they go with their items and attributes, whatever their own methods do.
 #
 # Python's own way calls the class with arguments that it makes up (``Meters(default_factory)``), which an ``__init__`` of the user's may
-# not
-# take, and forgets the attributes of a ``defaultdict`` or a ``Counter``.
+# not take, and forgets the attributes of a ``defaultdict`` or a ``Counter``.
 
 BASES: tuple[Any, ...] = (defaultdict, OrderedDict, Counter, deque, dict, list, set)
 
@@ -298,8 +297,7 @@ def with_annotations(function: FunctionType) -> FunctionType:
 # Which library that is, their globals say: a wrapper around a function of the notebook calls itself by that one's name and module.
 #
 # cloudpickle writes such a function with copies of what it uses. A copy of a library's state (which outputs are being recorded, which
-# context
-# is open) is not that state, and some of it cannot be copied at all.
+# context is open) is not that state, and some of it cannot be copied at all.
 
 
 def reduced_library_function(function: Any) -> Any:

@@ -191,9 +191,8 @@ def _compiled(settings: tuple[Any, bool, bool | None], function: Any) -> Any:
 
 # Operators that a notebook has made (``torch.library.custom_op``): PyTorch's dispatcher has one of each name in a process.
 #
-# The reader enters the operator in its own dispatcher, with the notebook's functions; where it has one of this name it takes its place,
-# as it
-# does where the notebook runs the operator's cell again.
+# The reader enters the operator in its own dispatcher, with the notebook's functions; where it has one of this name it takes its place, as
+# it does where the notebook runs the operator's cell again.
 
 _FUNCTIONS = ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn")
 _PYTORCHS = "torch._library.custom_ops"

@@ -71,11 +71,9 @@ def first_pages(first: int, length: int, *, any_of: int, all_of: int = 0, invert
 
 # Whether memory has been written to, without reading it.
 #
-# The kernel gives a process a page of its own when it first writes to memory that is mapped privately. So a range without such pages is
-# as
+# The kernel gives a process a page of its own when it first writes to memory that is mapped privately. So a range without such pages is as
 # it was mapped, and one that has none later either was not written to in between. Linux tells this of each page, which takes milliseconds
-# for 1 GB, and in newer versions of many at once (:mod:`.pages`), which takes none. A checksum takes a second. Elsewhere, and in
-# sandboxes
+# for 1 GB, and in newer versions of many at once, which takes none. A checksum takes a second. Elsewhere, and in sandboxes
 # that do not tell, nothing is known.
 
 PRESENT, SWAPPED, OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))

@@ -8,6 +8,7 @@ in `ENGINE_ORDER`.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -149,6 +150,16 @@ def test_imports_point_down(module):
     path = MODULES[module]
     found = imported(path.read_text(), module, is_package=path.name == "__init__.py", known=set(MODULES))
     assert not problems(module, found), "\n".join(problems(module, found))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_that_its_docstrings_point_to_are_there(module):
+    path = MODULES[module]
+    parts = [PACKAGE, *module.split(".")]
+    for dots, name in re.findall(r":mod:`(\.*)([\w.]+)`", path.read_text()):
+        above = len(dots) - (path.name == "__init__.py")
+        target = ".".join([*parts[: len(parts) - above], name]) if dots else name
+        assert target.removeprefix(f"{PACKAGE}.") in MODULES, f"{path}: {dots}{name}"
 
 
 def test_no_circles():

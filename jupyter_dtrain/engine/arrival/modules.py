@@ -163,8 +163,7 @@ def _stamps_of(folder: Path) -> dict[str, Stamp]:
 # What takes the place of others' functions during a run, where the user holds these by names of his own.
 #
 # After ``from torch import tensor`` the notebook's `tensor` is PyTorch's function itself, whatever ``torch.tensor`` is for the time of a
-# run. So the names of the cell's namespace, and of modules beside the notebook, are changed for that time too. And what is imported while
-# a
+# run. So the names of the cell's namespace, and of modules beside the notebook, are changed for that time too. And what is imported while a
 # run goes on finds functions that end with it, and is given the real ones afterwards.
 
 _HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, os, os.path, shutil)

@@ -128,10 +128,8 @@ class _Leaves(nn.Module):
 # Gradients of ranks that share memory, averaged where they lie when a backward pass is over.
 #
 # PyTorch's reducer copies each gradient into a bucket, and what has come of it back: as much again as the exchange itself, where that is
-# done
-# by memory. Its buckets are for networks, which send one while the pass goes on; a processor that copies does not compute meanwhile.
-# Small
-# gradients are put together here too, as an exchange costs more than they do.
+# done by memory. Its buckets are for networks, which send one while the pass goes on; a processor that copies does not compute meanwhile.
+# Small gradients are put together here too, as an exchange costs more than they do.
 
 SMALL = SLOT // 8
 """Bytes of a gradient that is put together with others."""

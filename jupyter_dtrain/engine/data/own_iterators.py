@@ -2,7 +2,7 @@
 
 Its iterator goes by the loader's attributes as PyTorch's does, and says in ``state_dict()`` where it is. So it is the loader's own that
 loads, whole batches on each rank, which cut them; and a run that goes on in the midst of an epoch has it load the batches before once more.
-Other classes that override ``__iter__`` are iterables as any other: see :mod:`..resuming.iteration`.
+Other classes that override ``__iter__`` are iterables as any other: see :mod:`..resume.loop_iterators`.
 """
 
 from __future__ import annotations

@@ -201,8 +201,7 @@ _ROOM = 1 << 28  # bytes of copies of parameters that nobody trains
 
 # A model as it was before a call that is not its first, and is made again where it turns out to be open, or to draw.
 #
-# Hardly any such call is made again, and a small model's takes a fraction of a millisecond, so this keeps what a call may have changed
-# and
+# Hardly any such call is made again, and a small model's takes a fraction of a millisecond, so this keeps what a call may have changed and
 # nothing else: random states, the statistics of normalization layers, and attributes of a module once one of them is set.
 
 _DRAWING = frozenset(("choice", "choices", "gauss", "random", "randrange", "shuffle", "uniform"))

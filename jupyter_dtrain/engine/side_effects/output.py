@@ -112,7 +112,7 @@ class _Lines:
 
 # What the cell logs goes to the handlers of the notebook, in the order of what it prints.
 #
-# A record travels as a display of a type of its own, so what was logged before a restart is not logged again (:mod:`.shown`).
+# A record travels as a display of a type of its own, so what was logged before a restart is not logged again.
 
 
 @contextmanager
