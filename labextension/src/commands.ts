@@ -44,11 +44,16 @@ export function addCommands(options: ICommandOptions): void {
   });
 
   commands.addCommand(CommandIDs.openRuns, {
-    label: trans.__('Open Training Runs'),
+    label: args =>
+      args.isLauncher === true
+        ? trans.__('Training Runs')
+        : trans.__('Open Training Runs'),
     caption: trans.__('Compare all recorded runs in a tab'),
     icon: trainingIcon,
     execute: openRuns,
-    describedBy: { args: NO_ARGUMENTS }
+    describedBy: {
+      args: { type: 'object', properties: { isLauncher: { type: 'boolean' } } }
+    }
   });
 
   commands.addCommand(CommandIDs.distributeCell, {

@@ -6,6 +6,7 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -64,7 +65,8 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     ICommandPalette,
     ISettingRegistry,
     IStatusBar,
-    IRunningSessionManagers
+    IRunningSessionManagers,
+    ILauncher
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -76,7 +78,8 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     registry: ISettingRegistry | null,
     statusBar: IStatusBar | null,
-    running: IRunningSessionManagers | null
+    running: IRunningSessionManagers | null,
+    launcher: ILauncher | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_dtrain');
     const cells = new NotebookCells(app, tracker);
@@ -121,6 +124,11 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       rank: 100,
       isActive: () => (model.current?.connection.state.run ?? null) !== null,
       activeStateChanged: model.anyChanged
+    });
+    launcher?.add({
+      command: CommandIDs.openRuns,
+      args: { isLauncher: true },
+      category: trans.__('Other')
     });
     for (const command of Object.values(CommandIDs)) {
       palette?.addItem({ command, category: trans.__('Distributed Training') });

@@ -184,3 +184,12 @@ def test_runs_in_a_tab_of_the_main_area(open_lab, screenshot):
         assert view.evaluate("node => node.scrollWidth <= node.clientWidth"), tab
         assert page.evaluate("node => node.scrollWidth <= node.clientWidth"), tab
     screenshot(lab, "page-narrow")
+
+    # Closed, and opened again by its card.
+    lab.page.set_viewport_size({"width": 1280, "height": 840})
+    lab.page.get_by_role("tab", name="Runs").locator(".lm-TabBar-tabCloseIcon").click()
+    expect(page).to_have_count(0)
+    lab.execute("launcher:create")
+    lab.page.locator(".jp-Launcher").get_by_role("button", name="Training Runs").click()
+    expect(page.get_by_test_id("jp-dtrain-runs-row")).to_have_count(3)
+    assert names(page) == ["adam-fast", "adam", "sgd"]
