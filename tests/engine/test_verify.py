@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from jupyter_dtrain.engine.verify.gradients import differ
 from tests.engine.ranks import Ranks, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
@@ -166,6 +168,12 @@ def test_what_is_right_is_left_alone_to_the_last_bit(ranks, name):
     assert checked["compared"][0] == without["compared"][0]
     assert all((left == right).all() for left, right in zip(checked["compared"][1], without["compared"][1], strict=True))
     assert checked["random"][1:] == without["random"][1:]
+
+
+def test_gradients_that_are_no_numbers_leave_the_others_to_be_compared():
+    nothing, some = torch.full((3,), torch.nan), torch.tensor([0.5, -1.0, 2.0])
+    assert not differ([nothing, some], [[nothing, some / 2], [nothing, some / 2]], torch.float64)
+    assert differ([nothing, some], [[nothing, some / 2], [nothing, some]], torch.float64)
 
 
 def test_a_later_difference_is_found_where_every_call_is_checked(ranks, unmended):

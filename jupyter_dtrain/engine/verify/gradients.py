@@ -107,7 +107,7 @@ def _direction(shape: torch.Size, number: int, like: torch.Tensor) -> torch.Tens
 
 def differ(whole: Projections, of_ranks: Sequence[Projections], dtype: torch.dtype) -> bool:
     """Return whether the ranks' gradients add up to something else than those of the `whole`."""
-    largest = max(float(sums[2]) for sums in whole)
+    largest = max((float(sums[2]) for sums in whole if bool(torch.isfinite(sums).all())), default=0.0)
     close = _CLOSE.get(dtype, _CLOSE_ELSEWHERE) * largest
     for number, expected in enumerate(whole):
         found = torch.stack([of_rank[number][:2] for of_rank in of_ranks]).sum(0)
