@@ -40,6 +40,7 @@ _OF_SEVERAL = frozenset(
     min minimum mode norm normalize quantile softmax sort std svd topk unique var vector_norm
     """.split()  # noqa: SIM905
 )
+_LINEAR = (*TORCH, f"{__name__.partition('.')[0]}.")
 _OVER_ROWS = frozenset("cumsum mean nanmean nansum sum".split())  # noqa: SIM905
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -144,7 +145,7 @@ class OwnFunctions:
 @lru_cache(maxsize=1024)
 def _bends(function: type[torch.autograd.Function]) -> frozenset[str]:
     """Return ``"one"`` if the backward pass of `function` may not be linear in each number of the gradient, ``"several"`` if in several."""
-    if f"{function.__module__}.".startswith(TORCH):
+    if f"{function.__module__}.".startswith(_LINEAR):
         return frozenset()
     backward: Any = next((vars(kind)[name] for kind in function.__mro__ for name in ("backward", "vjp") if name in vars(kind)), None)
     found: set[str] = set()

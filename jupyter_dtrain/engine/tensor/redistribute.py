@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast, scatter_object
 from ..timing import COMMUNICATION, Counted
+from .batched import of_batched
 from .deferred import DeferredReduction, later_of
 from .pending_checks import settle
 from .placement_types import GlobalTensor, Partial, Shard, graph_nodes, to_local
@@ -28,11 +29,11 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(_ctx: Any, grad: torch.Tensor) -> Any:
-        return _Sum.apply(grad)  # type: ignore[no-untyped-call]  # itself, so that a gradient of the gradient is right too
+        return of_batched(_Sum, grad)  # itself, so that a gradient of the gradient is right too
 
     @staticmethod
     def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
-        return _Sum.apply(tangent)  # type: ignore[no-untyped-call]
+        return of_batched(_Sum, tangent)
 
 
 class _Gather(torch.autograd.Function):
@@ -44,7 +45,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         placement: Shard = ctx.placement
-        whole = _Sum.apply(grad)  # type: ignore[no-untyped-call]
+        whole = of_batched(_Sum, grad)
         part = whole.narrow(placement.dim, placement.loaded.start, placement.loaded.stop - placement.loaded.start)
         return (part if placement.counts else nothing_of(part)), None, None
 
@@ -60,17 +61,16 @@ class _Nothing(torch.autograd.Function):
 
     @staticmethod
     def backward(_ctx: Any, grad: torch.Tensor) -> Any:
-        return _Nothing.apply(grad)  # type: ignore[no-untyped-call]
+        return of_batched(_Nothing, grad)
 
     @staticmethod
     def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
-        return _Nothing.apply(tangent)  # type: ignore[no-untyped-call]
+        return of_batched(_Nothing, tangent)
 
 
 def nothing_of(part: torch.Tensor) -> torch.Tensor:
     """Return zeros in the shape of `part`, whatever its values, that are connected to its graph: each rank walks the same one."""
-    result: torch.Tensor = _Nothing.apply(part)  # type: ignore[no-untyped-call]
-    return result
+    return of_batched(_Nothing, part)
 
 
 def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
@@ -97,12 +97,24 @@ class Exchange:
         part = to_local(tensor)
         if isinstance(placement, Partial):
             weighted = part if placement.weight is None else weigh(part, placement.weight)
-            result = _Sum.apply(weighted)  # type: ignore[no-untyped-call]
+            result = of_batched(_Sum, weighted)
         else:
             sizes = tuple(size * placement.unit for size in placement.share.sizes)
             result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
         assert isinstance(result, torch.Tensor)
         return result
+
+    def full_in_transform(self, tensor: GlobalTensor) -> torch.Tensor:
+        """Return the value of `tensor`, which is batched by a transform of functions, as a sum of what the ranks have. A collective."""
+        settle()
+        placement, part = tensor.placement, to_local(tensor)
+        if isinstance(placement, Partial):
+            return of_batched(_Sum, part if placement.weight is None else weigh(part, placement.weight))
+        if not placement.counts:
+            part = nothing_of(part)
+        own = placement.loaded
+        behind = [0, 0] * (part.dim() - 1 - placement.dim)
+        return of_batched(_Sum, torch.nn.functional.pad(part, [*behind, own.start, placement.total - own.stop]))
 
     @staticmethod
     def resolve(later: DeferredReduction) -> None:
@@ -135,8 +147,7 @@ class Exchange:
     @staticmethod
     def sum(part: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' `part`, in its shape. A collective, and differentiable: the gradient is summed as well."""
-        result: torch.Tensor = _Sum.apply(part)  # type: ignore[no-untyped-call]
-        return result
+        return of_batched(_Sum, part)
 
     @staticmethod
     def objects(value: Any) -> list[Any]:

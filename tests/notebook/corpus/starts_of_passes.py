@@ -8,7 +8,20 @@ from torch.utils.data import DataLoader, TensorDataset
 loader = DataLoader(TensorDataset(torch.randn(20, 5), torch.randint(0, 3, (20,))), batch_size=8, shuffle=True)
 model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
 scale = nn.Parameter(torch.ones(3))
-opt = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
+opt = torch.optim.SGD([*model.parameters(), scale], lr=0.01)
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out - out.mean(0)
+
+
+centred = Centred()
 # %% cell
 params = list(model.parameters())
 sharpness, losses, kept = [], [], []
@@ -70,6 +83,19 @@ for x, y in DataLoader(loader.dataset, batch_size=9):  # the last batch has fewe
     penalty.backward()
     opt.step()
     losses.append(penalty.item())
+for x, y in loader:  # from many starts at once through a model that is given the whole batch, and through what the cell reads of it
+    out = centred(x.requires_grad_())
+    weights = list(centred.parameters())
+    kept.append([g.clone() for g in torch.autograd.grad(out.std(0), [x, *weights], torch.eye(3), is_grads_batched=True, retain_graph=True)])
+    kept.append(torch.autograd.functional.jacobian(lambda x: centred(x).std(0), x, vectorize=True).clone())
+    slopes = torch.autograd.grad(F.cross_entropy(model(x), y), params, create_graph=True)
+    directions = [torch.randn(4, *p.shape) for p in params]
+    kept.append([g.clone() for g in torch.vmap(lambda *v: torch.autograd.grad(slopes, params, v, retain_graph=True))(*directions)])
+    bent = torch.vmap(lambda v: torch.autograd.grad(out.std(0), [x, weights[0]], v, create_graph=True))(torch.eye(3))
+    opt.zero_grad()
+    sum(g.pow(2).sum() for g in bent).backward()
+    kept.append(weights[0].grad.clone())
+    weights[0].grad = None
 print(sharpness, losses[-1])
 # %% compare
 model.state_dict(), scale.detach(), sharpness, losses, kept

@@ -76,6 +76,10 @@ class Rules:
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
         if kwargs and kwargs.get("out") is not None:
             return self._into(func, args, kwargs)
+        if self.transforms and inspect.unwrap(func) is inspect.unwrap(torch.autograd.grad):
+            # Of what was computed before the transform, from parts; and what follows is computed on wholes.
+            found = self.table[inspect.unwrap(func)](self, func, args, kwargs)
+            return tuple(None if tensor is None else self.exchange.full_in_transform(tensor) for tensor in found)
         if self.transforms or (args and self._is_read(args[0]) and changes_in_place(func)):
             return self.on_wholes(func, args, kwargs)
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
