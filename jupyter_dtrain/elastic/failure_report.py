@@ -1,4 +1,4 @@
-"""What is said of engines that were lost."""
+"""How a run has ended, and what is said of engines that were lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from collections.abc import Sequence
 from ..cluster.base import Cluster
 from ..engine.task import Outcome
 from ..errors import ClusterError
-from ..protocol import DeviceUse
+from ..protocol import DeviceUse, RunPhase
 from ..system.resources import ON_HOST, size_text
 from .worker_group import WorkerResult, reasons_of
 
 NAMED = 8
 """Engines that are named; of more the number is told."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
+
+
+def phase_of(ends: Sequence[WorkerResult]) -> tuple[RunPhase, str | None]:
+    """Return how a run has ended whose ranks have ended so, and the error in a line."""
+    outcomes = [end.outcome for end in ends if end.outcome is not None]
+    if any(end.lost for end in ends):
+        return "failed", "an engine was lost"
+    failures = [o.failure for o in outcomes if o.failure is not None]
+    if failures:
+        primary = next((f for f in failures if not f.secondary), failures[0])
+        if primary.name == "KeyboardInterrupt":
+            return "stopped", None
+        return "failed", f"{primary.name}: {primary.message}".partition("\n")[0]
+    return ("stopped" if any(o.stopped for o in outcomes) or any(end.killed for end in ends) else "finished"), None
 
 
 def lost_engines(ends: Sequence[WorkerResult], cluster: Cluster, uses: Sequence[DeviceUse]) -> ClusterError | None:

@@ -17,7 +17,7 @@ from ..checkpoint.writer import CheckpointWriter
 from ..engine.task import Outcome, Task
 from ..errors import ClusterError, StoreError
 from ..options import ClusterOptions
-from ..protocol import Message, Notice, RunPhase
+from ..protocol import Message, Notice
 from ..runs.persister import Recording
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
@@ -29,7 +29,7 @@ from ..transport.blob_store import HASHED, BlobFolder, Sending, bytes_of
 from ..transport.parcel import from_parcel
 from .agent import Agent
 from .engine_pool import STARTING, EnginePool
-from .failure_report import lost_engines
+from .failure_report import lost_engines, phase_of
 from .generation import Output
 from .job import CellJob
 from .resumed_job import ResumedJob
@@ -87,6 +87,8 @@ class Runner:
         Called, on any thread, when the recorder has something new.
     others : callable, optional
         Returns other folders of buffers: what lies there is not stored again. So that it is known, all are named by what they hold.
+    pruned_at : callable
+        Asked when a run has ended: the step after which a search has stopped it, as its record is to have it; ``None``: none has.
     """
 
     def __init__(
@@ -97,8 +99,9 @@ class Runner:
         on_begin: Callable[[RunRecorder], None],
         on_news: Callable[[], None],
         others: Callable[[], Sequence[Path]] | None = None,
+        pruned_at: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._engines, self._store = engines, store
+        self._engines, self._store, self._pruned_at = engines, store, pruned_at
         self._on_begin, self._on_news, self._others = on_begin, on_news, others
         self.supervisor: Agent | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
@@ -286,7 +289,10 @@ class Runner:
         try:
             with recording.failing("broken off"):
                 ends = supervisor.supervise(task, on_tick=on_tick, on_interrupt=on_interrupt)
-            recording.finish(*(("stopped", None) if supervisor.interrupted else _phase_of(ends)))
+                if (pruned_at := self._pruned_at()) is not None:
+                    on_back(pruned_at)
+            phase, error = ("stopped", None) if supervisor.interrupted else phase_of(ends)
+            recording.finish(*((phase, error) if pruned_at is None else ("pruned", None)))
         finally:
             self.supervisor = None
             self._on_news()
@@ -330,19 +336,6 @@ class Runner:
             recording.recorder.note_checkpoint(checkpoint.step)
 
         return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written, expects_best=expects_best)
-
-
-def _phase_of(ends: list[WorkerResult]) -> tuple[RunPhase, str | None]:
-    outcomes = [end.outcome for end in ends if end.outcome is not None]
-    if any(end.lost for end in ends):
-        return "failed", "an engine was lost"
-    failures = [o.failure for o in outcomes if o.failure is not None]
-    if failures:
-        primary = next((f for f in failures if not f.secondary), failures[0])
-        if primary.name == "KeyboardInterrupt":
-            return "stopped", None
-        return "failed", f"{primary.name}: {primary.message}".partition("\n")[0]
-    return ("stopped" if any(o.stopped for o in outcomes) or any(end.killed for end in ends) else "finished"), None
 
 
 def _engines_of(ranks: list[int]) -> str:

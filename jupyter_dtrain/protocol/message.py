@@ -15,10 +15,10 @@ HOST_VARIABLE = "JUPYTER_DTRAIN_HOST"  # of the environment of engines on anothe
 CLUSTER_VARIABLE = "JUPYTER_DTRAIN_CLUSTER"  # of the environment: who has it is a process of the cluster that it names
 
 ClusterPhase = Literal["stopped", "starting", "running", "stopping"]
-RunPhase = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "failed"]
+RunPhase = Literal["starting", "running", "paused", "stopping", "finished", "stopped", "pruned", "failed"]
 Value = str | int | float | bool | None
 """Of a hyperparameter. Sequences are texts, as Python writes them, and so are numbers that JSON or JavaScript cannot say."""
-RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
+RUN_PHASES_ENDED: frozenset[str] = frozenset({"finished", "stopped", "pruned", "failed"})
 
 
 @dataclass(frozen=True, kw_only=True)

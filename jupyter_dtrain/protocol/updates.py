@@ -82,13 +82,17 @@ class Points(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRun(Message):
-    """A run that is one of a cell's trials. `started` is in seconds since the epoch, `elapsed` are seconds until now or its end."""
+    """A run that is one of a cell's trials. `started` is in seconds since the epoch, `elapsed` are seconds until now or its end.
+
+    One that a search has stopped early counts as `pruned_at` a step: what it trained beyond that is taken back.
+    """
 
     run_id: str
     name: str
     started: float
     phase: RunPhase = "running"
     elapsed: float = 0.0
+    pruned_at: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,6 +174,10 @@ class LoggedScalars:
         if name not in self._measured:
             self._known[name] = num_points
 
+    def count(self, name: str) -> int:
+        """Return how many points of the curve `name` are known."""
+        return self._known.get(name, 0)
+
     def take_back(self, lost: Mapping[str, int]) -> None:
         """Forget the last points of curves, so many of each: they will be told again."""
         for name in self._known:

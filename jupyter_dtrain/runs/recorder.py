@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import ProtocolError
 from ..protocol import (
@@ -29,7 +29,7 @@ from ..protocol import (
     Steps,
     TimeSplit,
 )
-from .aggregation import GlobalStep, GlobalSteps, LoggedScalars
+from .aggregation import GlobalStep, GlobalSteps, LoggedScalars, Point
 from .curves import (
     EPOCH,
     LEARNING_RATE,
@@ -72,6 +72,9 @@ class RunRecorder:
     Attributes
     ----------
     hyperparameters : KnownHyperparameters
+    on_logged : callable
+        Given new points that the cell has logged: what their curve is called, the number of the first of them, from 1, and the points.
+        Called with a lock held: it asks nothing of the recorder.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class RunRecorder:
         self._scalars = LoggedScalars(MEASURED)
         self._curves = RunCurves(run_id)
         self.hyperparameters = KnownHyperparameters()
+        self.on_logged: Callable[[str, int, Sequence[Point]], None] = lambda _name, _first, _points: None
         self._changed = True
 
     # -- in ----------------------------------------------------------------------------------------------------------
@@ -321,6 +325,8 @@ class RunRecorder:
         name, points = self._scalars.fresh(event)
         for point in points:
             self._curves.add(name, *point)
+        if points:
+            self.on_logged(name, self._scalars.count(name) - len(points) + 1, points)
 
     def _record_epoch(self, progress: Progress) -> None:
         """Add a point to the curve that says which step belongs to which epoch."""

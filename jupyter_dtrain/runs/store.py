@@ -140,7 +140,7 @@ class RunStore:
             return {name: cut_points(connection, curve, step) for curve, name in curves}
 
     def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
-        """Record that a run has ended as `phase`, one of finished, stopped and failed.
+        """Record that a run has ended as `phase`, one of `RUN_PHASES_ENDED`.
 
         Where that cannot be written, this process knows it all the same, and writes it with the next end.
         """

@@ -110,7 +110,17 @@ class SideBySide:
 
     def _trials(self) -> list[TrialRun]:
         runs = [recorder.run_update() for recorder, _ in self._begun]
-        return [TrialRun(run_id=r.run_id, name=r.name, started=r.started, phase=r.phase, elapsed=r.elapsed) for r in runs]
+        return [
+            TrialRun(
+                run_id=run.run_id,
+                name=run.name,
+                started=run.started,
+                phase=run.phase,
+                elapsed=run.elapsed,
+                pruned_at=run.step if run.phase == "pruned" else None,
+            )
+            for run in runs
+        ]
 
     def _choose(self) -> None:
         """Show another run if the one that was shown has ended and one is going on."""

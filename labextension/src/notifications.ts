@@ -46,7 +46,16 @@ export function addNotifications(options: INotificationOptions): void {
 
 function runEndText(run: EndedRun, trans: TranslationBundle): string {
   if (run.trials !== null && run.phase !== 'lost') {
-    const { ended, total } = run.trials;
+    const { ended, pruned, total } = run.trials;
+    if (pruned > 0) {
+      return trans.__(
+        '%1 of %2 trials have ended, %3 of them early. Shown: %4.',
+        String(ended),
+        String(total),
+        String(pruned),
+        run.name
+      );
+    }
     return trans.__(
       '%1 of %2 trials have ended. Shown: %3.',
       String(ended),

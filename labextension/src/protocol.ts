@@ -38,6 +38,7 @@ export type RunPhase =
   | 'stopping'
   | 'finished'
   | 'stopped'
+  | 'pruned'
   | 'failed';
 
 /**
@@ -370,6 +371,9 @@ export interface IPoints {
 /**
  * A run that is one of a cell's trials. `started` is in seconds since the
  * epoch, `elapsed` are seconds until now or its end.
+ *
+ * One that a search has stopped early counts as `pruned_at` a step: what it
+ * trained beyond that is taken back.
  */
 export interface ITrialRun {
   type: 'trial_run';
@@ -378,6 +382,7 @@ export interface ITrialRun {
   started: number;
   phase: RunPhase;
   elapsed: number;
+  pruned_at: number | null;
 }
 
 /**
@@ -666,5 +671,6 @@ export interface IBatch {
 export const RUN_PHASES_ENDED: readonly RunPhase[] = [
   'finished',
   'stopped',
+  'pruned',
   'failed'
 ];

@@ -88,18 +88,32 @@ describe('the trials of a sweep', () => {
     assert.equal(remaining, 15 * 2); // two took 20 and 10 seconds, one runs
   });
 
+  it('are not the best where a search has stopped them early', () => {
+    const [, row] = groupedRows(
+      runs.map(one =>
+        one.name === 'run-3' ? { ...one, phase: 'pruned' } : one
+      ),
+      new Set()
+    );
+    assert.ok(row?.kind === 'sweep');
+    assert.equal(row.sweep.pruned, 1);
+    assert.notEqual(row.sweep.best?.name, 'run-3');
+  });
+
   it('are counted as the kernel tells them too', () => {
     const told = (phase: RunPhase, elapsed: number): Nested<ITrialRun> => ({
       run_id: phase,
       name: phase,
       started: 0,
       phase,
-      elapsed
+      elapsed,
+      pruned_at: null
     });
     const runs = [told('finished', 30), told('running', 1)];
     assert.deepEqual(countTrials({ runs, total: 3, over: false }), {
       total: 3,
       ended: 1,
+      pruned: 0,
       over: false,
       remaining: 60
     });

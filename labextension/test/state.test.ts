@@ -207,7 +207,8 @@ describe("a cell's trials", () => {
     name: `lr=${name}`,
     started: 0,
     phase: 'running' as const,
-    elapsed: 0
+    elapsed: 0,
+    pruned_at: null
   }));
   assert.ok(one !== undefined && two !== undefined);
   const run = play('digits-two-engines').run;
@@ -224,7 +225,7 @@ describe("a cell's trials", () => {
     value: [value],
     thinned: false
   });
-  const lasts = (state: TrainingState): unknown =>
+  const lasts = (state: TrainingState): unknown[] =>
     [state.curves, ...state.trials].map(curves => [
       curves?.runId,
       curves?.series.get('loss')?.values
@@ -253,6 +254,25 @@ describe("a cell's trials", () => {
       ['two', [2, 4]],
       ['one', [1, 3]]
     ]);
+  });
+
+  it('have what they trained until they were pruned', () => {
+    const state = play('digits-two-engines');
+    const runs = [one, two];
+    state.apply({ type: 'trial_runs', runs, total: 2, over: false });
+    state.apply(update('one'));
+    for (const value of [1, 2, 3]) {
+      state.apply(points('two', value));
+    }
+    const pruned = { ...two, phase: 'pruned' as const, pruned_at: 2 };
+    state.apply({
+      type: 'trial_runs',
+      runs: [one, pruned],
+      total: 2,
+      over: true
+    });
+    assert.deepEqual(lasts(state)[1], ['two', [1, 2]]);
+    assert.equal(state.trialCount?.pruned, 1);
   });
 
   it('are gone when another cell runs', () => {

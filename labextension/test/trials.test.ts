@@ -14,16 +14,20 @@ describe('the trials of a cell', () => {
     assert.ok(run !== null);
     const trial = (
       run_id: string,
-      phase: 'running' | 'finished'
+      phase: 'running' | 'finished' | 'pruned'
     ): Nested<ITrialRun> => ({
       run_id,
       name: run_id,
       started: 0,
       phase,
-      elapsed: 1
+      elapsed: 1,
+      pruned_at: phase === 'pruned' ? 3 : null
     });
     const telemetry = kernel.comm(TELEMETRY_TARGET);
-    const update = (run_id: string, phase: 'running' | 'finished'): void => {
+    const update = (
+      run_id: string,
+      phase: 'running' | 'finished' | 'pruned'
+    ): void => {
       telemetry.receive({
         ...run,
         type: 'run_update',
@@ -32,7 +36,7 @@ describe('the trials of a cell', () => {
       });
     };
     const trials = (
-      phases: ('running' | 'finished')[],
+      phases: ('running' | 'finished' | 'pruned')[],
       over: boolean
     ): void => {
       telemetry.receive({

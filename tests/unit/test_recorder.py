@@ -325,6 +325,21 @@ def test_progress_and_logged_values_are_those_of_rank_0():
     assert curve(messages, "loss (logged)") == {1: 0.5, 2: 0.75}
 
 
+def test_logged_points_are_counted_for_who_follows_them():
+    run, seen = recorder(world_size=1), []
+    run.on_logged = lambda name, first, points: seen.append((name, first, [(step, value) for step, _, value in points]))
+
+    def log(first, numbers):
+        run.apply(Scalars(rank=0, name="score", first=first, step=numbers, time=[0.0] * len(numbers), value=[n / 8 for n in numbers]))
+
+    log(0, [1, 2])
+    log(1, [2, 3])  # an engine has been replaced, and tells the second again
+    log(1, [2])
+    run.go_back(2, {"score": 1})
+    log(2, [3])
+    assert seen == [("score", 1, [(1, 0.125), (2, 0.25)]), ("score", 3, [(3, 0.375)]), ("score", 3, [(3, 0.375)])]
+
+
 def test_device_use_is_the_latest_of_each_rank_for_views_and_all_of_it_for_the_store():
     run = recorder()
     uses = [

@@ -36,7 +36,7 @@ def write(run: ExportedRun, *, tracking_uri: str | None, experiment: str) -> str
         client.log_batch(made, metrics=some)
     client.log_text(made, record.cell(), "cell.py")
     if record.ended is not None or record.error is not None:
-        status = {"finished": "FINISHED", "stopped": "KILLED"}.get(record.phase, "FAILED")
+        status = {"finished": "FINISHED", "stopped": "KILLED", "pruned": "KILLED"}.get(record.phase, "FAILED")
         client.set_terminated(made, status, end_time=_ms(record.ended or record.started))
     return str(made)
 

@@ -218,11 +218,15 @@ export class TrainingState {
     this._trials.clear();
     this._told = trials;
     const runs: readonly Nested<ITrialRun>[] = trials?.runs ?? [];
-    for (const { run_id, name, started } of runs) {
-      this._trials.set(
-        run_id,
-        known.get(run_id) ?? trialOf(run_id, name, started)
-      );
+    for (const { run_id, name, started, pruned_at } of runs) {
+      const trial = known.get(run_id) ?? trialOf(run_id, name, started);
+      this._trials.set(run_id, trial);
+      if (pruned_at !== null) {
+        // What it trained until it was told is taken back.
+        for (const series of trial.series.values()) {
+          series.cut(pruned_at);
+        }
+      }
     }
   }
 

@@ -13,7 +13,9 @@ export interface ISweep {
   /** How many there are, begun or not. */
   total: number;
   ended: number;
-  /** By the metric of `--best`; `null`: none has a value. */
+  /** How many of these a search has stopped early. */
+  pruned: number;
+  /** By the metric of `--best`, of those that were not stopped early; `null`: none has a value. */
   best: PastRun | null;
   /** Seconds until all have ended, from those that have; `null`: not known. */
   remaining: number | null;
@@ -65,7 +67,7 @@ function sweepOf(id: string, trials: readonly PastRun[]): ISweep {
   const ended = trials.filter(run => !isGoing(run));
   const total = Math.max(trials.length, trials[0]?.sweep?.trials ?? 0);
   let best: PastRun | null = null;
-  for (const run of trials) {
+  for (const run of trials.filter(({ phase }) => phase !== 'pruned')) {
     const value = bestOf(run)?.value;
     const than = best === null ? undefined : bestOf(best)?.value;
     if (value !== undefined) {
@@ -81,6 +83,7 @@ function sweepOf(id: string, trials: readonly PastRun[]): ISweep {
     trials,
     total,
     ended: ended.length,
+    pruned: trials.filter(({ phase }) => phase === 'pruned').length,
     best,
     remaining: remainingOf(
       ended.map(run => (run.ended ?? run.started) - run.started),
@@ -107,6 +110,8 @@ function remainingOf(
 export interface ITrialCount {
   total: number;
   ended: number;
+  /** How many of these a search has stopped early. */
+  pruned: number;
   /** Nothing more comes of any. */
   over: boolean;
   remaining: number | null;
@@ -125,6 +130,7 @@ export function countTrials(
   return {
     total: trials.total,
     ended: ended.length,
+    pruned: ended.filter(({ phase }) => phase === 'pruned').length,
     over: trials.over,
     remaining: remainingOf(
       ended.map(({ elapsed }) => elapsed),

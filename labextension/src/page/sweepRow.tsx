@@ -74,10 +74,18 @@ function sweepText(
   sweep: ISweep,
   trans: TranslationBundle
 ): string {
-  const { trials, best, ended, total, remaining } = sweep;
+  const { trials, best, ended, pruned, total, remaining } = sweep;
   switch (column.id) {
     case 'phase': {
-      const text = trans.__('%1 of %2', String(ended), String(total));
+      const text =
+        pruned === 0
+          ? trans.__('%1 of %2', String(ended), String(total))
+          : trans.__(
+              '%1 of %2 (%3 pruned)',
+              String(ended),
+              String(total),
+              String(pruned)
+            );
       return remaining === null
         ? text
         : `${text} · ${trans.__('ETA %1', formatDuration(remaining))}`;

@@ -225,8 +225,16 @@ function Trials({
   if (count === null) {
     return null;
   }
-  const { ended, total, remaining, over } = count;
-  const text = trans.__('Trials: %1 of %2', String(ended), String(total));
+  const { ended, pruned, total, remaining, over } = count;
+  const text =
+    pruned === 0
+      ? trans.__('Trials: %1 of %2', String(ended), String(total))
+      : trans.__(
+          'Trials: %1 of %2 (%3 pruned)',
+          String(ended),
+          String(total),
+          String(pruned)
+        );
   const eta =
     remaining === null || over
       ? ''

@@ -24,6 +24,8 @@ export function runPhaseText(
       return trans.__('Finished');
     case 'stopped':
       return trans.__('Stopped');
+    case 'pruned':
+      return trans.__('Pruned');
     case 'failed':
       return trans.__('Failed');
     case 'lost':
