@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from .errors import UsageError
+from .search import Range, Search
 from .strategies import DEFAULT, Feature, find
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -253,6 +254,8 @@ class RunOptions:
     vary : tuple of (str, str)
         Names that the cell is tried with several values of, each with the text of an expression for these. Of a single trial: each with
         the text of its value.
+    search : Search, optional
+        How the trials are chosen among the values, which may be ranges then; by default all combinations are tried.
     engines_per_trial : int
         Engines of each trial.
     """
@@ -282,6 +285,7 @@ class RunOptions:
     view: View = "live"
     detach: bool = False
     vary: tuple[tuple[str, str], ...] = ()
+    search: Search | None = None
     engines_per_trial: int = 1
 
     def __post_init__(self) -> None:
@@ -315,6 +319,13 @@ class RunOptions:
                 strategy.require(_NEEDS[option.name], f"--{option.name.replace('_', '-')}", advice=": leave out one of the two")
 
     def _check_trials(self) -> None:
+        for target, expression in self.vary:
+            if Range.parse(expression, varied := f"--vary {target}={expression}") is not None and self.search is None:
+                raise UsageError(f"{varied}: a range is for a search: add --search random:20, or give values, such as {target}=0.1,0.01.")
+        if self.search is not None and not self.vary:
+            raise UsageError(f"--search {self.search} needs --vary: what is searched, such as --vary lr=log:1e-4..1e-1.")
+        if self.search is not None and self.search.prunes and self.best is None:
+            raise UsageError(f"--search {self.search} stops trials by a metric: name it with --best, such as --best val_loss.")
         if self.engines_per_trial < 1:
             raise UsageError(f"--engines-per-trial {self.engines_per_trial}: a trial needs at least one engine; give a number from 1 up.")
         if self.engines_per_trial > 1 and not self.vary:

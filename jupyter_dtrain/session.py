@@ -37,6 +37,7 @@ from .transport.base import BlobStore
 from .transport.blob_store import Sending
 from .trials.grid import Trial
 from .trials.pool import LanePool, lanes_for
+from .trials.pruning import Pruning
 from .trials.recorder import SideBySide
 from .trials.scheduler import Prepare, TrialScheduler
 
@@ -176,13 +177,14 @@ class Session:
         *,
         output: Output,
         on_tick: Callable[[TrialScheduler], None],
+        pruning: Pruning | None = None,
     ) -> TrialScheduler:
         """Run a cell's trials side by side, and return what has become of them: see :meth:`TrialScheduler.run`."""
         self._engines.check(options)
         with self._one_run():
             wanted = lanes_for(options, len(trials))
             self._engines.stop()  # what they compute on is the trials' now
-            return self._lanes.run(trials, wanted, prepare, options=options, output=output, on_tick=on_tick)
+            return self._lanes.run(trials, wanted, prepare, options=options, output=output, on_tick=on_tick, pruning=pruning)
 
     @contextmanager
     def _one_run(self) -> Iterator[None]:

@@ -151,6 +151,7 @@ class CellJob(CellInput):
             "keep_inputs": options.keep_inputs,
             "detach": options.detach,
             "vary": " ".join(f"{name}={value}" for name, value in options.vary) or None,
+            "search": None if options.search is None else str(options.search),
             "engines_per_trial": options.engines_per_trial if options.vary else None,
             "sweep": None if self.sweep is None else dict(self.sweep),
         }

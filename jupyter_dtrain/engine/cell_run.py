@@ -101,6 +101,7 @@ class CellRun:
         self._home = CellResults(self._namespace, self._tracked)
         random_state = task.random_state if device.type == "cpu" else task.random_state.with_gpu()
         random_state.set()
+        self._follows = task.options.search is not None and task.options.search.prunes  # how a trial does is to be known before its end
         self._meter = ExtentMeter(task.rank, self._loops, reports.observer) if task.rank == 0 else None
         if self._meter is not None:
             reports.emitter.add_source(self._meter.drain)
@@ -193,6 +194,8 @@ class CellRun:
             self._snapshots.at_boundary()
 
     def _at_boundary(self) -> None:
+        if self._follows and (position := self._loops.position()) is not None and position.is_outermost:
+            self._reports.observer.follow_metric(self._namespace)
         self._control.boundary(self._reports.observer.step, self._take_snapshot)
         self._take_snapshot()
         if self._meter is not None:

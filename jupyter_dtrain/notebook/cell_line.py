@@ -8,6 +8,7 @@ import re
 from datetime import timedelta
 
 from ..options import Metric, RunOptions, View
+from ..search import Search
 from ..strategies import DEFAULT, available
 from .arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
 
@@ -146,8 +147,16 @@ def cell_parser() -> argparse.ArgumentParser:
         type=_varied,
         default=[],
         metavar="NAME=VALUES",
-        help="sweep: run the cell once per value, in parallel: lr=0.1,0.01 or config.lr=0.1,0.01; several --vary options form a grid. "
+        help="sweep: run the cell once per value, in parallel: lr=0.1,0.01 or config.lr=0.1,0.01; several --vary options form a grid, or "
+        "with --search the space of a search, where ranges (lr=log:1e-4..1e-1) may be given too. "
         "The results of the best trial (--best) are returned to the notebook",
+    )
+    parser.add_argument(
+        "--search",
+        type=Search.parse,
+        metavar="KIND:TRIALS",
+        help="choose so many trials at random instead of a grid, also from ranges: --vary lr=log:1e-4..1e-1 --search random:20; asha:27 "
+        "stops poor ones early by the metric of --best. Needs Optuna (`pip install 'jupyter_dtrain[search]'`)",
     )
     parser.add_argument("--engines-per-trial", type=whole_number, default=1, metavar="N", help="engines per trial of --vary (default: 1)")
     parser.add_argument(
@@ -219,6 +228,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         keep_inputs=found.keep_inputs,
         detach=found.detach,
         vary=tuple(found.vary),
+        search=found.search,
         engines_per_trial=found.engines_per_trial,
         view=view if found.view is None else found.view,
     )

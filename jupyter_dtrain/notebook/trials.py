@@ -14,6 +14,8 @@ from ..engine.task import ProcessState
 from ..errors import CellError, UsageError
 from ..transport.blob_store import Sending
 from ..trials.grid import Trial, having, root_of, set_in, trials_of
+from ..trials.pruning import Pruning
+from ..trials.study import Study
 from .output import CellOutput
 from .tracebacks import at_fault, cell_error
 from .trials_table import TrialsTable
@@ -66,8 +68,10 @@ class TrialsCell:
         """
         for target, _ in options.vary:
             self._check_set(root_of(target))
-        trials = trials_of(options.vary, namespace)
         output, table, moment = CellOutput(), TrialsTable(options.best), ProcessState.now(self.source)
+        trials, pruning = (
+            _searched(options, namespace, output) if options.search is not None else (trials_of(options.vary, namespace), None)
+        )
         name = options.name or ", ".join(target for target, _ in options.vary)
         sweep: dict[str, str | int] = {"id": secrets.token_hex(8), "name": name, "trials": len(trials)}
 
@@ -76,8 +80,12 @@ class TrialsCell:
                 bundle = self._packed(namespace, options)
             return self._work(trial, bundle, options, moment, sweep), bundle.tracked
 
-        result = session.run_trials(trials, options, prepare, output=output, on_tick=lambda trials: table.update(trials.tried, trials.best))
-        table.show(result.tried, result.best, _closing_sentence(result, options))
+        result = session.run_trials(
+            trials, options, prepare, output=output, on_tick=lambda trials: table.update(trials.tried, trials.best), pruning=pruning
+        )
+        table.show(
+            result.tried, result.best, " ".join(filter(None, [_closing_sentence(result, options), _of_pruned(result, pruning, options)]))
+        )
         self._tell_failed(result.tried, output)
         if result.best is not None:
             for target, value in result.best.trial.values.items():
@@ -146,6 +154,27 @@ class TrialsCell:
 
     def _cell_error(self, tried: Tried) -> CellError | None:
         return None if tried.result is None else cell_error(tried.result.ends, cells=self.cells, left_out={})
+
+
+def _searched(options: RunOptions, namespace: dict[str, Any], output: CellOutput) -> tuple[list[Trial], Pruning | None]:
+    """Return the trials of a search, and what stops poor ones of them."""
+    search = options.search
+    assert search is not None
+    study = Study(search, options.vary, namespace, options.best)
+    if len(study.trials) < search.num_trials:
+        output.say(f"--search {search}: there are {len(study.trials)} different combinations of values, and each is tried once.")
+    return study.trials, Pruning(search, study.is_poor) if search.prunes else None
+
+
+def _of_pruned(result: TrialScheduler, pruning: Pruning | None, options: RunOptions) -> str:
+    """Return what is to be said of the trials that were stopped early, or why none was."""
+    if pruning is None or options.best is None:
+        return ""
+    count = sum(tried.pruned is not None for tried in result.tried)
+    if not count and pruning.most_values == 1:
+        name = options.best.name
+        return f"No trial could be stopped early: each had a value of {name!r} at its end alone. Log it in the loop, or assign it there."
+    return f"{count} of {len(result.tried)} trials were stopped early." if count else ""
 
 
 def _closing_sentence(result: TrialScheduler, options: RunOptions) -> str:

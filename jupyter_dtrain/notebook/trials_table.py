@@ -79,6 +79,8 @@ def _state(tried: Tried, run: RunUpdate | None) -> str:
         return f"failed: {tried.error}".partition("\n")[0]
     if run is None:
         return tried.detail
+    if run.phase == "pruned":
+        return f"pruned at step {run.step:,}"
     if run.phase == "failed":
         return f"failed: {run.error}"
     if run.phase == "running" and run.fraction is not None:

@@ -13,6 +13,7 @@ from ..options import ClusterOptions
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..transport.base import BlobStore
+from .pruning import TrialWatch
 
 
 class Lane:
@@ -44,7 +45,8 @@ class Lane:
         self.engines.on_update = lambda _: on_news()
         self.recorder: RunRecorder | None = None
         self.on_begin: Callable[[Lane, RunRecorder], None] = lambda _lane, _recorder: None
-        self._runner = Runner(self.engines, store, on_begin=self._begin, on_news=on_news, others=others)
+        self._watch: TrialWatch | None = None
+        self._runner = Runner(self.engines, store, on_begin=self._begin, on_news=on_news, others=others, pruned_at=self._pruned_at)
 
     @property
     def folder(self) -> Path | None:
@@ -52,8 +54,9 @@ class Lane:
         cluster = self.engines.cluster
         return cluster.blob_dir if cluster is not None else None
 
-    def run(self, work: Callable[[BlobStore], CellJob], output: Output) -> RunResult:
-        """Run a cell on its engines: see :meth:`Runner.run`."""
+    def run(self, work: Callable[[BlobStore], CellJob], output: Output, watch: TrialWatch | None = None) -> RunResult:
+        """Run a cell on its engines, see :meth:`Runner.run`; `watch` follows how well it does."""
+        self._watch = watch
         return self._runner.run(self.options, work, output=output)
 
     def stop(self) -> None:
@@ -62,4 +65,9 @@ class Lane:
 
     def _begin(self, recorder: RunRecorder) -> None:
         self.recorder = recorder
+        if self._watch is not None:
+            recorder.on_logged = self._watch.logged
         self.on_begin(self, recorder)
+
+    def _pruned_at(self) -> int | None:
+        return None if self._watch is None else self._watch.pruned_at()

@@ -1,11 +1,11 @@
-"""From the expressions of ``--vary`` to trials: every combination of the values."""
+"""From the expressions of ``--vary`` to values, and every combination of them as a trial."""
 
 from __future__ import annotations
 
 import ast
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +36,28 @@ class Trial:
         """What it is called: ``lr=0.1 width=64``."""
         return " ".join(f"{name}={text}" for name, text in self.texts)
 
+    @classmethod
+    def of(cls, number: int, chosen: Mapping[str, tuple[str, Any]]) -> Trial:
+        """Return that of the values that were chosen, each with how it is shown."""
+        return cls(
+            number,
+            values={name: value for name, (_, value) in chosen.items()},
+            texts=tuple((name, text) for name, (text, _) in chosen.items()),
+        )
+
+
+Axis = list[tuple[str, Any]]
+"""The values of a name that varies, each with how it is shown."""
+
 
 def trials_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> list[Trial]:
-    """Return a trial for each combination of values, the last name varying fastest.
+    """Return a trial for each combination of values, the last name varying fastest; parameters and errors are those of `axes_of`."""
+    axes = axes_of(vary, namespace)
+    return [Trial.of(number, dict(zip(axes, chosen, strict=True))) for number, chosen in enumerate(itertools.product(*axes.values()), 1)]
+
+
+def axes_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> dict[str, Axis]:
+    """Return the values of each name.
 
     Parameters
     ----------
@@ -52,19 +71,17 @@ def trials_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> lis
     UsageError
         An expression cannot be evaluated, has no values, or a name comes twice.
     """
-    axes: dict[str, list[tuple[str, Any]]] = {}
+    axes: dict[str, Axis] = {}
     for name, expression in vary:
-        if name in axes:
-            raise UsageError(f"--vary {name}: it is given twice; give all its values in one, as {name}=1,2,3.")
+        check_new(name, axes)
         axes[name] = _told_apart(_values(name, expression, namespace))
-    return [
-        Trial(
-            number,
-            values={name: value for name, (_, value) in zip(axes, chosen, strict=True)},
-            texts=tuple((name, text) for name, (text, _) in zip(axes, chosen, strict=True)),
-        )
-        for number, chosen in enumerate(itertools.product(*axes.values()), start=1)
-    ]
+    return axes
+
+
+def check_new(name: str, axes: Container[str]) -> None:
+    """Raise a `UsageError` where a name varies already."""
+    if name in axes:
+        raise UsageError(f"--vary {name}: it is given twice; give all its values in one, as {name}=1,2,3.")
 
 
 def _values(name: str, expression: str, namespace: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from ..protocol import ClusterUpdate
 from ..runs.store import RunStore
 from .executor import Lane
 from .grid import Trial
+from .pruning import Pruning
 from .recorder import SideBySide
 from .scheduler import Prepare, TrialScheduler
 
@@ -60,10 +61,11 @@ class LanePool:
         options: RunOptions,
         output: Output,
         on_tick: Callable[[TrialScheduler], None],
+        pruning: Pruning | None = None,
     ) -> TrialScheduler:
         """Run a cell's trials on lanes with the engines `wanted`, and return what has become of them: see :meth:`TrialScheduler.run`."""
         lanes = self._get(wanted)
-        self._trials = running = TrialScheduler(trials, lanes, metric=options.best, output=output)
+        self._trials = running = TrialScheduler(trials, lanes, metric=options.best, output=output, pruning=pruning)
         self._shown = shown = SideBySide(lanes, len(trials))
         self._on_begin(shown)
         try:

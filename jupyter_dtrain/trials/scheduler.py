@@ -27,6 +27,7 @@ from ..system.interpreter import Interrupts
 from ..transport.base import BlobStore
 from .executor import Lane
 from .grid import Trial
+from .pruning import Pruned, Pruning, TrialWatch
 
 TICK = timedelta(milliseconds=100)
 
@@ -58,6 +59,8 @@ class Tried:
         The notebook's objects that went along.
     error : Exception, optional
         Why it could not be run.
+    pruned : Pruned, optional
+        Where a search has stopped it.
     written : list of dict
         What it has written to open files of the notebook, which get that of the best alone.
     """
@@ -69,19 +72,20 @@ class Tried:
     result: RunResult | None = None
     tracked: Sequence[object] = ()
     error: BaseException | None = None
+    pruned: Pruned | None = None
     written: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped before its end."""
+        """Whether somebody has stopped it before its end."""
         first = self.result.first if self.result is not None else None
-        return first is not None and first.stopped
+        return self.pruned is None and first is not None and first.stopped
 
     @property
     def failed(self) -> bool:
         """Whether it has ended with an error."""
         ends = self.result.ends if self.result is not None else []
-        return (
+        return self.pruned is None and (
             self.error is not None
             or (self.result is not None and self.result.lost is not None)
             or any(end.outcome is not None and end.outcome.failure is not None for end in ends)
@@ -99,6 +103,8 @@ class TrialScheduler:
         By which one is better than another.
     output : Output
         Of the cell; shown on the thread that calls :meth:`run`.
+    pruning : Pruning, optional
+        Decides which trials are stopped early.
 
     Attributes
     ----------
@@ -110,13 +116,18 @@ class TrialScheduler:
         Whether there was a keyboard interrupt.
     """
 
-    def __init__(self, trials: Sequence[Trial], lanes: Sequence[Lane], *, metric: Metric | None, output: Output) -> None:
+    def __init__(
+        self, trials: Sequence[Trial], lanes: Sequence[Lane], *, metric: Metric | None, output: Output, pruning: Pruning | None = None
+    ) -> None:
         self.tried = [Tried(trial) for trial in trials]
         self.best: Tried | None = None
         self.interrupted = False
         self._lanes, self._metric, self._output = lanes, metric, output
         self._lines = RankLines(output.stream)
         self._inbox = Inbox()
+        self._pruning = pruning
+        if pruning is not None:
+            pruning.on_pruned = self._inbox.wake
         self._storing = threading.Lock()  # what one lane has stored, the next finds there
         self._stopping = False
         self._waiting = deque(self.tried)
@@ -163,6 +174,7 @@ class TrialScheduler:
                 return
             if self._stopping:
                 self._stop_going()
+            self._stop_pruned()
             self._inbox.work(TICK)
             on_tick()
 
@@ -172,6 +184,18 @@ class TrialScheduler:
     def _stop_going(self) -> None:
         for lane in list(self._going):
             lane.stop()
+
+    def _stop_pruned(self) -> None:
+        numbers = self._pruning.take() if self._pruning is not None else ()
+        for lane, tried in self._going.items():
+            if tried.trial.number in numbers:
+                lane.stop()
+
+    def _watch(self, trial: Trial) -> TrialWatch | None:
+        """Return what follows a trial that begins now, if trials are stopped early."""
+        if self._pruning is None or self._metric is None:
+            return None
+        return TrialWatch(self._pruning, trial, curve=logged_as(self._metric.name, MEASURED), unless=lambda: self._stopping)
 
     def _begin(self, tried: Tried, lane: Lane, prepare: Prepare) -> None:
         try:
@@ -189,12 +213,12 @@ class TrialScheduler:
         def run() -> None:
             result, raised = None, None
             try:
-                result = lane.run(stored, output)
+                result = lane.run(stored, output, watch)
             except BaseException as error:
                 raised = error
             self._inbox.leave(lambda: self._end(tried, lane, result, raised))
 
-        output = _TrialOutput(tried, self._inbox, self._output, self._lines)
+        output, watch = _TrialOutput(tried, self._inbox, self._output, self._lines), self._watch(tried.trial)
         self._going[lane] = tried
         threading.Thread(target=run, name=f"dtrain-trial-{tried.trial.number}", daemon=True).start()
 
@@ -206,6 +230,8 @@ class TrialScheduler:
             if self._going or self._free_lanes():
                 self._output.say(f"{error}\nThe remaining trials use fewer engines.")
                 tried.detail, error = "queued", None
+                if self._pruning is not None:
+                    self._pruning.withdraw(tried.trial)
                 self._waiting.appendleft(tried)
                 return
             for other in self._waiting:
@@ -215,8 +241,10 @@ class TrialScheduler:
             tried.detail = "pending"
             return
         tried.result, tried.error = result, error
+        if self._pruning is not None:
+            tried.pruned = self._pruning.finish(tried.trial, unless=lambda: True)  # it may have ended before anybody asked
         if not tried.failed:
-            tried.value = self._value(lane)
+            tried.value = self._value(lane) if tried.pruned is None else tried.pruned.value
         self._retain_if_best(tried)
 
     def _value(self, lane: Lane) -> float | None:
@@ -229,7 +257,7 @@ class TrialScheduler:
     def _retain_if_best(self, tried: Tried) -> None:
         """Keep what a trial has made if it is the best so far, and let go of that of any other."""
         other: Tried | None = tried
-        if tried.value is not None and (self.best is None or self._is_better(tried, self.best)):
+        if tried.value is not None and tried.pruned is None and (self.best is None or self._is_better(tried, self.best)):
             before, self.best = self.best, tried
             other = before
         if other is not None and other.result is not None:

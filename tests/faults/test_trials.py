@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.disturbed import kill_kernel
 from tests.notebook.conftest import IMPORTS
-from tests.notebook.kernel import difference
+from tests.notebook.kernel import SESSION, difference
 
 SETUP = """
 import os, time
@@ -67,6 +67,30 @@ def test_an_engine_of_each_trial_in_turn(trying):
     for lr in (0.1, 0.01):
         assert f"[lr={lr}] Lost rank 0 (its process has ended)" in cell.stderr
         assert re.findall(rf"\[lr={lr}\] epoch (\d+)", cell.stdout) == [str(epoch) for epoch in range(40)], "each line once"
+
+
+def test_an_engine_of_a_trial_that_is_stopped_early(trying):
+    """What is decided, and what the record has of it, is what it would have been."""
+    line = "%%distribute --engines 2 --vary lr=0.05,0.0001 --search asha:2,seed=1,min_resource=10 --best final"
+    code = CELL.replace("    print(", "    final = loss.item()\n    print(")
+    record = (
+        f"[(r.hyperparameters['lr'], r.phase, *[(c.step, c.value) for c in [{SESSION}.get()._store.points(r.run_id, 'final')]]) for r in "
+    )
+    record += f"{SESSION}.get()._store.list_runs()[-2:]]"
+    trying.run(SETUP + "PACE = 0")
+    trying.run(line + code)
+    expected, state = sorted(trying.value(record)), trying.value(STATE)
+    assert [(lr, phase, len(steps)) for lr, phase, (steps, _) in expected] == [(0.0001, "pruned", 10), (0.05, "finished", 40)]
+    trying.run(SETUP + "PACE = 0.01")
+    cell = trying.start(line + code)
+    trying.wait_for_stdout(cell, "[lr=0.0001] epoch 5")
+    (process,) = re.findall(r"\[lr=0.0001\] process (\d+)", cell.stdout)
+    os.kill(int(process), signal.SIGKILL)
+    trying.finish(cell)
+    assert cell.ok
+    assert "[lr=0.0001] Lost rank 0 (its process has ended)" in cell.stderr
+    assert sorted(trying.value(record)) == expected
+    assert difference(trying.value(STATE), state) is None
 
 
 @pytest.mark.long

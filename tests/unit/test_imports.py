@@ -24,6 +24,7 @@ LEVELS = {
     "system": 1,
     "protocol": 2,
     "strategies": 2,
+    "search": 2,
     "api": 2,
     "analysis": 2,
     "data": 2,

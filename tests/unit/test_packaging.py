@@ -13,6 +13,7 @@ import jupyter_dtrain
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+OF_FOLDERS = {"trials": "search"}  # extras, where they have another name
 CONSTRAINTS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 
@@ -26,14 +27,14 @@ def test_every_direct_dependency_is_pinned_for_development():
 def test_every_import_is_a_declared_dependency():
     """Of the package itself: what another dependency happens to bring along may go with its next version.
 
-    Extras: in a ``try``, or in the folder that has the name of the extra.
+    Extras: in a ``try``, or in the folder of the extra.
     """
     called = {"nvidia-ml-py": "pynvml", "ipython": "IPython", "jupyter-core": "jupyter_core", "pyzmq": "zmq"}
     declared = {re.split(r"[<>=]", requirement)[0] for requirement in PROJECT["project"]["dependencies"]}
     allowed = {called.get(name, name) for name in declared} | {"jupyter_dtrain"} | sys.stdlib_module_names
     extras = {name: {re.split(r"[<>=]", one)[0] for one in extra} for name, extra in PROJECT["project"]["optional-dependencies"].items()}
     for path in (ROOT / "jupyter_dtrain").rglob("*.py"):
-        known = allowed | extras.get(path.relative_to(ROOT / "jupyter_dtrain").parts[0], set())
+        known = allowed | extras.get(OF_FOLDERS.get(folder := path.relative_to(ROOT / "jupyter_dtrain").parts[0], folder), set())
         tree = ast.parse(path.read_text())
         tried = {node for block in ast.walk(tree) if isinstance(block, ast.Try) for node in block.body}
         for node in ast.walk(tree):

@@ -51,6 +51,10 @@ class Best:
         found = namespace.get(self.name)
         return None if found is self._before else _number(found)
 
+    def number_in(self, namespace: Mapping[str, Any]) -> float | None:
+        """Return the number that the variable has, whoever has set it."""
+        return _number(namespace.get(self.name))
+
     def note(self, value: object) -> None:
         """Take a value, if it is a number."""
         number = _number(value)

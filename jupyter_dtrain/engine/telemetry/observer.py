@@ -57,6 +57,9 @@ class Observer:
         self._used = 0  # drawn for the backward passes of this step
         self._epoch = 0
         self.step = 0
+        self._metric_is_logged = False  # by the cell itself
+        self._metric_is_set = False  # the cell's variable
+        self._followed: tuple[int, float] | None = None  # the step and the value at which that was logged last
         self.any_optimizer = False  # there is one, so a backward pass makes no step by itself
 
     def on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
@@ -105,10 +108,14 @@ class Observer:
 
     def log(self, values: Mapping[str, float]) -> None:
         """Note values that the cell logs at the current step."""
+        self._note(values)
+        if self.best is not None and self.best.name in values:
+            self._metric_is_logged = True
+            self.best.note(values[self.best.name])
+
+    def _note(self, values: Mapping[str, float]) -> None:
         with self._lock:
             self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
-        if self.best is not None:
-            self.best.note(values.get(self.best.name))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts, to go on from in another process. Nothing is to be left to :meth:`drain`."""
@@ -120,6 +127,7 @@ class Observer:
             "num_sent": dict(self._num_sent),
             "best": None if self.best is None else self.best.state_dict(),
             "hyperparameters": self.hyperparameters.state_dict(),
+            "metric": (self._metric_is_logged, self._metric_is_set, self._followed),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -131,19 +139,30 @@ class Observer:
             self.hyperparameters.load_state_dict(state["hyperparameters"])
         if self.best is not None:
             self.best.load_state_dict(state["best"])
+            found = state.get("metric", (bool(self._num_sent[self.best.name]), False, None))
+            self._metric_is_logged, self._metric_is_set, self._followed = found
 
     def finish(self) -> None:
         """Count a last step that was made by hand."""
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)
 
-    def log_metric(self, namespace: Mapping[str, Any]) -> None:
-        """Log the number that the metric has at the cell's end in a variable of its name, if the cell has logged none itself."""
+    def follow_metric(self, namespace: Mapping[str, Any]) -> None:
+        """Log the number that the cell has set a variable of the metric's name to, once a step, if it logs none itself."""
         best = self.best
-        if best is None or self._num_sent[best.name] or any(name == best.name for name, *_ in self._logged):
+        if best is None or self._metric_is_logged or (self._followed is not None and self._followed[0] == self.step):
             return
-        if (value := best.found_in(namespace)) is not None:
-            self.log({best.name: value})
+        value = best.number_in(namespace) if self._metric_is_set else best.found_in(namespace)
+        if value is not None:
+            self._metric_is_set, self._followed = True, (self.step, value)
+            self._note({best.name: value})
+
+    def log_metric(self, namespace: Mapping[str, Any]) -> None:
+        """Do the same at the cell's end, where the variable may have been set after the last step."""
+        before = self._followed
+        if before is not None and self.best is not None and self.best.number_in(namespace) != before[1]:
+            self._followed = None
+        self.follow_metric(namespace)
 
     def drain(self) -> list[Message]:
         """Return what is new as messages. Reads losses from the device: not for the training thread."""
