@@ -77,7 +77,8 @@ class Study:
         """
         trial = self._asked[number - 1]
         trial.report(value, resource)
-        return trial.should_prune()
+        poor: bool = trial.should_prune()
+        return poor
 
     def _drawn(self, wanted: int, most: int | None) -> list[tuple[optuna.trial.Trial, dict[str, tuple[str, Any]]]]:
         """Return so many trials that differ, or as many as there are, each with its values and how these are shown."""
