@@ -170,9 +170,9 @@ class Run:
         self.notes: list[str] = []
         self.timing = Timing(rank, torch.device("cpu"))
 
-    def training(self, *objects: object, **options: Any) -> DataParallelTraining:
+    def training(self, *objects: object, kind: type[DataParallelTraining] = DataParallelTraining, **options: Any) -> DataParallelTraining:
         """Return what watches over the cell's calls, as the engine makes it. `options` are those of :class:`Semantics`."""
-        return DataParallelTraining(
+        return kind(
             rank=self.rank,
             world_size=self.world_size,
             objects=objects,

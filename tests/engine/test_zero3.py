@@ -29,7 +29,12 @@ CLOSE = 1e-9
 
 @double_precision()
 def run_connected(
-    run: Run, setup: str, cell: str, compare: str, connect: Callable[[DataParallelTraining, SharedMemory], ShardedTraining]
+    run: Run,
+    setup: str,
+    cell: str,
+    compare: str,
+    connect: Callable[[DataParallelTraining, SharedMemory], ShardedTraining],
+    kind: type[DataParallelTraining] = DataParallelTraining,
 ) -> tuple[Any, ShardedTraining | None]:
     """Run `setup` as it is and `cell` as the rank's part of a run that `connect` connects; plain on one rank, with no such.
 
@@ -52,7 +57,7 @@ def run_connected(
         for optimizer in optimizers:
             vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
         connect_schedulers(namespace.values())
-        training = run.training(*models_in(namespace), *optimizers, global_batchnorm=True, global_draws=True)
+        training = run.training(*models_in(namespace), *optimizers, kind=kind, global_batchnorm=True, global_draws=True)
         memory = shared_memory()
         assert memory is not None
         sharded = connect(training, memory)

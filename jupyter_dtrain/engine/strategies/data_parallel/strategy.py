@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -18,12 +18,15 @@ from .training import DataParallelTraining
 class DataParallel(Strategy):
     """Each rank has a shard of every batch, and gradients are averaged."""
 
+    training: ClassVar[type[DataParallelTraining]] = DataParallelTraining
+    """Puts the parts of a rank together."""
+
     _training: DataParallelTraining
 
     def begin(self, objects: Sequence[object]) -> None:
         """Watch over models, loaders and optimizers, those among `objects` from the start."""
         context, task, reports = self.context, self.context.task, self.context.reports
-        self._training = DataParallelTraining(
+        self._training = self.training(
             rank=task.rank,
             world_size=task.world_size,
             objects=objects,

@@ -18,11 +18,11 @@ from ...comm.shared_memory import SharedMemory
 from ...forward.activation_checkpoint import blocks_in
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
-from ...tensor.batch_shard import share_of
+from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.placement_types import GlobalTensor, Shard, from_local
 from ..zero3.eligibility import why_not, why_replicated
 from ..zero3.parameter import ParameterShard
-from ..zero3.rows import Kind, SharedRows, allocate, quiet
+from ..zero3.rows import SharedRows, quiet
 from ..zero3.store import ParameterStore
 from .calls import LOCAL, StageCalls
 from .handover import Handover
@@ -136,21 +136,12 @@ class StageStore(ParameterStore):
                     self._stages.set(atom, stage)
         self._find_units(module)
 
-    def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
-        kinds = []
-        for parameter in parameters:
-            is_owner = tuple(float(rank == self._owners[id(parameter)]) for rank in range(self.world_size))
-            shares = tuple(share_of(parameter.shape[0], rank, is_owner) for rank in range(self.world_size))
-            kinds.append(Kind(tuple(parameter.shape), parameter.dtype, shares))
-        for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
-            self._number += 1
-            with quiet():
-                home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
-            owner = self._owners[id(parameter)]
-            shard = StageParameter(parameter, storage, owner=owner, rank=self.rank, number=self._number, pool=self._pool, home=home)
-            shard.cut_gradient()
-            self._shards.set(parameter, shard)
-        self.memory.barrier(self._number)  # all have copied what is theirs
+    def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
+        is_owner = tuple(float(rank == self._owners[id(parameter)]) for rank in range(self.world_size))
+        return tuple(share_of(parameter.shape[0], rank, is_owner) for rank in range(self.world_size))
+
+    def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
+        return StageParameter(parameter, storage, owner=self._owners[id(parameter)], **options)
 
     def _stage(self, atom: nn.Module) -> int | None:
         """Return the rank that has all parameters of `atom`; ``None``: no single one has."""

@@ -117,8 +117,7 @@ class ShardedSteps:
                         original(optimizer)
                     self._cut(optimizer)  # what is new
         for shard in shards:
-            if shard.full is not None:
-                self._store.fetch_new(shard)
+            self._store.fetch_new(shard)
         return loss
 
     def _a_few(self, optimizer: Optimizer, shards: Sequence[ParameterShard]) -> list[list[torch.Tensor] | None]:

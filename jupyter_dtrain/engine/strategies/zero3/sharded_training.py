@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 
@@ -32,6 +33,9 @@ class ShardedTraining:
     arrived : sequence of object
         What came from the notebook.
     """
+
+    access: ClassVar[type[ParameterAccess]] = ParameterAccess
+    """Sees what is done with parameters."""
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class ShardedTraining:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
-        with ParameterAccess(self.store).installed(self._full_tensor), self.steps.installed():
+        with self.access(self.store).installed(self._full_tensor), self.steps.installed():
             yield
 
     def _full_tensor(self, value: torch.Tensor) -> torch.Tensor:

@@ -25,15 +25,15 @@ from ...comm.shared_memory import SharedMemory
 from ...forward.activation_checkpoint import blocks_in
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
-from ...tensor.batch_shard import share_of
+from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come
 from ...tensor.redistribute import Exchange
 from ...timing import COMMUNICATION, Counted
 from .buffers import BufferPool
 from .eligibility import why_not, why_replicated
 from .parameter import ParameterShard, Zero3Parameter
-from .rows import Kind, allocate, quiet
-from .saved import SavedParameters
+from .rows import Kind, SharedRows, allocate, quiet
+from .saved import SavedParameters, in_transform
 
 _WORD = torch.int64
 _SAID = 0x53414944
@@ -93,7 +93,7 @@ class ParameterStore:
         for name, parameter in named:
             if id(parameter) in lazy or self._shards.get(parameter) is not None:
                 continue
-            if parameter.dim() and parameter.nbytes >= self._least:
+            if self._is_wanted(parameter):
                 found.setdefault(id(parameter), (name, parameter))
         if found:
             why = self._agreed([reasons.get(id(p)) or why_not(p, self.world_size, self.homes) for _, p in found.values()])
@@ -102,6 +102,9 @@ class ParameterStore:
             if new:
                 self._shard(new)
         self._find_units(module)
+
+    def _is_wanted(self, parameter: nn.Parameter) -> bool:
+        return parameter.dim() > 0 and parameter.nbytes >= self._least
 
     def _agreed(self, reasons: list[str | None]) -> list[str | None]:
         """Return for each parameter the first reason that a rank has: who else holds one is not the same everywhere. Collective."""
@@ -115,22 +118,21 @@ class ParameterStore:
             self._say(f"`--strategy {self.strategy}` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
 
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
-        kinds = [
-            Kind(
-                tuple(parameter.shape),
-                parameter.dtype,
-                tuple(share_of(parameter.shape[0], rank, (1.0,) * self.world_size) for rank in range(self.world_size)),
-            )
-            for parameter in parameters
-        ]
+        kinds = [Kind(tuple(parameter.shape), parameter.dtype, self._shares(parameter)) for parameter in parameters]
         for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
             self._number += 1
             with quiet():
                 home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
-            shard = ParameterShard(parameter, storage, rank=self.rank, number=self._number, pool=self._pool, home=home)
+            shard = self._new_shard(parameter, storage, rank=self.rank, number=self._number, pool=self._pool, home=home)
             shard.cut_gradient()
             self._shards.set(parameter, shard)
         self.memory.barrier(self._number)  # all have copied their rows
+
+    def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
+        return tuple(share_of(parameter.shape[0], rank, (1.0,) * self.world_size) for rank in range(self.world_size))
+
+    def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
+        return ParameterShard(parameter, storage, **options)
 
     def _find_units(self, module: nn.Module) -> None:
         blocks = blocks_in(module)
@@ -340,8 +342,3 @@ class ParameterStore:
             elif isinstance(value, dict):
                 self.shards_in(value.values(), found)
         return found
-
-
-def in_transform() -> bool:
-    """Return whether a transform of torch.func is under way, which knows no hooks of saved tensors."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
