@@ -200,8 +200,8 @@ class RunOptions:
     strategy : str
         How the cell is distributed, by the name of a :class:`~.strategies.StrategyInfo`: ``auto`` shares out batches and reduces gradients;
         ``zero1`` shares out besides what optimizers keep of their parameters, and the updating of these; ``zero3`` the parameters and
-        gradients too; ``pipeline`` has one stage of each model on each engine; ``none`` runs the cell as ``torchrun`` runs a script, for
-        code that distributes itself.
+        gradients too; ``pipeline`` has one stage of each model on each engine; ``tensor`` some columns of each large linear layer; ``none``
+        runs the cell as ``torchrun`` runs a script, for code that distributes itself.
     split : tuple of str
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     split_inputs : bool

@@ -19,7 +19,8 @@ from .system.entry_points import installed, load
 
 DEFAULT = "auto"
 ENTRY_POINTS = "jupyter_dtrain.strategies"
-_OWN = ("data_parallel", "zero1", "zero3", "pipeline", "external")  # folders of `engine/strategies`, in the order of the help
+_OWN = ("data_parallel", "zero1", "zero3", "pipeline", "tensor_parallel", "external")
+"""Folders of `engine/strategies`, in the order of the help."""
 
 
 class Feature(Enum):

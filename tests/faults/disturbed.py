@@ -104,10 +104,10 @@ ROUNDED = "([p.detach() for p in model.state_dict().values()], history, used, to
 
 
 class Disturbed:
-    """A notebook whose cell is disturbed, on `engines` engines, after another `setup` perhaps."""
+    """A notebook whose cell is disturbed, on `engines` engines, after another `setup` perhaps; `options` are those of its own run."""
 
-    def __init__(self, notebook: Notebook, engines: int, setup: str = SETUP) -> None:
-        self.notebook, self.engines = notebook, engines
+    def __init__(self, notebook: Notebook, engines: int, setup: str = SETUP, *, options: str = "") -> None:
+        self.notebook, self.engines, self._options = notebook, engines, options
         notebook.run(IMPORTS + setup)
         notebook.run(f"%distribute start -n {engines} --device cpu")
         self.printed = self.go().stdout
@@ -128,7 +128,7 @@ class Disturbed:
 
     def go(self) -> Cell:
         """Run the cell undisturbed."""
-        cell = self.notebook.finish(self.start())
+        cell = self.notebook.finish(self.start(self._options))
         assert cell.ok, cell
         return cell
 

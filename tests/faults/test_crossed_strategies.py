@@ -10,7 +10,7 @@ from tests.notebook.test_zero3 import INNER, SETUP, STATE
 
 pytestmark = pytest.mark.long
 
-STRATEGIES = ("auto", "zero1", "zero3", "pipeline")
+STRATEGIES = ("auto", "zero1", "zero3", "pipeline", "tensor")
 LOOP = f"for epoch in range(3):{INNER}"
 AFTER = 4
 """Steps: a pipeline hands activations on already."""

@@ -19,7 +19,7 @@ def offered(line: str) -> list[str]:
     [
         ("%%distribute --eng", ["--engines", "--engines-per-trial"]),
         ("%%distribute -n 2 --checkpoint-a", ["--checkpoint-activations"]),
-        ("%%distribute --strategy ", ["auto", "zero1", "zero3", "pipeline", "none"]),
+        ("%%distribute --strategy ", ["auto", "zero1", "zero3", "pipeline", "tensor", "none"]),
         ("%%distribute --strategy z", ["zero1", "zero3"]),
         ("%%distribute --rng per", ["per-rank"]),
         ("%distribute st", ["start", "status", "stop"]),

@@ -26,12 +26,12 @@ def known(monkeypatch):
 
 
 def test_find_knows_this_projects_own():
-    assert [info.name for info in available()][:5] == ["auto", "zero1", "zero3", "pipeline", "none"]
+    assert [info.name for info in available()][:6] == ["auto", "zero1", "zero3", "pipeline", "tensor", "none"]
     assert find("none").owns_process_group
     assert not find("zero1").owns_process_group
 
 
-@pytest.mark.parametrize("name", ["auto", "zero1", "zero3", "pipeline", "none"])
+@pytest.mark.parametrize("name", ["auto", "zero1", "zero3", "pipeline", "tensor", "none"])
 def test_load_strategy_returns_the_class_of_each(name):
     assert issubclass(load_strategy(find(name)), Strategy)
 
@@ -44,10 +44,10 @@ def test_load_strategy_says_what_is_wrong_with_one():
 
 
 def test_find_names_those_that_there_are_and_the_one_that_is_meant():
-    with pytest.raises(UsageError, match=r"--strategy nothing: choose auto or zero1 or zero3 or pipeline or none\.$"):
+    with pytest.raises(UsageError, match=r"--strategy nothing: choose auto or zero1 or zero3 or pipeline or tensor or none\.$"):
         find("nothing")
     register(dataclasses.replace(OTHER, known_as=("nothing",)))
-    with pytest.raises(UsageError, match=r"choose auto or zero1 or zero3 or pipeline or none or other\. other is another one\.$"):
+    with pytest.raises(UsageError, match=r"choose auto or zero1 or zero3 or pipeline or tensor or none or other\. other is another one\.$"):
         find("nothing")
 
 

@@ -1,0 +1,16 @@
+"""Linear layers computed by columns, with their parameters, gradients and optimizer state on the ranks (``--strategy tensor``)."""
+
+from ....strategies import Divided, Feature, StrategyInfo, register
+
+_OF_SHARDS = {Feature.SHARDING, Feature.RNG, Feature.BATCHNORM, Feature.BALANCE}
+
+INFO = StrategyInfo(
+    name="tensor",
+    summary="has each engine compute some columns of every large linear layer, on all of each batch (tensor parallel), for wide layers",
+    implementation=f"{__name__}.strategy:TensorParallel",
+    supports=frozenset(Feature) - _OF_SHARDS - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY},
+    divides=frozenset(Divided),
+    divides_on=frozenset({"cpu"}),  # ranks exchange columns in memory that they share
+    known_as=("tp", "megatron", "tensor-parallel", "model-parallel"),
+)
+register(INFO)

@@ -1,0 +1,124 @@
+"""What ranks exchange to compute a layer by parts, as functions with gradients of any order.
+
+A value is *replicated* where all ranks have the same, and *local* where each has its own. Each function is the gradient of another one:
+`split` and `gather` (a rank's columns of a replicated value, and all of them), `copy` and `reduce` (a replicated value for computing local
+ones of it, and the sum of local ones), as Megatron-LM's *f* and *g* are (https://arxiv.org/abs/1909.08053, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...comm.shared_memory import SharedMemory
+from ...timing import COMMUNICATION, Counted
+
+apply: Any = torch.autograd.Function.__dict__["apply"].__func__  # not what fetches the parameters that a user's function is given
+
+
+class Columns:
+    """How many numbers each rank has along a dim.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects the ranks.
+    sizes : sequence of int
+    """
+
+    def __init__(self, memory: SharedMemory, sizes: Sequence[int]) -> None:
+        self._memory, self._sizes, self.rank = memory, tuple(sizes), memory.rank
+        self.start = sum(self._sizes[: self.rank])
+        self.size = self._sizes[self.rank]
+
+    def own(self, full: torch.Tensor, dim: int) -> torch.Tensor:
+        """Return this rank's of a replicated value, in memory of its own."""
+        return full.narrow(dim, self.start, self.size).clone(memory_format=torch.contiguous_format)
+
+    def all_of(self, local: torch.Tensor, dim: int) -> torch.Tensor:
+        """Return those of all ranks. Collective."""
+        dim %= local.dim()
+        shapes = [(*local.shape[:dim], size, *local.shape[dim + 1 :]) for size in self._sizes]
+        parts = [local.contiguous() if rank == self.rank else local.new_empty(shape) for rank, shape in enumerate(shapes)]
+        if local.numel():
+            with Counted(COMMUNICATION), torch._C.DisableTorchFunction():
+                self._memory.exchange([[part.view(-1).view(torch.uint8)] for part in parts])
+        return torch.cat(parts, dim)
+
+    def total(self, local: torch.Tensor) -> torch.Tensor:
+        """Return the sum of what the ranks have, added up in their order. Collective."""
+        result = local.clone(memory_format=torch.contiguous_format)
+        if result.numel():
+            with Counted(COMMUNICATION):
+                self._memory.all_reduce(result)
+        return result
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, full: torch.Tensor, columns: Columns, dim: int) -> torch.Tensor:
+        ctx.columns, ctx.dim = columns, dim
+        return columns.own(full, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return apply(_Gather, gradient, ctx.columns, ctx.dim), None, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, columns: Columns, dim: int) -> torch.Tensor:
+        ctx.columns, ctx.dim = columns, dim
+        return columns.all_of(local, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return apply(_Split, gradient, ctx.columns, ctx.dim), None, None
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, full: torch.Tensor, columns: Columns) -> torch.Tensor:
+        ctx.columns = columns
+        return full.view_as(full)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return apply(_Reduce, gradient, ctx.columns), None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, columns: Columns) -> torch.Tensor:
+        ctx.columns = columns
+        return columns.total(local)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return apply(_Copy, gradient, ctx.columns), None
+
+
+def split(full: torch.Tensor, columns: Columns, dim: int = -1) -> torch.Tensor:
+    """Return the rank's columns of a replicated value."""
+    result: torch.Tensor = apply(_Split, full, columns, dim)
+    return result
+
+
+def gather(local: torch.Tensor, columns: Columns, dim: int = -1) -> torch.Tensor:
+    """Return the columns of all ranks. Collective."""
+    result: torch.Tensor = apply(_Gather, local, columns, dim)
+    return result
+
+
+def copy(full: torch.Tensor, columns: Columns) -> torch.Tensor:
+    """Return a replicated value that local ones are computed of."""
+    result: torch.Tensor = apply(_Copy, full, columns) if full.requires_grad and torch.is_grad_enabled() else full
+    return result
+
+
+def reduce(local: torch.Tensor, columns: Columns) -> torch.Tensor:
+    """Return the sum of what the ranks have. Collective."""
+    result: torch.Tensor = apply(_Reduce, local, columns)
+    return result

@@ -1,0 +1,105 @@
+"""A backward pass that leaves each rank the rows of the gradients of its layers. As all ranks go through the same, nothing is added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from ....errors import UsageError
+from ...backward.backward_pass import BackwardPass
+from ...tensor.placement_types import GlobalTensor
+from ...tensor.redistribute import was_exchanged
+from ..zero3.gradients import ShardedGradients
+from ..zero3.rows import quiet
+from .layers import LayerParameter, LayerStore
+
+
+def refuse_parts(roots: Sequence[Any]) -> None:
+    """Raise where the ranks have parts of a loss: it was computed from gradients, of which each has its rows.
+
+    Raises
+    ------
+    UsageError
+    """
+    tensors = [root for root in roots if isinstance(root, torch.Tensor)]
+    if any(isinstance(root, GlobalTensor) for root in tensors) or was_exchanged(tensors):
+        raise UsageError(
+            "The loss is computed from gradients (`p.grad`), of which `--strategy tensor` has rows on each engine. Read what it needs of "
+            "them as a number (`.item()`), or take `--strategy zero3`."
+        )
+
+
+class LayerGradients(ShardedGradients):
+    """The gradients of layers of which each rank has columns.
+
+    Parameters
+    ----------
+    store : LayerStore
+    """
+
+    def __init__(self, store: LayerStore) -> None:
+        super().__init__(store)
+        self._layers = store
+
+    def begins(self, one: BackwardPass) -> None:
+        """Have the rows be what the cell has written, which a graph of what was there before is not to be gone through with. Collective."""
+        refuse_parts(one.tensors)
+        self._layers.sync()
+
+    def around(self, one: BackwardPass) -> BackwardPass:
+        """Return a pass in which what is computed again is computed as it was, and which looks at no number of its ``inputs``."""
+
+        def followed(*args: Any, inputs: Any = None, **given: Any) -> None:
+            before, self._layers.in_pass = self._layers.in_pass, True
+            try:
+                one.original(*args, inputs=None if inputs is None else [*map(self._end, inputs)], **given)
+            finally:
+                self._layers.in_pass = before
+
+        return replace(one, original=followed)
+
+    def _end(self, one: Any) -> Any:
+        if self._layers.shard_of(one) is None:
+            return one
+        with torch.enable_grad(), quiet():
+            return get_gradient_edge(one)
+
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002  # all ranks come to the same
+        """Leave the rows of the gradients of `wanted`, until the end of the ``with`` block."""
+        return self._left([shard for leaf in wanted if isinstance(shard := self._layers.shard_of(leaf), LayerParameter)])
+
+    @contextmanager
+    def _left(self, shards: Sequence[LayerParameter]) -> Iterator[Callable[[], None]]:
+        with quiet():
+            # Where the cell has set a gradient, the pass adds to that very tensor, whoever else has it.
+            collecting = [shard for shard in shards if shard.parameter.grad is None]
+
+        def leave() -> None:
+            for shard in collecting:
+                self._leave(shard)
+
+        self._layers.collecting = frozenset(shard.number for shard in collecting)
+        try:
+            yield leave
+        finally:
+            self._layers.collecting = frozenset()
+            leave()  # what a pass that has failed had come to, as one process has it
+            self._layers.sweep()
+
+    def _leave(self, shard: LayerParameter) -> None:
+        """Have the rows alone of what was computed with all of a parameter, with those that were computed alone."""
+        found, parameter = shard.collected(), shard.parameter
+        with quiet(), torch.no_grad():
+            full = parameter.grad
+            if full is not None:
+                found = full[shard.own] if found is None else full[shard.own] + found
+                parameter.grad = None
+            if found is None:
+                return
+            rows = self._layers.gradients.empty(shard.rows.shape, shard.dtype).copy_(found)
+        shard.add_gradient(rows)

@@ -1,0 +1,113 @@
+"""A rank's part in what the cell trains where every rank has all of each batch: the cell is one process's, on each of them.
+
+Loaders are those of one rank, so batches, and what is drawn to load and to compute them, are one process's. What the cell sees that spans
+the ranks is gradients of parameters alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ....errors import UsageError
+from ...comm.collectives import all_gather
+from ...data.dataloader import ShardedLoaders
+from ...data.iterator_state import IteratorLog
+from ...task import Semantics
+from ...telemetry.observer import Observer
+from ...tensor.batch_shard import BatchShard, BatchSharding
+from ...tensor.placement_types import GlobalTensor
+from ...tensor.rank0_guard import all_ranks_come
+from ...timing import COMMUNICATION, Counted
+from ..data_parallel.training import DataParallelTraining
+
+_NUM_SAMPLES = 1024
+"""Numbers of each tensor that ranks compare."""
+_CLOSE = 1e-4
+"""Relative difference of what ranks have computed alike: kernels may round in another way where memory is aligned in another way."""
+
+
+class ReplicatedTraining(DataParallelTraining):
+    """As :class:`.DataParallelTraining`, with whole batches on each rank."""
+
+    def __init__(self, *, semantics: Semantics, observer: Observer, cursor_log: IteratorLog | None = None, **options: Any) -> None:
+        semantics = replace(semantics, split_inputs=False, split_evaluation=False)
+        super().__init__(semantics=semantics, observer=observer, cursor_log=cursor_log, **options)
+        self._loaders = ShardedLoaders(
+            share=BatchSharding(rank=0, world_size=1).local_shard,
+            training=self._models.known.training,
+            split_evaluation=lambda: False,
+            together=1,
+            place=lambda batch, _share, _layout: batch,
+            agree=None,
+            on_batch=self._on_batch,
+            on_other=self._on_other_batch,
+            on_unknown=lambda _kind: None,
+            on_order=lambda: None,
+            streams=None,
+            stream=None,
+            whole_draws=True,
+            on_training=observer.hyperparameters.on_loader,
+            cursors=cursor_log,
+        )
+
+    def _on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
+        super()._on_batch(None if self.rank else share, batch, batches)  # whose samples are counted once
+
+    def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return `tensors` as they are."""
+        return dict(tensors)
+
+    def say_if_not_sharded(self) -> None:
+        """Say nothing: that all engines have the same batches is asked for."""
+
+    def _is_alike(self, root: torch.Tensor) -> bool:
+        """Look whether it is so, and have gradients reduced all the same: parameters stay the same to the last bit. Collective."""
+        if self._world_size > 1 and not isinstance(root, GlobalTensor):
+            check_same([root], "losses")
+        return False
+
+
+def check_same(values: Any, what: str) -> None:
+    """Look whether all ranks have the same numbers: some of each tensor. Collective.
+
+    Raises
+    ------
+    UsageError
+        They have not.
+    """
+    all_ranks_come()
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        tensors = [value.detach() for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+        own = torch.stack([torch.stack(_probe(tensors)), torch.stack(_probe(tensors[::-1]))])
+        parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+        with Counted(COMMUNICATION):
+            all_gather(parts, own)
+        first, *others = [part.flatten().tolist() for part in parts]
+    if any(not _is_close(one, other) for found in others for one, other in zip(first, found, strict=True)):
+        raise UsageError(
+            f"The engines have come to different {what}, and `--strategy tensor` computes the same on all of them. Does the cell read "
+            "something that differs between engines (a time, an unseeded random number)? Seed it, or take `--strategy zero3`."
+        )
+
+
+def _probe(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return two numbers that tell tensors apart: how large they are, and a sum of some of what they hold, each with another weight."""
+    total, size = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for index, tensor in enumerate(tensors, 1):
+        size += index * tensor.numel()
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+            continue
+        flat = tensor.reshape(-1)[:: max(1, tensor.numel() // _NUM_SAMPLES)].cpu()
+        sample = (torch.view_as_real(flat.resolve_conj()).flatten() if flat.is_complex() else flat).double()
+        total += index * torch.dot(sample, torch.arange(1, len(sample) + 1, dtype=torch.float64).rsqrt())
+    return [total, size]
+
+
+def _is_close(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=1e-9)

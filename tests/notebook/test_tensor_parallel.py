@@ -1,0 +1,75 @@
+"""``--strategy tensor`` as a user comes to it: what comes home is whole, and that of `auto`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.kernel import difference
+from tests.notebook.test_zero3 import CELL, FAILING, INNER, NOTING, SETUP, STATE, run
+
+LINE = "%%distribute --engines 2 --strategy tensor"
+
+
+def test_cell_after_cell_in_any_strategy(notebook):
+    expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
+    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in ("tensor", "tensor", "auto", "zero3")]
+    found, shown = run(notebook, *lines, cell=CELL + NOTING)
+    notebook.run("optimizer.step()")  # plain, with all of it
+    assert difference(found, expected) is None
+    assert all("--strategy" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
+    assert (64, 128) in notebook.value("kept")[0]
+    assert (64, 128) not in notebook.value("kept")[2]
+
+
+def test_a_loop_that_takes_snapshots_and_a_checkpoint_of_it(notebook):
+    expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
+    options = "--checkpoint-every 3 --keep-checkpoints 9 --name columns"
+    found, _ = run(notebook, f"{LINE} {options}\nfor epoch in range(3):{INNER}")
+    assert difference(found, expected) is None
+    saved = notebook.value(
+        "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('columns', 6))"
+    )
+    notebook.run("%distribute resume columns@6 --strategy zero3")
+    assert difference(notebook.value(STATE), expected) is None
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 6)"))
+    assert difference(saved, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+@pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
+def test_an_error_of_all_ranks_or_of_one(notebook, where):
+    """What the engines have is read from where it lies, whether they have left or not."""
+    notebook.run("import torch.distributed as dist\n" + SETUP)
+    cell = notebook.fail(LINE + "\nrank = dist.get_rank()" + FAILING.format(where=where))
+    assert cell.error == ("ValueError", "no")
+    found = notebook.value("(model.state_dict(), optimizer.state_dict())")
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 4)"))
+    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+def test_batches_that_differ_between_engines_are_an_error(notebook):
+    notebook.run("import torch.distributed as dist\n" + SETUP)
+    cell = notebook.fail(LINE + CELL.replace("model(x)", "model(x + dist.get_rank())"))
+    assert cell.error[0] == "UsageError"
+    assert cell.error[1].startswith("The engines have come to different inputs of `Sequential`, and `--strategy tensor` computes the same")
+
+
+def test_what_is_not_divided_is_said_in_one_line(notebook):
+    notebook.run(
+        SETUP + "model.insert(0, nn.Unflatten(1, (6, 1)))\nmodel.insert(1, nn.Conv1d(6, 3000, 1))\nmodel.insert(2, nn.Flatten())\n"
+    )
+    notebook.run("model[3] = nn.Linear(3000, 128)\noptimizer = torch.optim.Adam(model.parameters(), lr=0.01)")
+    cell = notebook.run(LINE + CELL)
+    assert cell.stderr.count("`--strategy tensor` keeps `1.weight` of `Sequential` on every engine: only linear layers are divided.") == 1
+
+
+def test_a_model_without_a_large_layer_is_said_to_be_whole(notebook):
+    notebook.run(SETUP + "model = nn.Linear(6, 1)\noptimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n")
+    cell = notebook.run(LINE + CELL.replace("    scheduler.step()\n", ""))
+    assert cell.stderr.count("`--strategy tensor` has divided no layer: none has a weight of 64.0 KiB and more.") == 1
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first", "--semantics local", "--rng per-rank", "--split inputs"])
+def test_an_option_that_it_does_not_support_is_refused(notebook, option):
+    cell = notebook.fail(f"{LINE} {option}{CELL}")
+    assert cell.error[0] == "UsageError"
+    assert cell.error[1].count("which --strategy tensor does not have: leave out one of the two.") == 1
