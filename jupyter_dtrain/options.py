@@ -84,6 +84,9 @@ class HostSpec:
             raise UsageError(f"--hosts {self.name}:{self.num_engines}: a host has at least one engine, or leave it out.")
 
 
+_OF_JOBS = ("--nodes", "--cpus-per-node", "--gpus-per-node", "--mem", "--time", "--partition", "--account")
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """The job that a scheduler is asked for.
@@ -92,13 +95,22 @@ class JobOptions:
     ----------
     nodes : int, optional
         Hosts, each with as many engines; by default one, or all of an allocation.
-    time, partition, account : str, optional
-        As the scheduler takes them.
+    cpus, gpus : int, optional
+        Of each node; by default one core for each engine, and what the scheduler gives.
+    mem : str, optional
+        Memory of each node, such as ``64G``; by default what the scheduler gives.
+    time : str, optional
+        Minutes, ``H:MM:SS`` or ``D-H:MM:SS``.
+    partition, account : str, optional
+        As the scheduler takes them; others than Slurm say queue.
     config : str, optional
         Path of a file with lines for the scheduler (``#SBATCH …``) and commands that come before the engines (``module load …``).
     """
 
     nodes: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    mem: str | None = None
     time: str | None = None
     partition: str | None = None
     account: str | None = None
@@ -107,6 +119,11 @@ class JobOptions:
     def __post_init__(self) -> None:
         if self.nodes is not None and self.nodes < 1:
             raise UsageError(f"--nodes {self.nodes}: a job has at least one node.")
+        for option in ("cpus", "gpus"):
+            if (number := getattr(self, option)) is not None and number < 1:
+                raise UsageError(f"--{option}-per-node {number}: ask for at least one on each node, or leave it out.")
+        if self.mem is not None and not re.fullmatch(r"[1-9]\d*[KMGT]", self.mem):
+            raise UsageError(f"--mem {self.mem}: give a number and K, M, G or T, as in 64G.")
         for option in ("time", "partition", "account"):
             # They go into a script as they are.
             if (value := getattr(self, option)) is not None and not re.fullmatch(r"[\w.:,@+-]+", value):
@@ -131,8 +148,9 @@ class ClusterOptions:
     force : bool
         Whether so many engines are started although the machine has too few cores or too little memory for them.
     launcher : str, optional
-        Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``slurm``, ``connect``, or what another package brings; by
-        default what runs, or else local, with `hosts` ssh, and with `connect` or `profile` connect.
+        Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``mpi``, ``slurm``, ``pbs``, ``lsf``, ``sge``,
+        ``htcondor``, ``connect``, or what another package brings; by default what runs, or else local, with `hosts` ssh, and with `connect`
+        or `profile` connect.
     hosts : tuple of HostSpec
         The hosts that they are on; by default this one.
     remote_python : str, optional
@@ -162,7 +180,7 @@ class ClusterOptions:
         if self.hosts and (self.launcher or "").lower() == "local":
             raise UsageError("--hosts and --launcher local: omit one of them.")
         if self.job != JobOptions() and (self.hosts or self.launcher in (None, "local")):
-            raise UsageError("--nodes, --time, --partition, --account and --launcher-config are for a scheduler: add --launcher slurm.")
+            raise UsageError(f"{', '.join(_OF_JOBS)} and --launcher-config are for a scheduler: add --launcher slurm, or another.")
         joins = [f"--{name}" for name in ("connect", "profile") if getattr(self, name) is not None]
         if joins and (len(joins) > 1 or self.hosts or (self.launcher or "connect").lower() != "connect"):
             others = "the other" if len(joins) > 1 else "--hosts and --launcher"

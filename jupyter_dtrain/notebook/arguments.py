@@ -111,8 +111,8 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(
         "--launcher",
         metavar="NAME",
-        help="what starts the engines: local, ssh, slurm, connect, or one that an installed package brings (default: local, or ssh with "
-        "--hosts, or connect with --connect)",
+        help="what starts the engines: local, ssh, mpi, slurm, pbs, lsf, sge, htcondor, connect, or one that an installed package brings "
+        "(default: local, or ssh with --hosts, or connect with --connect)",
     )
     parser.add_argument(
         "--hosts",
@@ -129,8 +129,15 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(
         "--nodes", type=whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
     )
-    parser.add_argument("--time", metavar="LIMIT", help="how long the job may run, as the scheduler takes it, such as 2:00:00")
-    parser.add_argument("--partition", metavar="NAME", help="where the scheduler is to look for nodes")
+    parser.add_argument(
+        "--cpus-per-node", dest="cpus", type=whole_number, metavar="N", help="cores of each node (default: one for each engine)"
+    )
+    parser.add_argument(
+        "--gpus-per-node", dest="gpus", type=whole_number, metavar="N", help="GPUs of each node (default: what the scheduler gives)"
+    )
+    parser.add_argument("--mem", metavar="SIZE", help="memory of each node, such as 64G (default: what the scheduler gives)")
+    parser.add_argument("--time", metavar="LIMIT", help="how long the job may run: minutes, or hours as in 2:00:00")
+    parser.add_argument("--partition", "--queue", metavar="NAME", help="where the scheduler is to look for nodes")
     parser.add_argument("--account", metavar="NAME", help="whom the scheduler charges")
     parser.add_argument(
         "--launcher-config",
@@ -170,7 +177,7 @@ def cluster_of(found: argparse.Namespace) -> ClusterOptions:
         job=JobOptions(
             nodes=getattr(found, "nodes", None),
             config=getattr(found, "launcher_config", None),
-            **{option: getattr(found, option, None) for option in ("time", "partition", "account")},
+            **{option: getattr(found, option, None) for option in ("cpus", "gpus", "mem", "time", "partition", "account")},
         ),
     )
 

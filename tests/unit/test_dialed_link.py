@@ -11,9 +11,7 @@ import pytest
 import zmq
 
 from jupyter_dtrain.cluster.hosts.dialed_link import DialedLink, accept, invitation
-from jupyter_dtrain.cluster.hosts.slurm_job import script_of
-from jupyter_dtrain.errors import ClusterError, UsageError
-from jupyter_dtrain.options import ClusterOptions, JobOptions
+from jupyter_dtrain.errors import ClusterError
 
 
 @pytest.fixture
@@ -97,21 +95,3 @@ def test_an_agent_that_finds_nobody_says_where_it_looked(link, monkeypatch):
     link.kill()
     with pytest.raises(ClusterError, match=rf"cannot be reached from here \(.*:{link.port}\)"):
         accept(invited, 0)
-
-
-def test_a_file_of_lines_for_the_scheduler_comes_behind_ours_and_its_commands_before_the_agents(tmp_path):
-    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --mem=8G\n\nmodule load cuda\n")
-    job = JobOptions(nodes=2, time="1:00:00", account="mine", config=str(tmp_path / "job.sh"))
-    lines = script_of(ClusterOptions(launcher="slurm", num_engines=8, job=job), "secret").splitlines()
-    assert lines[0] == "#!/bin/bash"
-    assert "#SBATCH --cpus-per-task=4" in lines
-    assert lines.index("#SBATCH --mem=8G") > lines.index("#SBATCH --time=1:00:00")
-    assert lines.index("module load cuda") == len(lines) - 3
-    assert lines[-1].startswith("exec srun")
-    assert "secret" in lines[-2]
-
-
-@pytest.mark.parametrize("options", [{"time": "1\n#SBATCH -w x"}, {"account": "a b"}, {"nodes": 0}])
-def test_what_would_write_into_the_script_is_refused(options):
-    with pytest.raises(UsageError):
-        JobOptions(**options)

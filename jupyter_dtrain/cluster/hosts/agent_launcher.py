@@ -71,6 +71,10 @@ class AgentLauncher(Launcher):
 
     def check_cluster(self, options: ClusterOptions) -> None:
         """Refuse options that these hosts cannot have yet, or that say of no hosts."""
+        self.check_device(options)
+
+    def check_device(self, options: ClusterOptions) -> None:
+        """Refuse GPUs."""
         if options.device == "cuda":
             raise UsageError("--device cuda does not work on several hosts yet: engines compute on CPUs there.")
 

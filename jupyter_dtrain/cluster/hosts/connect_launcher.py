@@ -164,7 +164,7 @@ def _started(starts: Sequence[_Start], client: Any, tell: Progress) -> Agents:
         found = Agents([], [])
         for one in starts:
             try:
-                one.host.wait_up(timedelta(seconds=1))
+                one.host.wait_up(timedelta(seconds=1), waited=LOGIN)
             except ClusterError as error:
                 found.errors.append(str(error))
                 one.host.end()

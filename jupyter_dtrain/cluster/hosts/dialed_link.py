@@ -26,6 +26,8 @@ from .frames import CHUNK
 
 VARIABLE = "JUPYTER_DTRAIN_AGENT"
 """The environment variable by which an agent knows where to connect to, and the key."""
+NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Environment variables by which an agent that is not told knows which one it is: of the innermost that may have started it first."""
 CONNECT = timedelta(seconds=5)
 """Time for one address of the notebook's to answer."""
 _QUEUED = 8  # messages on their way, of at most `CHUNK` bytes: what is slow is waited for
@@ -121,10 +123,11 @@ def accept(invited: str, number: int) -> tuple[BinaryIO, BinaryIO, str, str]:
     raise ClusterError(f"the notebook's process cannot be reached from here ({tried})")
 
 
-def own_streams() -> tuple[BinaryIO, BinaryIO, str, str]:
-    """Return what :func:`accept` does for this process: by its environment, or else its standard streams."""
+def own_streams(number: str = "") -> tuple[BinaryIO, BinaryIO, str, str]:
+    """Return what :func:`accept` does for this process, the agent of a `number`: by its environment, or else its standard streams."""
     if invited := os.environ.pop(VARIABLE, ""):
-        return accept(invited, int(os.environ.get("SLURM_PROCID", "0")))
+        known = (os.environ[name] for name in NUMBERS if name in os.environ)
+        return accept(invited, int(number or next(known, "0")))
     connection = os.environ.get("SSH_CONNECTION", "").split()
     notebook, _, address, _ = connection if len(connection) == 4 else ("", "", "", "")
     return os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"), notebook, address

@@ -332,7 +332,7 @@ def main() -> None:
     """Be the agent of the notebook: at the other end of the standard streams, or where the environment says."""
     settles = SETTLES if dialed_link.VARIABLE in os.environ else 0.0
     try:
-        requests, answers, notebook, address = dialed_link.own_streams()
+        requests, answers, notebook, address = dialed_link.own_streams(*sys.argv[1:2])
     except ClusterError as error:
         sys.exit(str(error))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

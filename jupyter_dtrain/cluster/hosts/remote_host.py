@@ -94,12 +94,12 @@ class RemoteHost:
         """Whether the agent has come up."""
         return bool(self.facts)
 
-    def wait_up(self, limit: timedelta = LOGIN) -> None:
-        """Wait until the agent is there; a `ClusterError` says why it does not come."""
+    def wait_up(self, limit: timedelta = LOGIN, *, waited: timedelta = timedelta()) -> None:
+        """Wait until the agent is there, for which somebody has `waited` before; a `ClusterError` says why it does not come."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_up or self.lost, limit.total_seconds())
         if not self.is_up:
-            self._lose(self._why() if self.lost else f"its agent has not come up within {limit.total_seconds():g} s")
+            self._lose(self._why() if self.lost else f"its agent has not come up within {(limit + waited).total_seconds():g} s")
             raise ClusterError(f"{self.name}: {self.lost}.")
 
     def give_up(self) -> None:

@@ -1,108 +1,156 @@
-"""Starts clusters in jobs of Slurm's: one agent on each node, which connects to the notebook's process, and engines below it."""
+"""Starts clusters in jobs of Slurm's, or by ``srun`` in the allocation that the notebook itself runs in (``salloc``, batchspawner)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from datetime import timedelta
+import os
+import re
+import shlex
+from pathlib import Path
 
 from ...errors import ClusterError, UsageError
 from ...options import ClusterOptions
-from ..base import Progress
-from .agent_launcher import AgentLauncher, Agents, agent_python
-from .dialed_link import DialedLink, invitation
-from .remote_host import LEAVE, LOGIN, RemoteHost
-from .slurm_job import AllocatedStep, BatchJob, JobState, SlurmJob, allocated_nodes, nodes_of, script_of
+from .agent_launcher import agent_command, agent_python
+from .batch_job import JOB_NAME, Job, JobState, Phase, ProcessJob, Scheduler, SubmittedJob, agent_line, cpus_of
+from .batch_launcher import BatchLauncher
 
-SOON, SELDOM = 0.5, 5.0
-"""Seconds between questions for a job that waits, at first and after a while: a scheduler has others to answer."""
-SETTLES = 1.5
-"""Seconds in which Slurm gets to know what has ended an agent."""
+SLURM = Scheduler("slurm", "Slurm", "#SBATCH")
+SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--mpi=none", "--input=none")
+"""One agent on each node; that of one node may end without the others."""
+WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+RUNS = ("RUNNING", "COMPLETING", "SUSPENDED")
+_ENDS = {
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "is out of time: its limit was {limit} (`--time`)",
+    "DEADLINE": "is out of time: its deadline has come",
+    "PREEMPTED": "was preempted by a job of higher priority",
+    "NODE_FAIL": "has ended, as one of its nodes has failed",
+    "OUT_OF_MEMORY": "has used more memory than it may: give it more by `--mem`",
+}
 
 
-class SlurmLauncher(AgentLauncher):
+def script_of(options: ClusterOptions, invited: str = "…") -> str:
+    """Return the script of a job for `options`, whose agents connect as `invited` says."""
+    job = options.job
+    cpus, gpus = cpus_of(options, nodes_of(options)), job.gpus
+    given = {
+        "job-name": JOB_NAME,
+        "nodes": str(nodes_of(options)),
+        "ntasks-per-node": "1",
+        "cpus-per-task": None if cpus is None else str(cpus),
+        "gpus-per-node": None if gpus is None else str(gpus),
+        "mem": job.mem,
+        "time": job.time,
+        "partition": job.partition,
+        "account": job.account,
+        "output": str(Path.cwd() / f"{JOB_NAME}-%j.log"),
+        "open-mode": "truncate",
+    }
+    lines = [f"--{option}={value}" for option, value in given.items() if value is not None]
+    start = f"exec {shlex.join(SRUN)} ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} {agent_line(options)}"
+    return SLURM.script(options, [*lines, "--no-requeue", "--no-kill"], invited, [start])
+
+
+def _why(job: Job, node: str) -> str:
+    """Return why an agent has ended, from what Slurm knows of its job and its node."""
+    known = _facts("job", job.number)
+    state = known.get("JobState", "").partition(" ")[0]
+    if state in _ENDS:
+        return f"its job {job.number} {_ENDS[state].format(limit=known.get('TimeLimit', 'unknown'))}"
+    if state in ("FAILED", "COMPLETED", "BOOT_FAIL"):
+        where = f": what it has written is in {known['StdOut']} on {known.get('BatchHost', 'its first node')}" if "StdOut" in known else ""
+        return f"its job {job.number} has ended ({state}, exit code {known.get('ExitCode', 'unknown')}){where}"
+    at = _facts("node", node) if node else {}
+    if re.search("DOWN|FAIL|NOT_RESPONDING", at.get("State", "")):
+        return f"Slurm has marked it {at['State']} ({at.get('Reason', 'without a reason')})"
+    return ""
+
+
+class SlurmJob(SubmittedJob):
+    """A job of our own, submitted by ``sbatch``.
+
+    Parameters
+    ----------
+    script : str
+        Given through a pipe: there is a key in it.
+    """
+
+    scheduler, delete, settles = SLURM, "scancel", 1.5
+
+    def __init__(self, script: str) -> None:
+        number = SLURM.ask(["sbatch", "--parsable"], script).strip().rpartition("\n")[2].partition(";")[0]
+        super().__init__(number, Path.cwd() / f"{JOB_NAME}-{number}.log")
+
+    def state(self) -> JobState:
+        """Ask Slurm's queue, and where it has forgotten the job, what it knows of it."""
+        told = SLURM.ask(["squeue", "--noheader", f"--job={self.number}", "--states=all", "--format=%T|%r|%S"]).strip()
+        state, reason, begins = (told or "COMPLETED||").split("|")[:3]
+        phase: Phase = "waits" if state in WAITS else "runs" if state in RUNS else "over"
+        return JobState(told=state, phase=phase, reason=reason, begins="" if begins == "N/A" else begins)
+
+    def why_ended(self, node: str) -> str:
+        """Return what Slurm knows of the job, or else of the node."""
+        return _why(self, node)
+
+
+class AllocatedStep(ProcessJob):
+    """A step in the allocation that this process runs in (``salloc``, batchspawner).
+
+    Parameters
+    ----------
+    options : ClusterOptions
+    invited : str
+        For the agents.
+    """
+
+    def __init__(self, options: ClusterOptions, invited: str) -> None:
+        number = os.environ["SLURM_JOB_ID"]
+        where = [f"--jobid={number}", f"--nodes={nodes_of(options)}", "--overlap"]
+        super().__init__(number, [*SRUN, *where, *agent_command(agent_python(options))], invited)
+
+    def why_ended(self, node: str) -> str:
+        """Return what Slurm knows of the job, or else of the node."""
+        return _why(self, node)
+
+
+def allocated_nodes() -> int:
+    """Return how many nodes the allocation has that this process runs in; 0: in none."""
+    return int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if "SLURM_JOB_ID" in os.environ else 0
+
+
+def nodes_of(options: ClusterOptions) -> int:
+    """Return on how many nodes agents are to be: by default on all of the allocation, or else on one."""
+    return options.job.nodes or allocated_nodes() or 1
+
+
+class SlurmLauncher(BatchLauncher):
     """Starts an agent on each node of a job, or of the allocation that the notebook itself runs in."""
 
+    name, picks_nodes = SLURM.launcher, SLURM.title
+
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse engines that cannot be on so many nodes alike."""
+        """Refuse more nodes than an allocation has."""
         super().check_cluster(options)
-        if options.hosts:
-            raise UsageError("--hosts and --launcher slurm: omit one of them; Slurm picks the nodes.")
         nodes = nodes_of(options)
-        if options.num_engines is not None and options.num_engines % nodes:
-            raise UsageError(f"--engines {options.num_engines} on {nodes} nodes: each has as many engines; give a multiple of {nodes}.")
         if (has := allocated_nodes()) and nodes > has:
             raise UsageError(f"--nodes {nodes}: the allocation that this notebook runs in has {has}.")
 
-    def script(self, options: ClusterOptions) -> str:
-        """Return the job's script, without its key."""
-        self.check_cluster(options)
-        return script_of(options)
+    def nodes(self, options: ClusterOptions) -> int:
+        """Return on how many nodes agents are to be: by default on all of the allocation."""
+        return nodes_of(options)
 
-    def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
-        """Submit a job, and wait until it runs and its agents have come up, however long it waits for its nodes."""
-        job: SlurmJob
-        links = [DialedLink(lambda: job.log()) for _ in range(nodes_of(options))]
-        try:
-            invited = invitation(links)
-            job = AllocatedStep(options, invited) if allocated_nodes() else BatchJob(script_of(options, invited))
-        except BaseException:
-            for link in links:
-                link.kill()
-            raise
-        where = f"node {{}} of job {job.number}"
-        hosts = [
-            RemoteHost(where.format(at + 1), link, python=agent_python(options), explain=lambda host: _why(job, host))
-            for at, link in enumerate(links)
-        ]
-        each = None if options.num_engines is None else options.num_engines // nodes_of(options)
-        found = Agents(hosts, [each] * len(hosts), release=job.cancel)
-        try:
-            _wait(job, hosts, tell)
-            for host in hosts:
-                host.wait_up(timedelta(seconds=1))
-                host.name = host.facts["node"] or host.facts["host"]
-        except ClusterError as error:
-            found.errors.append(str(error))
-            found.end()
-            found.hosts = []
-        except BaseException:  # an interrupt as well
-            found.end()
-            raise
-        return found
+    def script_of(self, options: ClusterOptions, invited: str) -> str:
+        """Return the job's script."""
+        return script_of(options, invited)
+
+    def submit(self, options: ClusterOptions, invited: str) -> Job:
+        """Submit a job, or start a step in the allocation."""
+        return AllocatedStep(options, invited) if allocated_nodes() else SlurmJob(script_of(options, invited))
 
 
-def _wait(job: SlurmJob, hosts: Sequence[RemoteHost], tell: Progress) -> None:
-    """Wait until all agents are up, the job is over, or it runs and they do not come."""
-    began, runs_since, asked = time.monotonic(), None, 0.0
-    while not all(host.is_up for host in hosts):
-        now = time.monotonic()
-        if now - asked >= min(max(SOON, (now - began) / 10), SELDOM):
-            asked, state = now, job.state()
-            if state.is_over:
-                for host in hosts:
-                    if not host.is_up:
-                        host.give_up()
-                        host.wait_up(timedelta(seconds=SETTLES) + LEAVE)
-            if not state.waits and runs_since is None:
-                runs_since = now
-            tell(_told(job, state, hosts))
-        if runs_since is not None and now - runs_since > LOGIN.total_seconds():
-            return
-        time.sleep(0.05)
-
-
-def _told(job: SlurmJob, state: JobState, hosts: Sequence[RemoteHost]) -> str:
-    if state.waits:
-        known = state.begins not in ("", "N/A")
-        begins = f", to begin at {state.begins} as Slurm estimates" if known else ""
-        return f"job {job.number} is {state.state} ({state.reason}){begins}"
-    return f"job {job.number} is {state.state}: {sum(host.is_up for host in hosts)} of {len(hosts)} agents are up"
-
-
-def _why(job: SlurmJob, host: RemoteHost) -> str:
-    """Return what Slurm says of an agent's end, which it may hear of later than the agent does."""
-    end = time.monotonic() + SETTLES
-    while not (why := job.why_ended(host.facts.get("node", ""))) and time.monotonic() < end:
-        time.sleep(0.3)
-    return why
+def _facts(kind: str, name: str) -> dict[str, str]:
+    """Return what Slurm knows of a job or a node; nothing where it cannot be asked."""
+    try:
+        told = SLURM.ask(["scontrol", "--oneliner", "show", kind, name])
+    except ClusterError:
+        return {}
+    return dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+=|$)", told.strip()))

@@ -1,0 +1,258 @@
+"""Jobs in which agents run, whoever is asked for them: their states, their ends, and what the scripts of schedulers have in common."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from ...errors import ClusterError, UsageError
+from ...options import ClusterOptions, JobOptions
+from . import host_agent
+from .agent_launcher import agent_command, agent_python
+from .dialed_link import VARIABLE
+
+Phase = Literal["waits", "runs", "over"]
+ANSWERED = 20.0
+"""Seconds for a scheduler's commands: it may be busy."""
+JOB_NAME = "jupyter-dtrain"
+ENDED = "has ended, and nothing is told of it any more: was it deleted, or out of time?"
+"""Of a job that a scheduler has forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """What is known of a job.
+
+    Attributes
+    ----------
+    told : str
+        The scheduler's own word for its state.
+    phase : {"waits", "runs", "over"}
+        Whether it has no nodes yet, has them, or has none any more.
+    reason, begins : str
+        Why it waits, and when it will probably begin.
+    end : str
+        How it has ended or is held, as what follows "its job 17"; empty where it has not, or nobody says how.
+    """
+
+    told: str
+    phase: Phase
+    reason: str = ""
+    begins: str = ""
+    end: str = ""
+
+
+class Job(ABC):
+    """What the agents run in.
+
+    Attributes
+    ----------
+    number : str
+        What its scheduler calls it.
+    settles : float
+        Seconds in which it is known what has ended an agent: most schedulers tell of an end when all processes are gone.
+    is_ending : bool
+        Whether it is being ended, as far as its last `state` has said: how it has ended is known when it is over.
+    """
+
+    number: str
+    settles: ClassVar[float] = 4.0
+    is_ending = False
+
+    @abstractmethod
+    def state(self) -> JobState:
+        """Return how it is."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it, if it runs or waits still."""
+
+    @abstractmethod
+    def log(self) -> list[str]:
+        """Return what was written by what started the agents, as far as it can be read here."""
+
+    def why_ended(self, node: str) -> str:  # noqa: ARG002  # most schedulers tell of jobs alone
+        """Return why the agent of `node` has ended, as far as the scheduler knows; empty where it does not."""
+        try:
+            end = self.state().end
+        except ClusterError:  # it cannot be asked
+            return ""
+        return f"its job {self.number} {end}" if end else ""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A batch scheduler.
+
+    Attributes
+    ----------
+    launcher, title : str
+        Its name after ``--launcher``, and in sentences.
+    directive : str
+        What lines of a script for it begin with.
+    """
+
+    launcher: str
+    title: str
+    directive: str
+
+    def ask(self, command: Sequence[str], given: str = "") -> str:
+        """Return what one of its commands says; a `ClusterError`: it cannot be asked, or refuses."""
+        try:
+            done = subprocess.run(command, input=given, text=True, capture_output=True, timeout=ANSWERED, check=False)
+        except FileNotFoundError:
+            needs = f"--launcher {self.launcher} needs {self.title}'s commands on the notebook's host"
+            raise ClusterError(f"There is no {command[0]} here: {needs}.") from None
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"{self.title}'s {command[0]} has not answered within {ANSWERED:g} s.") from None
+        if done.returncode:
+            said = done.stderr.strip().rpartition("\n")[2].removeprefix(f"{command[0]}: ").removeprefix("error: ").rstrip(".")
+            raise ClusterError(f"{self.title}'s {command[0]} says: {said or f'exit code {done.returncode}'}.")
+        return done.stdout
+
+    def config(self, path: str | None) -> tuple[list[str], list[str]]:
+        """Return the lines for the scheduler in a user's file, and the commands that come before the agents."""
+        if path is None:
+            return [], []
+        try:
+            lines = Path(path).expanduser().read_text().splitlines()
+        except OSError as error:
+            raise UsageError(f"--launcher-config {path}: {error.strerror}.") from None
+        lines = [line for line in lines if line.strip() and not line.startswith("#!")]
+        options = [line for line in lines if line.startswith(self.directive)]
+        return options, [line for line in lines if line not in options]
+
+    def script(self, options: ClusterOptions, given: Sequence[str], invited: str, start: Sequence[str]) -> str:
+        """Return a script: ours for the scheduler are the lines `given`, and `start` is what starts agents, whose key is in `invited`."""
+        extra, prologue = self.config(options.job.config)
+        lines = [f"{self.directive} {line}" for line in given]
+        return "\n".join(["#!/bin/bash", *lines, *extra, *prologue, f"export {VARIABLE}={invited}", *start, ""])
+
+
+class SubmittedJob(Job):
+    """A job that was given to a scheduler.
+
+    Parameters
+    ----------
+    number : str
+    log : Path
+        Where it writes to, if that folder is here as well.
+    """
+
+    scheduler: ClassVar[Scheduler]
+    delete: ClassVar[str]
+    """The command that cancels."""
+
+    def __init__(self, number: str, log: Path) -> None:
+        self.number, self._log = number, log
+
+    def cancel(self) -> None:
+        """Cancel it, and remove what it has written."""
+        try:
+            self.scheduler.ask([self.delete, self.number])
+        except ClusterError:
+            return  # it has ended, or cannot be asked: the agents end by themselves, and the job with them
+        for log in self._logs():
+            log.unlink(missing_ok=True)
+
+    def log(self) -> list[str]:
+        """Return the last lines of its output, where its folder is here as well."""
+        try:
+            return [line for log in self._logs() for line in log.read_text(errors="replace").splitlines()[-20:]]
+        except OSError:
+            return []
+
+    def _logs(self) -> list[Path]:
+        return sorted(self._log.parent.glob(self._log.name))
+
+
+class ProcessJob(Job):
+    """A command that starts the agents and runs as long as they do, such as ``mpiexec``.
+
+    Parameters
+    ----------
+    number : str
+    command : sequence of str
+    invited : str
+        For the agents.
+    environment : mapping, optional
+        For the command, besides this process's.
+    """
+
+    settles = 1.5
+
+    def __init__(self, number: str, command: Sequence[str], invited: str, environment: dict[str, str] | None = None) -> None:
+        self.number, self._what = number, command[0]
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # until the command has ended
+        own = {name: value for name, value in os.environ.items() if not re.match(host_agent.OF_A_STEP, name)}
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env={**own, **(environment or {}), VARIABLE: invited},
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise ClusterError(f"There is no {command[0]} here, which starts the agents.") from None
+
+    def state(self) -> JobState:
+        """Return whether it runs."""
+        if self._process.poll() is None:
+            return JobState(told="RUNNING", phase="runs")
+        return JobState(told="COMPLETED", phase="over", end=f"has ended: {self._what} with exit code {self._process.returncode}")
+
+    def cancel(self) -> None:
+        """End it; what it runs in is not ours."""
+        self._process.terminate()
+        try:
+            self._process.wait(ANSWERED)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def log(self) -> list[str]:
+        """Return what it has said."""
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace").splitlines()[-20:]
+
+
+def nodes_of(job: JobOptions) -> int:
+    """Return on how many nodes agents are to be."""
+    return job.nodes or 1
+
+
+def cpus_of(options: ClusterOptions, nodes: int) -> int | None:
+    """Return how many cores each of `nodes` is asked for: one for each engine, where nothing is said."""
+    return options.job.cpus or (None if options.num_engines is None else options.num_engines // nodes)
+
+
+def seconds_of(time: str) -> int:
+    """Return a limit in seconds, of whole minutes or ``H:MM:SS`` or ``D-H:MM:SS``, as Slurm takes them too."""
+    if time.isdecimal():
+        return 60 * int(time)
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", time)
+    if found is None:
+        raise UsageError(f"--time {time}: give minutes, or hours as in 2:00:00, or days as in 1-12:00:00.")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
+
+
+def hours_of(time: str) -> str:
+    """Return a limit as ``H:MM:SS``."""
+    minutes, seconds = divmod(seconds_of(time), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def agent_line(options: ClusterOptions, *number: str) -> str:
+    """Return the shell's words that start the agent of a `number`, which the shell may have to find out."""
+    return " ".join([shlex.join(agent_command(agent_python(options))), *number])

@@ -1,0 +1,145 @@
+"""What launchers of jobs have in common: a job is asked for, how it waits is told, and its agents connect to the notebook's process."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import ClassVar
+
+from ...errors import ClusterError, UsageError
+from ...options import ClusterOptions
+from ..base import Cluster, Progress
+from ..devices import DevicePlan
+from .agent_launcher import AgentLauncher, Agents, agent_python
+from .batch_job import Job, JobState, nodes_of
+from .dialed_link import DialedLink, invitation
+from .remote_host import LEAVE, LOGIN, RemoteHost
+
+SOON, SELDOM = 0.5, 5.0
+"""Seconds between questions for a job that waits, at first and after a while: a scheduler has others to answer."""
+ENDING = 15.0
+"""Seconds in which a job is over that a scheduler ends: it may let processes end by themselves first."""
+
+
+class BatchLauncher(AgentLauncher):
+    """Starts an agent on each node of a job."""
+
+    name: ClassVar[str]
+    """After ``--launcher``."""
+    picks_nodes: ClassVar[str]
+    """Who says which hosts these are."""
+
+    def check_cluster(self, options: ClusterOptions) -> None:
+        """Refuse engines that cannot be on so many nodes alike."""
+        super().check_cluster(options)
+        if options.hosts:
+            raise UsageError(f"--hosts and --launcher {self.name}: omit one of them; {self.picks_nodes} picks the nodes.")
+        nodes = self.nodes(options)
+        if options.num_engines is not None and options.num_engines % nodes:
+            raise UsageError(f"--engines {options.num_engines} on {nodes} nodes: each has as many engines; give a multiple of {nodes}.")
+
+    def plan(self, options: ClusterOptions) -> list[DevicePlan]:
+        """Return no plan: each node's agent makes its own."""
+        _refuse_gpus(options)
+        return super().plan(options)
+
+    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
+        """Start a cluster and wait until all engines answer."""
+        _refuse_gpus(options)
+        return super().start(options, on_progress=on_progress)
+
+    def nodes(self, options: ClusterOptions) -> int:
+        """Return on how many nodes agents are to be."""
+        return nodes_of(options.job)
+
+    def engines_each(self, options: ClusterOptions) -> list[int | None]:
+        """Return how many engines each node is to have; ``None``: as many as suit it."""
+        nodes = self.nodes(options)
+        return [None if options.num_engines is None else options.num_engines // nodes] * nodes
+
+    def script(self, options: ClusterOptions) -> str:
+        """Return what the job is asked for with, without its key."""
+        self.check_cluster(options)
+        return self.script_of(options, "…")
+
+    @abstractmethod
+    def script_of(self, options: ClusterOptions, invited: str) -> str:
+        """Return that for agents that connect as `invited` says."""
+
+    @abstractmethod
+    def submit(self, options: ClusterOptions, invited: str) -> Job:
+        """Ask for a job."""
+
+    def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
+        """Ask for a job, and wait until it runs and its agents have come up, however long it waits for its nodes."""
+        job: Job
+        each = self.engines_each(options)
+        links = [DialedLink(lambda: job.log()) for _ in each]
+        try:
+            job = self.submit(options, invitation(links))
+        except BaseException:
+            for link in links:
+                link.kill()
+            raise
+        where = f"node {{}} of job {job.number}"
+        hosts = [
+            RemoteHost(where.format(at + 1), link, python=agent_python(options), explain=lambda host: _why(job, host))
+            for at, link in enumerate(links)
+        ]
+        found = Agents(hosts, each, release=job.cancel)
+        try:
+            _wait(job, hosts, tell)
+            for host in hosts:
+                host.wait_up(timedelta(seconds=1), waited=LOGIN)
+                host.name = host.facts["node"] or host.facts["host"]
+        except ClusterError as error:
+            found.errors.append(str(error))
+            found.end()
+            found.hosts = []
+        except BaseException:  # an interrupt as well
+            found.end()
+            raise
+        return found
+
+
+def _refuse_gpus(options: ClusterOptions) -> None:
+    if options.job.gpus is not None:
+        raise UsageError("--gpus-per-node: engines compute on CPUs on several hosts yet; `--show-script` shows what would be asked for.")
+
+
+def _wait(job: Job, hosts: Sequence[RemoteHost], tell: Progress) -> None:
+    """Wait until all agents are up, the job is over, or it runs and they do not come."""
+    began, runs_since, asked = time.monotonic(), None, 0.0
+    while not all(host.is_up for host in hosts):
+        now = time.monotonic()
+        if now - asked >= min(max(SOON, (now - began) / 10), SELDOM):
+            asked, state = now, job.state()
+            if state.phase == "over":
+                for host in hosts:
+                    if not host.is_up:
+                        host.give_up()
+                        host.wait_up(timedelta(seconds=job.settles) + LEAVE)
+            if state.phase != "waits" and runs_since is None:
+                runs_since = now
+            tell(_told(job, state, hosts))
+        if runs_since is not None and now - runs_since > LOGIN.total_seconds():
+            return
+        time.sleep(0.05)
+
+
+def _told(job: Job, state: JobState, hosts: Sequence[RemoteHost]) -> str:
+    if state.phase == "waits":
+        begins = f", to begin at {state.begins} as estimated" if state.begins else ""
+        reason = f" ({state.reason})" if state.reason else ""
+        return f"job {job.number} is {state.told}{reason}{begins}"
+    return f"job {job.number} is {state.told}: {sum(host.is_up for host in hosts)} of {len(hosts)} agents are up"
+
+
+def _why(job: Job, host: RemoteHost) -> str:
+    """Return what is said of an agent's end, which a scheduler may hear of later than the agent does."""
+    began = time.monotonic()
+    while not (why := job.why_ended(host.facts.get("node", ""))) and time.monotonic() - began < (ENDING if job.is_ending else job.settles):
+        time.sleep(0.3)
+    return why
