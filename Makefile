@@ -51,6 +51,7 @@ test-python: install
 	tests/browser/chromium.sh
 	tests/hosts/sshd.sh
 	tests/hosts/slurm.sh
+	tests/hosts/schedulers.sh
 	$(call timed,pytest,MAKEFLAGS= $(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder)
 
 test-frontend: install

@@ -22,6 +22,11 @@ SSH = "ssh"
 _OF_HOSTS = {
     SSH: ("ssh_launcher", "SshLauncher"),
     "slurm": ("slurm_launcher", "SlurmLauncher"),
+    "pbs": ("pbs_launcher", "PbsLauncher"),
+    "lsf": ("lsf_launcher", "LsfLauncher"),
+    "sge": ("sge_launcher", "SgeLauncher"),
+    "htcondor": ("htcondor_launcher", "HTCondorLauncher"),
+    "mpi": ("mpi_launcher", "MpiLauncher"),
     "connect": ("connect_launcher", "ConnectLauncher"),
 }
 LOCAL = "local"

@@ -90,7 +90,7 @@ def test_later_cells_share_its_engines_until_another_launcher_is_asked_for(noteb
     [
         (
             "tooy",
-            "no installed package has a launcher of that name; there are broken, connect, local, other, slurm, ssh, toy. Did you mean toy?",
+            "of that name; there are broken, connect, htcondor, local, lsf, mpi, other, pbs, sge, slurm, ssh, toy. Did you mean toy?",
         ),
         ("broken", "toy_launcher:Missing cannot be used (AttributeError: "),
         ("other", "builtins:dict is no jupyter_dtrain.cluster.base.Launcher."),

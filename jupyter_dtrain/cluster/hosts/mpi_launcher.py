@@ -1,0 +1,84 @@
+"""Starts agents by ``mpiexec``: on the hosts of ``--hosts``, or on the nodes that a scheduler has given to the notebook, whichever it is.
+
+MPI starts them and nothing else: ranks talk as they do everywhere. So no mpi4py is needed, and any MPI will do.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+from ...errors import ClusterError, UsageError
+from ...options import ClusterOptions, JobOptions
+from .agent_launcher import agent_command, agent_python
+from .batch_job import Job, ProcessJob, nodes_of
+from .batch_launcher import BatchLauncher
+from .dialed_link import VARIABLE
+
+ANSWERED = 10.0
+"""Seconds for ``mpiexec`` to say what it is."""
+ALONE = {
+    "OMPI_MCA_orte_enable_recovery": "1",
+    "OMPI_MCA_orte_abort_on_non_zero_status": "0",
+    "PRTE_MCA_prte_enable_recovery": "1",
+    "PRTE_MCA_prte_abort_on_non_zero_status": "0",
+    "I_MPI_PIN": "0",
+}
+"""Environment by which Open MPI lets the other agents live when one ends, as an option does for MPICH; and Intel's binds none to a core."""
+
+
+class MpiLauncher(BatchLauncher):
+    """Starts an agent on each host by ``mpiexec``."""
+
+    name, picks_nodes = "mpi", "mpiexec"
+
+    def check_cluster(self, options: ClusterOptions) -> None:
+        """Refuse options that ask for a job, or that do not say where engines are to be."""
+        if options.job != JobOptions(nodes=options.job.nodes):
+            raise UsageError("--launcher mpi asks no scheduler for anything: of a job's options it has --nodes alone.")
+        if options.hosts and options.num_engines is not None:
+            raise UsageError(f"--engines {options.num_engines}: --hosts says how many engines there are, as in --hosts a:2,b:2.")
+        if options.hosts:
+            self.check_device(options)
+        else:
+            super().check_cluster(options)
+
+    def nodes(self, options: ClusterOptions) -> int:
+        """Return how many hosts there are."""
+        return len(options.hosts) or nodes_of(options.job)
+
+    def engines_each(self, options: ClusterOptions) -> list[int | None]:
+        """Return how many engines each host is to have."""
+        return [host.num_engines for host in options.hosts] or super().engines_each(options)
+
+    def script_of(self, options: ClusterOptions, invited: str) -> str:
+        """Return the command line, as a shell takes it."""
+        return "\n".join([f"export {VARIABLE}={invited}", shlex.join(self._command(options))])
+
+    def submit(self, options: ClusterOptions, invited: str) -> Job:
+        """Run the command."""
+        own = {name: value for name, value in os.environ.items() if name.startswith(("OMPI_MCA_", "OMPI_ALLOW_"))}
+        return ProcessJob("mpiexec", self._command(options), invited, {**ALONE, **own})
+
+    def _command(self, options: ClusterOptions) -> list[str]:
+        """Return what starts one agent on each host, in the words of the MPI that there is."""
+        hosts = ",".join(host.name for host in options.hosts)
+        start = ["mpiexec", "-n", str(self.nodes(options))]
+        if "OpenRTE" in (said := _version()) or "Open MPI" in said or "prte" in said:
+            where = ["--host", hosts] if hosts else []
+            how = ["--map-by", "ppr:1:node", "--bind-to", "none", "-x", VARIABLE]
+        else:  # MPICH's, and what is made of it
+            where = ["-hosts", hosts] if hosts else []
+            how = ["-ppn", "1", "-disable-auto-cleanup", "-genvlist", VARIABLE]
+        return [*start, *where, *how, *agent_command(agent_python(options))]
+
+
+def _version() -> str:
+    try:
+        told = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, timeout=ANSWERED, check=False)
+    except FileNotFoundError:
+        raise ClusterError("There is no mpiexec here: --launcher mpi needs an MPI on the notebook's host.") from None
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"mpiexec has not said within {ANSWERED:g} s which MPI it is of.") from None
+    return told.stdout + told.stderr
