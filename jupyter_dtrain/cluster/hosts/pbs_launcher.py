@@ -1,4 +1,4 @@
-"""Starts clusters in jobs of PBS (OpenPBS, PBS Professional; Torque understands a job of one node)."""
+"""Starts clusters in jobs of PBS: OpenPBS and PBS Professional. Torque has the same commands with other words."""
 
 from __future__ import annotations
 
