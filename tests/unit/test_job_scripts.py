@@ -15,6 +15,7 @@ from jupyter_dtrain.cluster.hosts.pbs_launcher import PbsJob, _facts
 from jupyter_dtrain.cluster.hosts.sge_launcher import SgeJob
 from jupyter_dtrain.cluster.launchers import find_launcher
 from jupyter_dtrain.errors import ClusterError, UsageError
+from jupyter_dtrain.notebook.control_line import parse_line
 from jupyter_dtrain.options import ClusterOptions, HostSpec, JobOptions
 
 ASKED = {
@@ -242,3 +243,27 @@ def test_a_job_of_grid_engine_in_error_says_why(monkeypatch):
     queue = "job-ID\n---\n  17 0.5 jupyter-dt root Eqw 11/27/2026 10:00:00 2\n"
     told = {"qstat": queue + "error reason          1:      11/27/2026 [0:1]: error: can't chdir\n"}
     assert "can't chdir; `qmod -cj 17` lets it try again" in state_of(SgeJob, monkeypatch, **told).reason
+
+
+def lines_of_the_page():
+    """Return the lines of docs/hosts.md that start engines in a job or by MPI."""
+    page = (Path(__file__).parents[2] / "docs/hosts.md").read_text(encoding="utf-8")
+    return re.findall(r"^%distribute (start --launcher .*)$", page, re.MULTILINE)
+
+
+def test_every_launcher_of_a_job_has_a_line_in_the_page():
+    assert {line.split()[2] for line in lines_of_the_page()} == {*DIRECTIVES, "mpi"}
+
+
+@pytest.mark.parametrize("line", lines_of_the_page())
+def test_a_line_of_the_page_shows_its_script(line, monkeypatch, tmp_path):
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+    mpiexec.chmod(0o755)
+    (tmp_path / "job.sh").write_text("#$ -pe mpi 8\nmodule load python/3.11\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    options = parse_line(line.removesuffix("--show-script")).cluster
+    script = find_launcher(options.launcher).script(options)
+    assert "host_agent" in script
+    assert "JUPYTER_DTRAIN_AGENT=…" in script or options.launcher == "sge"
