@@ -89,3 +89,46 @@ def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
         expect(stopped.nth(number)).to_contain_text(phase)
     expect(lab.cell(long)).to_contain_text("no trial has a finite value of 'final'")
     assert lab.faults() == []
+
+
+SEARCH = """%%distribute --engines 2 --vary lr=log:1e-4..0.3 --search asha:5,seed=2 --best final
+torch.manual_seed(1)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+for epoch in range(9):
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+    with torch.no_grad():
+        final = nn.functional.mse_loss(model(x), y).item()
+"""
+
+
+def test_trials_that_a_search_stops_early_are_seen_as_such(open_lab, screenshot):
+    lab = open_lab(SETUP, SEARCH)
+    lab.open_sidebar()
+    lab.resize_sidebar(340)
+    lab.run(0)
+    lab.start(1)
+    expect(lab.part("rank")).to_have_count(2, timeout=180_000)
+    lab.finish(1)
+    told = [row.locator("td").all_inner_texts() for row in lab.cell(1).locator("table tbody tr").all()]
+    pruned = {cells[1]: int(cells[2].removeprefix("pruned at step ")) for cells in told if cells[2].startswith("pruned")}
+    assert pruned and len(told) == 5
+    assert all(cells[0] != "★" for cells in told if cells[1] in pruned)
+    expect(lab.cell(1)).to_contain_text(f"{len(pruned)} of 5 trials were stopped early.")
+    expect(lab.part("trials")).to_contain_text(f"Trials: 5 of 5 ({len(pruned)} pruned)")
+    for lr in pruned:
+        expect(lab.part("curves").get_by_role("listitem", name=f"lr={lr}", exact=True)).to_have_count(2)
+    lab.page.get_by_role("button", name="Past runs").click()
+    lab.part("past-runs").get_by_role("button", name="Open in a tab").click()
+    page = lab.page.get_by_test_id("jp-dtrain-page")
+    sweep = page.get_by_test_id("jp-dtrain-sweep-row")
+    expect(sweep).to_contain_text(f"5 of 5 ({len(pruned)} pruned)")
+    sweep.get_by_role("button", name="Sweep: lr").click()
+    expect(page.get_by_test_id("jp-dtrain-runs-row").filter(has_text="Pruned")).to_have_count(len(pruned))
+    assert lab.faults() == []
+    screenshot(lab, "page-search")

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bench.sweep import compared
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
 from tests.notebook.test_trials import note, rows
@@ -74,6 +75,16 @@ def test_poor_trials_are_stopped_early_and_the_same_ones_on_any_engines(searchin
     assert [line.split()[:5] for line in rows(cell)] == table
 
     best = searching.value("lr")
+    searching.run(SETUP)
+    searching.run("%%distribute --engines 2 " + LINE.replace("asha:6", "random:6") + CELL)
+    whole = recorded(searching, 6)
+    assert searching.value("lr") == best, "what is found with fewer steps"
+    assert [phase for phase, *_ in whole.values()] == ["finished"] * 6
+    assert sum(len(curves["loss"][0]) for *_, curves in alone.values()) < 0.6 * sum(len(curves["loss"][0]) for *_, curves in whole.values())
+    for lr, (*_, curves) in alone.items():  # equal seeds draw equal trials, and each is the same as far as it goes
+        steps, values = curves["loss"]
+        assert (whole[lr][-1]["loss"][0][: len(steps)], whole[lr][-1]["loss"][1][: len(values)]) == (steps, values)
+
     searching.run(SETUP + f"lr = {best!r}" + CELL)
     assert difference(searching.value(STATE), state) is None, "the number that is shown and recorded is the one that was trained with"
 
@@ -104,3 +115,12 @@ def test_a_search_says_what_it_cannot_do(searching):
     cell = searching.fail("%%distribute --vary level=log:1..2\nscore = level")
     assert cell.error[0] == "UsageError"
     assert "a range is for a search: add --search random:20" in cell.error[1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_best_of_a_grid_is_found_in_a_third_of_the_time():
+    grid, search = compared(engines=2, epochs=27)
+    assert (search.best, search.val_loss) == (grid.best, grid.val_loss)
+    assert search.pruned >= 18
+    assert search.engine_seconds <= 0.3 * grid.engine_seconds
