@@ -129,7 +129,7 @@ class TrialScheduler:
         if pruning is not None:
             pruning.on_pruned = self._inbox.wake
         self._storing = threading.Lock()  # what one lane has stored, the next finds there
-        self._stopping = False
+        self._stopping = self._told_missing = False
         self._waiting = deque(self.tried)
         self._going: dict[Lane, Tried] = {}
         self._out_of_use: set[Lane] = set()
@@ -243,9 +243,27 @@ class TrialScheduler:
         tried.result, tried.error = result, error
         if self._pruning is not None:
             tried.pruned = self._pruning.finish(tried.trial, unless=lambda: True)  # it may have ended before anybody asked
+            self._tell_missing(tried)
         if not tried.failed:
             tried.value = self._value(lane) if tried.pruned is None else tried.pruned.value
         self._retain_if_best(tried)
+
+    def _tell_missing(self, tried: Tried) -> None:
+        """Say at the end of the first trial that the metric is missing, and not after all of them."""
+        if (
+            self._metric is None
+            or self._pruning is None
+            or self._pruning.most_values
+            or self._told_missing
+            or tried.failed
+            or tried.stopped
+        ):
+            return
+        self._told_missing = True
+        self._output.say(
+            f"[{tried.trial.label}] has ended without a number {self._metric.name!r}, so no trial can be stopped early or be the best. "
+            "Log it in the cell's loop with jupyter_dtrain.log, or assign a variable of that name there."
+        )
 
     def _value(self, lane: Lane) -> float | None:
         """Return what the run that has just ended there has come to: what its cell has logged last, or set its variable to."""

@@ -112,6 +112,7 @@ def test_a_search_says_what_it_cannot_do(searching):
     assert "No trial could be stopped early: each had a value of 'score' at its end alone." in note(cell)
     cell = searching.run("%%distribute --engines 2 --vary level=1,2 --search asha:2 --best missing\nscore = level")
     assert "no trial has a finite value of 'missing'" in note(cell)
+    assert cell.stderr.count("has ended without a number 'missing', so no trial can be stopped early") == 1
     cell = searching.fail("%%distribute --vary level=log:1..2\nscore = level")
     assert cell.error[0] == "UsageError"
     assert "a range is for a search: add --search random:20" in cell.error[1]
