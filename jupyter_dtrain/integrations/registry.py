@@ -32,6 +32,7 @@ _OWN = {
         "mlflow": "mlflow",
         "pyro": "pyro",
         "transformers": "transformers",
+        "litdata": "litdata",
     }.items()
 }
 _known = dict(_OWN)

@@ -134,6 +134,7 @@ TABLE = (
     # -- trackers of experiments
     Replaced("wandb", "init", "rank 0 alone logs; a cell that goes on has its run"),
     Replaced("wandb.sdk.wandb_run.Run", "__exit__ _finish", "a run does not end where the cell goes on"),
+    Replaced("litdata.utilities.env._DistributedEnv", "detect", "every rank reads all of a stream, of whose batches a run makes parts"),
     Replaced("mlflow", "start_run", "a cell that goes on has its run"),
     Replaced("mlflow.tracking.fluent", "start_run", "a cell that goes on has its run"),
     Replaced("mlflow.tracking._tracking_service.*", "get_store", "rank 0 asks the store for all"),
