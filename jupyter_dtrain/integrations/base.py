@@ -68,6 +68,19 @@ class RunScope:
     users_line: Callable[[], Any]
 
 
+class Position(Protocol):
+    """Where an iteration is that begins now over iterable data of a library, in a loader without workers."""
+
+    def state_dict(self) -> Any:
+        """Return the place, to be pickled; ``None``: it is not known."""
+
+    def load_state_dict(self, state: Any) -> bool:
+        """Let the iteration begin at `state`; ``False``: it begins with the first row."""
+
+    def starting(self) -> AbstractContextManager[None]:
+        """Return what is around the reading of the first batch."""
+
+
 class Integration:
     """What there is to know of one library. Every method may be left as it is; none is called before the library is imported or named.
 
@@ -96,6 +109,11 @@ class Integration:
         """Return whether the notebook's `obj` is told of each change at once, so that nothing of it is returned with the results."""
         del obj
         return False
+
+    def position(self, dataset: object) -> Position | None:
+        """Return where an iteration over `dataset` is that begins now, if the library can go on there without a row lost or repeated."""
+        del dataset
+        return None
 
     def states(self) -> list[object]:
         """Return objects of the library's own that go along with every cell: what it keeps in them is the notebook's there."""

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from ..system.entry_points import installed, load
-from .base import Integration, RunScope, Setting
+from .base import Integration, Position, RunScope, Setting
 
 ENTRY_POINTS = "jupyter_dtrain.integrations"
 KNOWN = "jupyter_dtrain.integrations"
@@ -32,6 +32,7 @@ _OWN = {
         "mlflow": "mlflow",
         "pyro": "pyro",
         "transformers": "transformers",
+        "datasets": "datasets",
         "litdata": "litdata",
     }.items()
 }
@@ -149,6 +150,11 @@ def _library_of(name: str) -> str | None:
 def displays() -> dict[str, Callable[[Any], object]]:
     """Return what the notebook does with displays that are none, by type."""
     return {kind: handle for one in active().values() for kind, handle in one.displays.items()}
+
+
+def position_in(dataset: object) -> Position | None:
+    """Return where an iteration over iterable data of a library is that begins now; ``None``: no library can say it exactly."""
+    return next((found for one in active().values() if (found := one.position(dataset)) is not None), None)
 
 
 @contextmanager

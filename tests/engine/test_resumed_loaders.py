@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from jupyter_dtrain.engine.task import Semantics
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.engine.timing import Timing
+from jupyter_dtrain.protocol import Notice
 from tests.conftest import in_turn, one_of
 from tests.engine.ranks import models_in
 from tests.unit.resuming import plain, resumed, watched
@@ -107,8 +109,10 @@ LOOPS = {
 }
 
 
-def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size: int = 1) -> AbstractContextManager[Any]:
-    """Return what an engine does around a cell."""
+def training(
+    loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size: int = 1, say: Callable[[str], None] = lambda _: None
+) -> AbstractContextManager[Any]:
+    """Return what an engine does around a cell; what it tells the user goes to `say`."""
     return DataParallelTraining(
         rank=rank,
         world_size=world_size,
@@ -117,7 +121,7 @@ def training(loops: Loops, namespace: dict[str, Any], rank: int = 0, world_size:
         control=Control(StoreChannel(dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60))),  # type: ignore[attr-defined]
         observer=Observer(rank),
         timing=Timing(0, torch.device("cpu")),
-        notes=Notices(lambda _: None, rank=0),
+        notes=Notices(lambda message: say(message.text) if isinstance(message, Notice) else None, rank=0),
         cursor_log=loops,
     ).installed()
 

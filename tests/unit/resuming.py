@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -135,14 +135,23 @@ def _as_in_a_new_process() -> Iterator[None]:
 
 
 @_as_in_a_new_process()
-def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambda *_: nullcontext()) -> Run:
-    """Go on with a program from a snapshot, as another process would."""
+def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambda *_: nullcontext(), *, kill_at: int | None = None) -> Run:
+    """Go on with a program from a snapshot, as another process would; at boundary `kill_at` behind it, take another and end it there."""
     run = Run(new_namespace(setup))
     names, values = Unpacker(snapshot.packed, namespace=run.namespace).load()
     for name in [name for name in run.namespace if name not in _HIDDEN]:
         del run.namespace[name]
     run.namespace.update(names)
-    loops = Loops(on_boundary=lambda: None, say=run.said.append)
+
+    def on_boundary() -> None:
+        if run.resumed:
+            position = loops.position()
+            run.places.append("" if position is None else position.describe())
+            if len(run.places) - 1 == kill_at:
+                run.snapshot = _snapshot(run.namespace, loops, position) if position is not None else None
+                raise Killed
+
+    loops = Loops(on_boundary=on_boundary, say=run.said.append)
     _adopt(loops, run.namespace)
     loops.adopt([], sources_of([value for value in new_namespace(setup).values() if isinstance(value, FunctionType)]))
     for seed in (torch.manual_seed, random.seed, np.random.seed):
@@ -157,6 +166,6 @@ def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambd
         snapshot.random_state.set()
 
     loops.jump(snapshot.position, values, namespace_unsaved=snapshot.namespace_unsaved, unsaved=snapshot.unsaved, on_resumed=on_resumed)
-    with loops.installed(), around(loops, run.namespace):
+    with suppress(Killed), loops.installed(), around(loops, run.namespace):
         run.value = run_cell(program, "program", run.namespace, loops)
     return run

@@ -23,6 +23,7 @@ from .collate import Agree
 from .divided_sources import DividedSources, Iteration
 from .effects import has_effects
 from .fetch import Make, taking_rows
+from .followed_stream import FollowedStream, check_replayed, is_followed
 from .iterable import Streams
 from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
 from .loader_plan import Checks, LoaderPlans
@@ -55,6 +56,8 @@ class ShardedLoaders:
         Told of the share of every other batch, in evaluation.
     on_unknown : callable
         Told the type in a batch that keeps a loader from being split.
+    say : callable
+        Tells the user something.
     on_order : callable
         Told on all ranks that the order of the samples of a loader that is split is about to be drawn.
     streams : Streams, optional
@@ -83,6 +86,7 @@ class ShardedLoaders:
         on_batch: OnBatch,
         on_other: Callable[[BatchShard | None], None],
         on_unknown: Callable[[str], None],
+        say: Callable[[str], None],
         on_order: Callable[[], None],
         streams: Streams | None,
         stream: LoadingStream | None,
@@ -99,6 +103,7 @@ class ShardedLoaders:
         self._on_batch = on_batch
         self._on_other = on_other
         self._on_order = on_order
+        self._say = say
         self._plans = LoaderPlans(
             together=together, share=share, agree=agree, whole_draws=whole_draws, checks=checks, on_unknown=on_unknown
         )
@@ -114,7 +119,7 @@ class ShardedLoaders:
         split = training or self._split_evaluation()
         if split:
             self._on_order()
-        cursor = IteratorState(loader, training, split, SourceState(loader), living=living(loader))
+        cursor = IteratorState(loader, training, split, SourceState(loader, deep=True), living=living(loader))
         if self._cursors is not None:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, cursor))
@@ -125,7 +130,7 @@ class ShardedLoaders:
         if cursor.draws_in_workers:
             self._plans.of(loader).draws = True
         batches: SplitBatches | WatchedBatches = begin(lambda: self._batches(original, loader, cursor))
-        to_load = cursor.taken if cursor.has_to_load else 0
+        to_load, last = cursor.num_to_load, cursor.last
 
         def begin_again(start: Callable[[], None], asked: SourceState | None = None) -> None:
             present = SourceState(cursor.loader)
@@ -139,6 +144,8 @@ class ShardedLoaders:
             batches.count = cursor.taken
             batches.begin_again = begin_again
         batches.skip(to_load)
+        if to_load:
+            check_replayed(cursor, last, self._say)
         return batches
 
     def _batches(self, its_own: Make, loader: DataLoader[Any], cursor: IteratorState) -> SplitBatches | WatchedBatches:
@@ -150,8 +157,8 @@ class ShardedLoaders:
 
         def original(used: DataLoader[Any]) -> Any:
             if cursor.split and not can_live(cursor.loader):
-                return make(used)  # what is split is looked at anyway
-            return iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws)
+                return self._followed(make(used), cursor)  # what is split is looked at anyway
+            return self._followed(iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws), cursor)
 
         if not cursor.split:
             cursor.draws_in_workers |= loader.num_workers > 0 and has_effects(loader)
@@ -159,6 +166,11 @@ class ShardedLoaders:
         iteration = Iteration(original, loader, plan, cursor)
         on_batch: OnBatch = self._on_batch if cursor.training else lambda share, *_: self._on_other(share)
         return SplitBatches(self._sources.source(iteration), _length(loader), self._place, on_batch, self._sources.first(iteration))
+
+    def _followed(self, batches: Any, cursor: IteratorState) -> Any:
+        if not is_followed(cursor.loader):
+            return batches
+        return FollowedStream(batches, cursor, self._plans.agree if cursor.split else None)
 
     def length(self, original: Callable[[DataLoader[Any]], int], loader: DataLoader[Any]) -> int:
         """Return how many batches the run makes of those of `loader`; `original` is the loader's own ``__len__``."""

@@ -145,7 +145,7 @@ class DividedSources:
         loader, plan = iteration.loader, iteration.plan
         if plan.is_known:
             return None
-        start = SourceState(loader)
+        start = SourceState(loader, deep=True)
 
         def decide(error: UnknownBatch | CutAfterLoading | None) -> Source:
             if error is None:

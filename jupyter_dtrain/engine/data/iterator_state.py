@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...capture.bundle import RandomState
@@ -25,14 +26,23 @@ from ..timing import DATA, Counted
 from ..user_frames import is_ours
 from .counters import Counters, keeper_of
 from .fetch import copy_of
+from .held_state import HeldState
 from .own_iterators import beginning, iterates_itself, its_own
 from .worker_rng import WorkerStates
 
 
 class SourceState:
-    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters."""
+    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters.
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    Parameters
+    ----------
+    loader : DataLoader
+    deep : bool
+        Whether an iteration over iterable data may be begun again from here, and not only go on: all that the data set holds counts
+        then. In the midst of one, what its `__iter__` has in variables and what it holds are one, and are left as they are.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, deep: bool = False) -> None:
         self._random_state = RandomState.now()
         self._loader, self._beginning = loader, beginning(loader)
         self._streams: list[tuple[Any, Any]] = []
@@ -47,8 +57,11 @@ class SourceState:
                     self._streams.append((value, state))
             if owner is not loader:
                 self._counters.append(Counters(owner))
+        self._held: HeldState | None = None
         if isinstance(loader.dataset, IterableDataset):  # its own `__iter__` counts: an epoch, where it is
             self._counters.append(Counters(loader.dataset))
+            if deep and not loader.num_workers:
+                self._held = HeldState([loader.dataset], data=(torch.nn.Module, type))
         keeper = keeper_of(loader.collate_fn)
         self._collate = None if keeper is None else Counters(keeper)
 
@@ -60,6 +73,8 @@ class SourceState:
             set_state(stream, state)
         for counters in self._counters:
             counters.set()
+        if self._held is not None:
+            self._held.set()
         self.set_collate()
 
     def set_collate(self) -> None:
@@ -68,6 +83,16 @@ class SourceState:
             set_state(generator, state)
         if self._collate is not None:
             self._collate.set()
+
+
+class Stream(Protocol):
+    """What reads the iterable data of an iteration in this process."""
+
+    last: bytes | None
+    """Fingerprint of the last batch."""
+
+    def place(self) -> tuple[int, Any] | None:
+        """Return after how many batches the data are where they say they are, and where; ``None``: not known."""
 
 
 @dataclass
@@ -90,6 +115,12 @@ class IteratorState:
         Workers draw random numbers for samples, so batches are loaded to be left out.
     living : WorkerStates, optional
         What is known of workers that were there when the iteration began.
+    last : bytes, optional
+        Fingerprint of the last batch given out, of iterable data that this process reads.
+    place : (int, object), optional
+        Where these said they were, and after how many batches.
+    stream : Stream, optional
+        What reads them now.
     """
 
     loader: DataLoader[Any]
@@ -101,6 +132,19 @@ class IteratorState:
     finished: bool = False
     draws_in_workers: bool = False
     living: WorkerStates | None = None
+    last: bytes | None = None
+    place: tuple[int, Any] | None = None
+    stream: Stream | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        stream = self.stream
+        now = {} if stream is None else {"place": stream.place(), "last": stream.last or self.last}
+        return {**vars(self), **now, "stream": None}
+
+    @property
+    def num_to_load(self) -> int:
+        """How many batches have to be loaded to be left out."""
+        return self.taken if self.has_to_load and (self.place is None or self.place[0] != self.taken) else 0
 
     @property
     def has_to_load(self) -> bool:

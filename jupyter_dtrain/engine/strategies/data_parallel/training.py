@@ -175,6 +175,7 @@ class DataParallelTraining:
             on_batch=self._on_batch,
             on_other=self._on_other_batch,
             on_unknown=self._on_unknown,
+            say=notes.say,
             on_order=self._draws.agree if self._draws is not None else lambda: None,
             streams=Streams(rank=rank, shares=self.shares.of) if shared else None,
             stream=self._loading_stream,

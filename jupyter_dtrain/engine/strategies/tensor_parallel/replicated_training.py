@@ -48,6 +48,7 @@ class ReplicatedTraining(DataParallelTraining):
             on_batch=self._on_batch,
             on_other=self._on_other_batch,
             on_unknown=lambda _kind: None,
+            say=options["notes"].say,
             on_order=lambda: None,
             streams=None,
             stream=None,

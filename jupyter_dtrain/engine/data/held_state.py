@@ -1,0 +1,109 @@
+"""What an object holds that an iteration over it may change, at one moment, so that the same iteration can begin again.
+
+Loaders, samplers and streams of the user's or of a library's own class draw their order when an iteration begins, from a generator that
+they hold, by an epoch that they count, from a list that they shuffle in place; streams keep where they are in an attribute, in a dict, in a
+reader that they hold. All of it is noted, object by object: attributes and items of containers by identity, random streams, small tensors
+and arrays and iterators by value. Data are not: an iteration changes none.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ...serialization.python_reducers import attribute_holders
+from ..forward.containers import copy_of, refill
+from ..rng.streams import set_state, state_of
+
+_MOST, _WIDTH, _LONGEST = 100, 16, 100_000  # objects; parts of a container that are looked at; items of one that is kept
+_LARGE = 1 << 16  # bytes of a tensor or array from which on it is data, and no place in data
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, deque)
+_NUMBERS = (torch.Tensor, np.ndarray)
+_EMPTY: tuple[Any, ...] = ([], (), range(0), range(2**70), "", "é", b"")
+_ITERATORS: tuple[type, ...] = tuple(type(iter(empty)) for empty in _EMPTY)
+DATA = (Dataset, torch.nn.Module, *_NUMBERS, type)
+"""What no iteration over something else changes."""
+
+
+class HeldState:
+    """What is reached from some objects, as it is now.
+
+    Parameters
+    ----------
+    roots : iterable of object
+        Where to begin.
+    data : tuple of type
+        What is not looked into, unless it is a root.
+    """
+
+    def __init__(self, roots: Iterable[object], *, data: tuple[type, ...] = DATA) -> None:
+        self._attributes: list[tuple[Any, dict[str, Any]]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        self._generators: list[tuple[Any, Any]] = []
+        self._numbers: list[tuple[Any, Any]] = []
+        pending, seen = deque[Any](roots), dict[int, Any]()
+        seen_data: set[int] = set(map(id, pending))
+        while pending and len(seen) < _MOST:
+            value = pending.popleft()
+            if isinstance(value, _PLAIN) or id(value) in seen or (isinstance(value, data) and id(value) not in seen_data):
+                continue
+            seen[id(value)] = value
+            pending.extend(self._note(value))
+
+    def _note(self, value: Any) -> Iterable[Any]:
+        """Note what is in `value`; return what is to be looked at beyond it."""
+        if isinstance(value, _NUMBERS):
+            if value.nbytes <= _LARGE and _is_writable(value):
+                self._numbers.append((value, value.detach().clone() if isinstance(value, torch.Tensor) else value.copy()))
+            return ()
+        if (state := state_of(value)) is not None:
+            self._generators.append((value, state))
+            return ()
+        if isinstance(value, _CONTAINERS):
+            if len(value) <= _LONGEST:
+                self._containers.append((value, copy_of(value)))
+            return list(islice(value.values() if isinstance(value, dict) else value, _WIDTH))
+        if isinstance(value, tuple):
+            return value[:_WIDTH]
+        attributes = {name: part for holder in attribute_holders(value) for name, part in holder.items() if name != "_iterator"}
+        self._attributes.append((value, {name: _kept(part) for name, part in attributes.items() if isinstance(part, _KEPT)}))
+        return list(attributes.values())
+
+    def set(self) -> None:
+        """Make it the present one."""
+        for value, attributes in self._attributes:
+            for holder in attribute_holders(value):
+                for name, part in attributes.items():
+                    if name in holder and holder[name] is not part:
+                        holder[name] = _kept(part)
+        for value, before in self._containers:
+            refill(value, before)
+        for generator, state in self._generators:
+            set_state(generator, state)
+        for value, numbers in self._numbers:
+            if isinstance(value, torch.Tensor):
+                value.data.copy_(numbers)
+            else:
+                value[...] = numbers
+
+
+_KEPT: tuple[type, ...] = (*_PLAIN, *_CONTAINERS, *_NUMBERS, *_ITERATORS)
+
+
+def _kept(part: Any) -> Any:
+    """Return what stands for an attribute: an iterator's copy gives what that gives from here on."""
+    return copy.copy(part) if isinstance(part, _ITERATORS) else part
+
+
+def _is_writable(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.layout == torch.strided and not value.is_inference()
+    return bool(value.flags.writeable and not value.dtype.hasobject)
