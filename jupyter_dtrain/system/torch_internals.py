@@ -41,6 +41,7 @@ NAMES = {
     "torch.utils._pytree": "values with tensors in them",
     "torch.utils._python_dispatch.TorchDispatchMode": "what a call of a model writes to",
     "torch.utils._python_dispatch._get_current_dispatch_mode": "whether a mode is on that another rank would not know of",
+    "torch._C._get_tracing_state": "whether a model is being traced, which would be one of the rank's part",
     "torch.utils._device._device_constructors": "`with torch.device(…)`",
     "torch.Tensor._make_subclass": "who reads sharded parameters",
     "torch._C._set_throw_on_mutable_data_ptr": "who reads sharded parameters",
