@@ -55,7 +55,13 @@ for i, y in loader:
 """
 SGD = "opt = torch.optim.SGD(net.parameters(), lr=0.1)"
 GRADS = "[None if p.grad is None else (str(p.grad.layout), p.grad.to_dense().tolist()) for p in net.parameters()]"
+BY_HAND = """
+for i, y in loader:
+    found = torch.autograd.grad(F.mse_loss(net(i), y), [net.a.weight, net.h.weight])
+    seen.append([*(g.to_dense().norm().item() for g in found), str(found[0].layout), found[0].coalesce().indices().tolist()])
+"""
 CASES = {
+    "by torch.autograd.grad": ("net = Net(sparse)", SGD, BY_HAND + TRAIN),
     "one of two": ("net = Net(sparse)", SGD, TRAIN),
     "of some ranks": ("net = Some(sparse)", SGD, TRAIN),
     "dense, of some ranks": ("net = Some(lambda: nn.Embedding(10, 4))", SGD, TRAIN),

@@ -87,6 +87,13 @@ def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) 
     return from_local(part, Partial())
 
 
+def _behind_each_other(rules: Rules, found: torch.Tensor) -> torch.Tensor:
+    """Return the sparse gradient of a table, of which `found` is what the rank has, times ``gradient_scale``. A collective."""
+    of_ranks = rules.exchange.objects((found._indices(), found._values().detach() / rules.gradient_scale))
+    indices, values = (torch.cat([of_rank[part] for of_rank in of_ranks], 1 - part) for part in (0, 1))
+    return torch.sparse_coo_tensor(indices, values, found.shape, check_invariants=False)
+
+
 def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
     """Return what the rank has of the gradient of a tensor, ``(b, …)`` of a shard: the reverse of :func:`gradient_of`."""
     if isinstance(placement, Shard):
@@ -130,7 +137,13 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     placements = [tensor.placement if isinstance(tensor, GlobalTensor) else None for tensor in inputs]
     if batched:
         placements = [replace(p, dim=p.dim + 1) if isinstance(p, Shard) else p for p in placements]
-    return tuple(None if g is None else gradient_of(rules, g, placement) for g, placement in zip(found, placements, strict=True))
+    return tuple(None if g is None else _found(rules, g, placement) for g, placement in zip(found, placements, strict=True))
+
+
+def _found(rules: Rules, found: torch.Tensor, placement: Placement | None) -> torch.Tensor:
+    if found.layout == torch.sparse_coo and placement is None and not found.requires_grad:
+        return _behind_each_other(rules, found)
+    return gradient_of(rules, found, placement)
 
 
 def _sequence(value: Any) -> list[Any]:
