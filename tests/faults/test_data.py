@@ -80,3 +80,47 @@ def test_resumed_twice_on_other_numbers_of_engines(table, new_notebook, every):
     assert difference(notebook.value(STATE), expected) is None
     for left in ("stop1", "stop2"):
         (notebook.folder / left).unlink()
+
+
+ENDS = """
+from torchdata.stateful_dataloader import StatefulDataLoader
+torch.manual_seed(0)
+rows = torch.arange(40.0)[:, None].double()
+loader = StatefulDataLoader(TensorDataset(rows), batch_size=8, shuffle=True)
+model = nn.Linear(1, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+used = []
+def pace(step):
+    time.sleep(0.3 if step > 5 and not os.path.exists("stopped") else 0.02)
+"""
+EPOCHS = """
+for epoch in range(3):
+    for x, in loader:
+        loss = (model(x) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        used.append((epoch, x[:, 0].tolist()))
+        pace(len(used))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_resumed_at_the_end_of_an_epoch(new_notebook):
+    """As verl#7401, where the loader was restored as exhausted and the next epoch was left out."""
+    notebook = new_notebook()
+    notebook.run(f"{IMPORTS}import os, time\n{ENDS}open('stopped', 'w').close()\n{EPOCHS}os.remove('stopped')")
+    expected = notebook.value("(used, [p.detach() for p in model.parameters()])")
+    notebook.run(ENDS)
+    cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every 5 --name ends\n{EPOCHS}")
+    checkpoint = "dtrain-runs/*/checkpoints/step-000005"
+    notebook.wait(lambda: not cell.running or list(notebook.folder.glob(checkpoint)), "a checkpoint", cell)
+    assert cell.running, cell
+    notebook.interrupt()
+    notebook.finish(cell)
+    (notebook.folder / "stopped").touch()
+    again = new_notebook(notebook.folder)
+    cell = again.run("%load_ext jupyter_dtrain\n%distribute resume ends@5 -n 1")
+    assert "ends: resuming from step 5." in cell.stderr
+    assert difference(again.value("(used, [p.detach() for p in model.parameters()])"), expected) is None
