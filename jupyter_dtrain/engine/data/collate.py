@@ -259,6 +259,8 @@ class Collation:
             possible = [kind for kind in of_ranks[0][path][0] if all(kind in other[path][0] for other in of_ranks)]
             if not possible:
                 raise UnknownBatch("tensor without a row per sample")
+            if possible[0] == "attributes":
+                raise UnknownBatch("tensor with attributes of its own")
             layout[path] = possible[0]
             # What was the same for all samples of this batch need not be so in the next: a count of some of them, ``None`` for none.
             self.is_whole |= possible[0] == "same" or not all(other[path][1] for other in of_ranks)
