@@ -172,6 +172,22 @@ def test_fingerprints_of_batches_differ(other):
     assert fingerprint(torch.zeros(0)) and fingerprint(torch.tensor(1.0).bfloat16())
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3, dtype=torch.complex64).conj(),
+        torch.ones(3, dtype=torch.complex64).conj().imag,
+        torch.ones(4).to(torch.float8_e4m3fn),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        torch.ones(2).expand(3, 2),
+        torch.empty(3, device="meta"),
+    ],
+    ids=["conjugate", "negative", "float8", "nested", "expanded", "meta"],
+)
+def test_any_tensor_of_a_batch_may_be_looked_at(tensor):
+    assert fingerprint([tensor, 1]) != fingerprint([tensor, 2])
+
+
 HF = """
 import datasets
 datasets.disable_progress_bars()

@@ -115,11 +115,12 @@ def fingerprint(batch: Any) -> bytes:
     found = blake2b(digest_size=16)
     for leaf in tree_leaves(batch):
         if isinstance(leaf, torch.Tensor):
-            if leaf.layout != torch.strided or leaf.is_cuda:
+            if leaf.layout != torch.strided or leaf.device.type != "cpu" or leaf.is_nested or leaf.is_quantized:
                 continue
-            ends = leaf.detach().reshape(-1)
+            plain = leaf.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+            ends = plain.reshape(-1)
             found.update(repr((tuple(leaf.shape), leaf.dtype)).encode())
-            found.update(torch.cat([ends[:_MOST], ends[-_MOST:]]).contiguous().view(torch.uint8).numpy().tobytes())
+            found.update(torch.cat([ends[:_MOST], ends[-_MOST:]]).view(torch.uint8).numpy().tobytes())
         elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
             found.update(repr((leaf.shape, leaf.dtype)).encode() + leaf.reshape(-1)[:_MOST].tobytes() + leaf.reshape(-1)[-_MOST:].tobytes())
         elif isinstance(leaf, str | bytes | int | float | bool):
