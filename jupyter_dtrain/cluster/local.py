@@ -246,17 +246,19 @@ class LocalCluster(Cluster):
             lost = self._members[rank]
             self._processes.forget(lost.name)
             self._members[rank] = member = self._spare.acquire(lost.plan) or self._launcher.start_engine(lost.plan)
-            member.has_place = False  # also where an interrupt comes meanwhile
+            member.has_place = False
             others.append(member)
-        arrival.of_engines(self.engine_ids)
-        for member in others:
-            self._warm_up(member)
-        tasks = [self._take_place(member) for member in others]
+        try:
+            arrival.of_engines(self.engine_ids)
+        except ClusterError:  # a run may go on with those that have come up
+            for member in others:
+                if member.engine_id in self.client.ids:
+                    self._settle(member)
+            raise
+        tasks = [self._settle(member) for member in others]
         arrival.of(
             lambda: all(member.warm for member in others) and all(task.ready() for task in tasks), lambda: "the new engine imports torch"
         )
-        for member in others:
-            member.has_place = True
 
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
         """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
@@ -380,6 +382,13 @@ class LocalCluster(Cluster):
         from .forkserver import take_place
 
         return self.client[member.engine_id].apply_async(take_place, member.plan.environment())
+
+    def _settle(self, member: Member) -> Any:
+        """Let an engine that is registered be its rank, before whatever else it is told."""
+        self._warm_up(member)
+        task = self._take_place(member)
+        member.has_place = True
+        return task
 
     # -- what happens meanwhile -------------------------------------------------------------------------------------
 

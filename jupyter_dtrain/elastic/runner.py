@@ -312,6 +312,8 @@ class Runner:
             if left:
                 output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
             self._engines.begin_restart(cluster, sorted({*left, *killed, *failed}))
+        elif supervisor.interrupted:
+            self._engines.show()  # an engine may have taken the place of another just before
         return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> WorkerGroup:

@@ -54,6 +54,33 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed, controll
     assert [line.split()[:2] for line in cell.stdout.splitlines()] == [["epoch", f"{epoch}:"] for epoch in range(6)]
 
 
+@pytest.mark.long
+def test_one_of_two_that_are_lost_is_replaced(three):
+    """The engine in reserve takes a place, as the rank that it is then, and no other comes up."""
+    notebook = three.notebook
+    notebook.run("%distribute stop")  # engines that were killed here before are not those in reserve
+    three.go()
+    expected = notebook.value(ROUNDED)
+    (notebook.folder / "all").unlink(missing_ok=True)
+    with notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+        cell = three.start("--elastic 2:3")
+        # The one in reserve has been since the cell before.
+        reserve = [pid for name, pid in three.processes.items() if name.startswith("engine-") and pid not in three.pids]
+        assert len(reserve) == 1
+        three.wait_for_snapshot(cell)
+        with NoNewEngines(three.processes["guard"], three.processes.values()):
+            for rank in (0, 2):
+                os.kill(three.pids[rank], signal.SIGKILL)
+            notebook.wait(lambda: "continuing on 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
+            assert cell.running, cell
+            three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+        notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
+        (notebook.folder / "all").touch()
+        notebook.finish(cell)
+    assert cell.ok, cell
+    assert difference(notebook.value(ROUNDED), expected) is None
+
+
 def test_below_the_fewest_the_cell_ends_and_says_why(two):
     cell = two.start("--elastic 2:2")
     with no_new_engines(two):

@@ -76,14 +76,37 @@ Arrival.of_engines = late
 """
 # What takes the place of the lost one in the background, after the cell, waits no longer either.
 ON_TIME = "Arrival.of_engines = of_engines; on_time.set()"
+IMPORTS_LATE = """
+import threading
+from jupyter_dtrain.cluster.startup import Arrival
+of, on_time = Arrival.of, threading.Event()
+def late(arrival, is_there, sentence):
+    if sentence() == "the new engine imports torch":
+        arrival.tell("others are late")
+        on_time.wait(60)
+    of(arrival, is_there, sentence)
+Arrival.of = late
+"""
+IMPORTS_ON_TIME = "Arrival.of = of; on_time.set()"
 
 
-@pytest.mark.parametrize("lost", one_of(3, ["0", "1", "controller"]))
-def test_interrupted_while_another_engine_starts(two, lost):
+LATE_AT = {"it registers": (LATE, ON_TIME), "it imports": (IMPORTS_LATE, IMPORTS_ON_TIME)}
+
+
+@pytest.mark.parametrize(
+    ("lost", "when"),
+    [
+        ("0", "it registers"),
+        pytest.param("1", "it registers", marks=pytest.mark.long),
+        pytest.param("1", "it imports", marks=pytest.mark.long),
+        pytest.param("controller", "it registers", marks=pytest.mark.long),
+    ],
+)
+def test_interrupted_while_another_engine_starts(two, lost, when):
     """What the ranks have come to is in the notebook: that of rank 0, or the snapshot."""
     notebook = two.notebook
     notebook.run("%distribute start -n 2 --device cpu")
-    with notebook.changed(LATE, ON_TIME):
+    with notebook.changed(*LATE_AT[when]):
         cell = two.start()
         two.wait_for_snapshot(cell)
         os.kill(two.processes["controller"] if lost == "controller" else two.pids[int(lost)], signal.SIGKILL)
