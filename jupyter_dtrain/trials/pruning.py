@@ -32,7 +32,7 @@ class Pruned:
 
 
 @dataclass
-class _Way:
+class _Progress:
     """How far a trial is."""
 
     values: dict[int, Pruned] = field(default_factory=dict)  # by the number of the rung
@@ -67,7 +67,7 @@ class Pruning:
         self._search, self._is_poor = search, is_poor
         self.on_pruned: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
-        self._ways: dict[int, _Way] = {}  # by the trials' numbers, in the order in which they began
+        self._trials: dict[int, _Progress] = {}  # by the trials' numbers, in the order in which they began
         self._fresh: list[int] = []
         self._rungs: dict[int, int] = {}  # by how many values a trial has there
         self._next = search.min_resource
@@ -76,22 +76,22 @@ class Pruning:
     def start(self, trial: Trial) -> None:
         """Say that a trial begins: it is compared with those that have begun."""
         with self._changed:
-            self._ways[trial.number] = _Way()
+            self._trials[trial.number] = _Progress()
 
     def withdraw(self, trial: Trial) -> None:
         """Say that a trial has not begun after all, and will begin later."""
         with self._changed:
-            del self._ways[trial.number]
+            del self._trials[trial.number]
             self._decide()
 
     def report(self, trial: Trial, first: int, points: Sequence[Point]) -> None:
         """Take points of a trial's metric, each a step, a time and a value; `first` is the number of the first of them, from 1."""
         with self._changed:
-            way = self._ways[trial.number]
+            progress = self._trials[trial.number]
             for number, (step, _, value) in enumerate(points, first):
                 self.most_values = max(self.most_values, number)
-                if (rung := self._rung(number)) is not None and not way.over:
-                    way.values[rung] = Pruned(step, value)
+                if (rung := self._rung(number)) is not None and not progress.over:
+                    progress.values[rung] = Pruned(step, value)
             self._decide()
 
     def take(self) -> list[int]:
@@ -103,7 +103,7 @@ class Pruning:
     def pruned(self, trial: Trial) -> Pruned | None:
         """Return where a trial is stopped early, ``None``: it has not been so far."""
         with self._changed:
-            return self._ways[trial.number].pruned if trial.number in self._ways else None
+            return self._trials[trial.number].pruned if trial.number in self._trials else None
 
     def finish(self, trial: Trial, *, unless: Callable[[], bool]) -> Pruned | None:
         """Say that a trial has ended, and return where it counts as stopped early.
@@ -111,12 +111,12 @@ class Pruning:
         Waits for the trials before it, as long as one of these may decide it, `unless` nobody wants to know any more.
         """
         with self._changed:
-            way = self._ways[trial.number]
-            way.over = True
+            progress = self._trials[trial.number]
+            progress.over = True
             self._decide()
-            while not way.settled and not unless():
+            while not progress.settled and not unless():
                 self._changed.wait(LOOK.total_seconds())
-            return way.pruned
+            return progress.pruned
 
     def _rung(self, number: int) -> int | None:
         """Return the rung that a trial is at with so many values."""
@@ -130,15 +130,15 @@ class Pruning:
         sizes = {rung: size for size, rung in self._rungs.items()}
         past: float = float("inf")  # every trial so far has decided the rungs below
         any_pruned = False
-        for number, way in self._ways.items():
-            while not way.settled and way.decided < past and (reached := way.values.get(way.decided)) is not None:
-                if self._is_poor(number, sizes[way.decided], reached.value):
-                    way.pruned = reached
+        for number, progress in self._trials.items():
+            while not progress.settled and progress.decided < past and (reached := progress.values.get(progress.decided)) is not None:
+                if self._is_poor(number, sizes[progress.decided], reached.value):
+                    progress.pruned = reached
                     self._fresh.append(number)
                     any_pruned = True
-                way.decided += 1
-            if not way.settled:
-                past = min(past, way.decided)
+                progress.decided += 1
+            if not progress.settled:
+                past = min(past, progress.decided)
         self._changed.notify_all()
         if any_pruned:
             self.on_pruned()

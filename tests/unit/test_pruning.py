@@ -56,7 +56,7 @@ class Sweep:
                     going.remove(trial)
                     held.append(trial)
                     self.pruning.finish(trial, unless=lambda: True)
-            held = [trial for trial in held if not self.pruning._ways[trial.number].settled]
+            held = [trial for trial in held if not self.pruning._trials[trial.number].settled]
         return self.result()
 
 

@@ -114,7 +114,7 @@ def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
         if kind == "entries":
             return isinstance(value, list | tuple) and len(value) == total
         if isinstance(kind, int):
-            if not is_array or value.ndim <= kind or value.shape[kind] != total or _says_more(value):
+            if not is_array or value.ndim <= kind or value.shape[kind] != total or _has_attributes(value):
                 return False
             found[path] = str(value.dtype), (*value.shape[:kind], *value.shape[kind + 1 :])
             return True
@@ -144,8 +144,10 @@ def _compare(whole: Any, part: Any, path: Path, total: int, where: slice, found:
     if type(whole) is not type(part):
         return False
     if isinstance(whole, torch.Tensor | np.ndarray):
-        more = _says_more(whole) or _says_more(part)
-        found[path] = (["attributes"], False) if more else _compare_arrays(torch.as_tensor(whole), torch.as_tensor(part), total, where)
+        if _has_attributes(whole) or _has_attributes(part):
+            found[path] = ["attributes"], False
+        else:
+            found[path] = _compare_arrays(torch.as_tensor(whole), torch.as_tensor(part), total, where)
         return True
     if isinstance(whole, list | tuple) and not hasattr(whole, "_fields"):
         count = where.stop - where.start
@@ -165,7 +167,7 @@ def _compare(whole: Any, part: Any, path: Path, total: int, where: slice, found:
     return True
 
 
-def _says_more(value: Any) -> bool:
+def _has_attributes(value: Any) -> bool:
     """Return whether a tensor has attributes that somebody has given it: of all of its samples, and lost where it is cut or copied."""
     return type(value) is torch.Tensor and bool(value.__dict__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -11,11 +11,8 @@ import torch
 from torch import nn
 
 from ....system.patches import patched
-from ...comm.shared_memory import SharedMemory
-from ..data_parallel.training import DataParallelTraining
 from ..zero3.access import ParameterAccess
 from ..zero3.sharded_training import ShardedTraining
-from ..zero3.store import LEAST
 from .layer_gradients import LayerGradients, refuse_parts
 from .layers import LayerStore
 
@@ -39,36 +36,12 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class LayerTraining(ShardedTraining):
-    """The divided layers of what a rank trains.
+    """The divided layers of what a rank trains, which has whole batches."""
 
-    Parameters
-    ----------
-    training : DataParallelTraining
-        Its models are known, and it has whole batches. Collective.
-    memory : SharedMemory
-        Connects the ranks.
-    say : callable
-        Tells the user something.
-    least, homes, arrived
-        As of :class:`.ShardedTraining`.
-    """
-
-    access = LayerAccess
+    store_class = LayerStore
+    gradients_class = LayerGradients
+    access_class = LayerAccess
     store: LayerStore
-
-    def __init__(
-        self,
-        training: DataParallelTraining,
-        memory: SharedMemory,
-        *,
-        say: Callable[[str], None] = lambda _: None,
-        least: int = LEAST,
-        homes: Collection[int] = (),
-        arrived: Sequence[object] = (),
-    ) -> None:
-        store = LayerStore(memory, say=say, least=least, homes=homes)
-        self._connect(training, store, LayerGradients(store), say=say, arrived=arrived)
-        self.store = store
 
     @contextmanager
     def installed(self) -> Iterator[None]:

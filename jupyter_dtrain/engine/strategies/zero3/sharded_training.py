@@ -34,7 +34,11 @@ class ShardedTraining:
         What came from the notebook.
     """
 
-    access: ClassVar[type[ParameterAccess]] = ParameterAccess
+    store_class: ClassVar[type[ParameterStore]] = ParameterStore
+    """Has the parameters."""
+    gradients_class: ClassVar[type[ShardedGradients]] = ShardedGradients
+    """Leaves the gradients of a backward pass where they belong."""
+    access_class: ClassVar[type[ParameterAccess]] = ParameterAccess
     """Sees what is done with parameters."""
 
     def __init__(
@@ -47,13 +51,14 @@ class ShardedTraining:
         homes: Collection[int] = (),
         arrived: Sequence[object] = (),
     ) -> None:
-        self._connect(training, ParameterStore(memory, say=say, least=least, homes=homes), say=say, arrived=arrived)
+        store = self.store_class(memory, say=say, least=least, homes=homes)
+        self._connect(training, store, self.gradients_class(store), say=say, arrived=arrived)
 
     def _connect(
         self,
         training: DataParallelTraining,
         store: ParameterStore,
-        gradients: ShardedGradients | None = None,
+        gradients: ShardedGradients,
         *,
         say: Callable[[str], None],
         arrived: Sequence[object],
@@ -63,12 +68,12 @@ class ShardedTraining:
         self.steps = ShardedSteps(store, arrived, say=say)
         self.full = FullState(store, self.steps)
         store.before_replicating = self.steps.make_whole
-        training.shard_parameters(store, gradients or ShardedGradients(store))
+        training.shard_parameters(store, gradients)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
-        with self.access(self.store).installed(self._full_tensor), self.steps.installed():
+        with self.access_class(self.store).installed(self._full_tensor), self.steps.installed():
             yield
 
     def _full_tensor(self, value: torch.Tensor) -> torch.Tensor:
