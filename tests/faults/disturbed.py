@@ -7,9 +7,11 @@ what is compared: each is used once in the history that counts.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -17,7 +19,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from tests.notebook.conftest import IMPORTS
-from tests.notebook.kernel import LIMIT, SESSION, Cell, Notebook
+from tests.notebook.kernel import LIMIT, SESSION, Cell, Notebook, difference
 
 SETUP = """
 import os, random
@@ -237,3 +239,29 @@ def resume_killed(notebook: Notebook, engines: int) -> None:
     notebook.run("%load_ext jupyter_dtrain")
     assert "digits: resuming from step " in notebook.run(f"%distribute resume digits -n {engines}").stderr
     notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
+
+
+@dataclass(frozen=True)
+class Killed:
+    """The folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
+
+    folder: Path
+    expected: object
+    rounded: object
+
+    @classmethod
+    def behind_a_checkpoint(cls, notebook: Notebook, undisturbed: Disturbed, strategy: str, setup: str = SETUP) -> Killed:
+        """Run the cell under `strategy` in `notebook`, and kill its kernel."""
+        folder = kill_behind_a_checkpoint(notebook, strategy, setup)
+        undisturbed.go()
+        return cls(folder, undisturbed.expected, undisturbed.notebook.value(ROUNDED))
+
+    def check_resumed(self, new_notebook: Callable[[Path], Notebook], folder: Path, engines: int) -> None:
+        """Let the cell go on in a copy of its folder, in a new kernel on so many engines, and compare."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        notebook = new_notebook(folder)
+        resume_killed(notebook, engines)
+        if engines == 2:  # to the last bit: all that is rounded below too, and random numbers, which can be drawn once
+            assert notebook.value(STATE) == self.expected
+        else:
+            assert difference(notebook.value(ROUNDED), self.rounded) is None

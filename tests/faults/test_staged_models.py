@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.faults.disturbed import ROUNDED, SETUP, STATE, Disturbed, kill_behind_a_checkpoint, resume_killed
-from tests.notebook.kernel import difference
+from tests.faults.disturbed import SETUP, Disturbed, Killed
 
 LAYERS = SETUP.replace("nn.BatchNorm1d", "nn.LayerNorm")  # so that activations are handed on
 
@@ -41,21 +38,11 @@ def test_all_engines_are_killed(staged):
 
 
 @pytest.fixture(scope="module")
-def killed(module_notebook, staged: Disturbed) -> tuple[Path, object, object]:
-    """Return the folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
-    folder = kill_behind_a_checkpoint(module_notebook(), "pipeline", LAYERS)
-    staged.go()
-    return folder, staged.expected, staged.notebook.value(ROUNDED)
+def killed(module_notebook, staged: Disturbed) -> Killed:
+    return Killed.behind_a_checkpoint(module_notebook(), staged, "pipeline", LAYERS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engines", [2, 3])
 def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
-    folder, expected, rounded = killed
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    notebook = new_notebook(tmp_path)
-    resume_killed(notebook, engines)
-    if engines == 2:  # to the last bit: all that is rounded below too, and random numbers, which can be drawn once
-        assert notebook.value(STATE) == expected
-    else:
-        assert difference(notebook.value(ROUNDED), rounded) is None
+    killed.check_resumed(new_notebook, tmp_path, engines)

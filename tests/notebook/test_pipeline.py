@@ -5,45 +5,32 @@ from __future__ import annotations
 import pytest
 
 from tests.notebook.kernel import difference
-from tests.notebook.test_zero3 import CELL, FAILING, INNER, NOTING, SETUP, STATE, run
+from tests.notebook.test_zero3 import (
+    CELL,
+    SETUP,
+    check_a_loop_and_a_checkpoint_of_it,
+    check_an_error,
+    run,
+    run_cell_after_cell,
+)
 
 LINE = "%%distribute --engines 2 --strategy pipeline"
 
 
 def test_cell_after_cell_in_any_strategy(notebook):
-    expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
-    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in ("pipeline", "pipeline", "auto", "zero3")]
-    found, shown = run(notebook, *lines, cell=CELL + NOTING)
-    notebook.run("optimizer.step()")  # plain, with all of it
-    assert difference(found, expected) is None
-    assert all("--strategy" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
-    assert (128, 128) in notebook.value("kept")[0]
-    assert (0, 128) in notebook.value("kept")[0] or (0, 6) in notebook.value("kept")[0]
+    kept, _ = run_cell_after_cell(notebook, "pipeline")
+    assert (128, 128) in kept[0]
+    assert (0, 128) in kept[0] or (0, 6) in kept[0]
 
 
 def test_a_loop_that_takes_snapshots_and_a_checkpoint_of_it(notebook):
-    expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
-    options = "--checkpoint-every 3 --keep-checkpoints 9 --name whole"
-    found, _ = run(notebook, f"{LINE} {options}\nfor epoch in range(3):{INNER}")
-    assert difference(found, expected) is None
-    saved = notebook.value(
-        "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('whole', 6))"
-    )
-    notebook.run("%distribute resume whole@6 --strategy zero3")
-    assert difference(notebook.value(STATE), expected) is None
-    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 6)"))
-    assert difference(saved, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+    check_a_loop_and_a_checkpoint_of_it(notebook, "pipeline")
 
 
 @pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
 def test_an_error_of_all_ranks_or_of_one(notebook, where):
-    """What the engines have is read from where it lies, whether they have left or not."""
-    notebook.run("import torch.distributed as dist\n" + SETUP)
-    cell = notebook.fail(LINE + "\nrank = dist.get_rank()" + FAILING.format(where=where))
-    assert cell.error == ("ValueError", "no")
-    found = notebook.value("(model.state_dict(), optimizer.state_dict())")
-    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 4)"))
-    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+    """Whether they have left or not."""
+    check_an_error(notebook, "pipeline", where)
 
 
 BLOCK = """

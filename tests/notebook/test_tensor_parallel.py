@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.notebook.kernel import difference
-from tests.notebook.test_zero3 import CELL, FAILING, INNER, NOTING, SETUP, STATE, run
+from tests.notebook.test_zero3 import (
+    CELL,
+    SETUP,
+    check_a_loop_and_a_checkpoint_of_it,
+    check_an_error,
+    run_cell_after_cell,
+)
 
 LINE = "%%distribute --engines 2 --strategy tensor"
 
 
 def test_cell_after_cell_in_any_strategy(notebook):
-    expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
-    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in ("tensor", "tensor", "auto", "zero3")]
-    found, shown = run(notebook, *lines, cell=CELL + NOTING)
-    notebook.run("optimizer.step()")  # plain, with all of it
-    assert difference(found, expected) is None
-    assert all("--strategy" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
-    assert (64, 128) in notebook.value("kept")[0]
-    assert (64, 128) not in notebook.value("kept")[2]
+    kept, _ = run_cell_after_cell(notebook, "tensor")
+    assert (64, 128) in kept[0]
+    assert (64, 128) not in kept[2]
 
 
 def test_a_loop_that_takes_snapshots_and_a_checkpoint_of_it(notebook):
-    expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
-    options = "--checkpoint-every 3 --keep-checkpoints 9 --name columns"
-    found, _ = run(notebook, f"{LINE} {options}\nfor epoch in range(3):{INNER}")
-    assert difference(found, expected) is None
-    saved = notebook.value(
-        "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('columns', 6))"
-    )
-    notebook.run("%distribute resume columns@6 --strategy zero3")
-    assert difference(notebook.value(STATE), expected) is None
-    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 6)"))
-    assert difference(saved, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+    check_a_loop_and_a_checkpoint_of_it(notebook, "tensor")
 
 
 @pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
 def test_an_error_of_all_ranks_or_of_one(notebook, where):
-    """What the engines have is read from where it lies, whether they have left or not."""
-    notebook.run("import torch.distributed as dist\n" + SETUP)
-    cell = notebook.fail(LINE + "\nrank = dist.get_rank()" + FAILING.format(where=where))
-    assert cell.error == ("ValueError", "no")
-    found = notebook.value("(model.state_dict(), optimizer.state_dict())")
-    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 4)"))
-    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+    """Whether they have left or not."""
+    check_an_error(notebook, "tensor", where)
 
 
 def test_batches_that_differ_between_engines_are_an_error(notebook):

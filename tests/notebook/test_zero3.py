@@ -33,6 +33,7 @@ NOTING = """
 kept.append([tuple(v.shape) for s in vars(optimizer)['state'].values() for v in s.values() if v.dim() > 1])
 """
 BLOCKS = "nn.Linear(6, 128), *(nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.Tanh(), nn.Dropout(0.1)) for _ in range(2))"
+FAILING = CELL.replace("    losses", "    if len(losses) == 3 and {where}:\n        raise ValueError('no')\n    losses")
 INNER = CELL.replace("\n", "\n    ")
 STATE = "(model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), losses, [p.grad for p in model.parameters()])"
 
@@ -43,15 +44,50 @@ def run(notebook, *first_lines: str, cell: str = CELL) -> tuple[Any, list[Any]]:
     return notebook.value(STATE), shown
 
 
-def test_cell_after_cell_in_any_strategy(notebook):
+def run_cell_after_cell(notebook, strategy: str) -> tuple[Any, list[Any]]:
+    """Run cells under `strategy` and others in turn, compare, and return what `NOTING` notes in each, and the cells."""
     expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
-    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in ("zero3", "zero3", "auto", "zero3")]
+    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in (strategy, strategy, "auto", "zero3")]
     found, shown = run(notebook, *lines, cell=CELL + NOTING)
     notebook.run("optimizer.step()")  # plain, with all of it
     assert difference(found, expected) is None
+    assert all("--strategy" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
+    return notebook.value("kept"), shown
+
+
+def check_a_loop_and_a_checkpoint_of_it(notebook, strategy: str) -> None:
+    """Take snapshots and checkpoints under `strategy`, look at one of them, and go on from it under `zero3`."""
+    expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
+    options = f"--strategy {strategy} --checkpoint-every 3 --keep-checkpoints 9 --name {strategy}s"
+    found, _ = run(notebook, f"%%distribute --engines 2 {options}\nfor epoch in range(3):{INNER}")
+    assert difference(found, expected) is None
+    saved = notebook.value(
+        f"(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('{strategy}s', 6))"
+    )
+    notebook.run(f"%distribute resume {strategy}s@6 --strategy zero3")
+    assert difference(notebook.value(STATE), expected) is None
+    check_after_steps(notebook, 6, saved)
+
+
+def check_an_error(notebook, strategy: str, where: str) -> None:
+    """Have all ranks fail under `strategy`, or one, after four steps: what the engines have is read from where it lies."""
+    notebook.run("import torch.distributed as dist\n" + SETUP)
+    cell = notebook.fail(f"%%distribute --engines 2 --strategy {strategy}\nrank = dist.get_rank()" + FAILING.format(where=where))
+    assert cell.error == ("ValueError", "no")
+    check_after_steps(notebook, 4, notebook.value("(model.state_dict(), optimizer.state_dict())"))
+
+
+def check_after_steps(notebook, steps: int, found: Any) -> None:
+    """Compare model and optimizer with what one process has after so many steps."""
+    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", f"in itertools.islice(loader, {steps})"))
+    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+
+
+def test_cell_after_cell_in_any_strategy(notebook):
+    kept, shown = run_cell_after_cell(notebook, "zero3")
     assert all("zero3" not in cell.stderr for cell in shown), [cell.stderr for cell in shown]
-    assert (64, 128) in notebook.value("kept")[0]
-    assert (64, 128) not in notebook.value("kept")[2]
+    assert (64, 128) in kept[0]
+    assert (64, 128) not in kept[2]
 
 
 def test_a_loop_that_takes_snapshots(notebook):
@@ -68,8 +104,7 @@ def test_a_checkpoint_is_what_any_strategy_has_at_that_step(notebook):
     found = notebook.value(
         "(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('whole', 3))"
     )
-    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 3)"))
-    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+    check_after_steps(notebook, 3, found)
 
 
 def test_the_notebooks_own_tensors_have_the_new_numbers(notebook):
@@ -96,18 +131,10 @@ def test_what_the_cell_holds_of_an_optimizer_follows_it_as_in_one_process(notebo
     assert "`--strategy zero3` shards nothing of what `Adam` keeps while the cell holds some of it." in cell.stderr
 
 
-FAILING = CELL.replace("    losses", "    if len(losses) == 3 and {where}:\n        raise ValueError('no')\n    losses")
-
-
 @pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
 def test_an_error_of_all_ranks_or_of_one(notebook, where):
-    """What the engines have is read from where it lies, whether they have left or not."""
-    notebook.run("import torch.distributed as dist\n" + SETUP)
-    cell = notebook.fail("%%distribute --engines 2 --strategy zero3\nrank = dist.get_rank()" + FAILING.format(where=where))
-    assert cell.error == ("ValueError", "no")
-    found = notebook.value("(model.state_dict(), optimizer.state_dict())")
-    notebook.run(SETUP + "import itertools" + CELL.replace("in loader", "in itertools.islice(loader, 4)"))
-    assert difference(found, notebook.value("(model.state_dict(), optimizer.state_dict())")) is None
+    """Whether they have left or not."""
+    check_an_error(notebook, "zero3", where)
 
 
 def test_activations_are_computed_again_where_parameters_are_sharded(notebook):
