@@ -514,7 +514,8 @@ def test_what_a_guard_and_its_kernel_left_is_swept_away(tmp_path, monkeypatch):
     assert recent.blobs.exists()
 
 
-def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_asked_after", [True, False], ids=["a host", "a container whose first process waits for none"])
+def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch, is_asked_after):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "tmp").mkdir()
@@ -524,7 +525,10 @@ def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch)
     folders.sweep()
     assert (left.blobs / "weights").exists(), "whoever has made it lives, and may need it"
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    if is_asked_after:
+        ended.wait()
+    else:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     (left.private / folders.OWNER).write_text(str(ended.pid))
     guard = left.acquire()
     folders.sweep()
@@ -533,6 +537,7 @@ def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch)
         os.close(handle)
     folders.sweep()
     assert list((tmp_path / "tmp").iterdir()) + list((tmp_path / "shm").iterdir()) == []
+    ended.wait()
 
 
 def test_a_running_cluster_is_not_swept_away(cluster, monkeypatch):
