@@ -70,7 +70,8 @@ from jupyter_dtrain.cluster.startup import Arrival
 of_engines, on_time = Arrival.of_engines, threading.Event()
 def late(arrival, engine_ids):
     arrival.tell("others are late")
-    on_time.wait(60)
+    # In short waits: Python hears of an interrupt that comes just before one when that ends.
+    any(on_time.wait(0.1) for _ in range(600))
     of_engines(arrival, engine_ids)
 Arrival.of_engines = late
 """
@@ -83,7 +84,7 @@ of, on_time = Arrival.of, threading.Event()
 def late(arrival, is_there, sentence):
     if sentence() == "the new engine imports torch":
         arrival.tell("others are late")
-        on_time.wait(60)
+        any(on_time.wait(0.1) for _ in range(600))
     of(arrival, is_there, sentence)
 Arrival.of = late
 """
