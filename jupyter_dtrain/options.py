@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from .errors import UsageError
+from .parallel_dims import ParallelDims
 from .search import Range, Search
 from .strategies import DEFAULT, Feature, find
 
@@ -220,6 +221,9 @@ class RunOptions:
         ``zero1`` shares out besides what optimizers keep of their parameters, and the updating of these; ``zero3`` the parameters and
         gradients too; ``pipeline`` has one stage of each model on each engine; ``tensor`` some columns of each large linear layer; ``none``
         runs the cell as ``torchrun`` runs a script, for code that distributes itself.
+    mesh : ParallelDims, optional
+        How many engines lie along each axis, which says how many there are and which strategy shares a model; by default all lie along the
+        axis of the strategy.
     split : tuple of str
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     split_inputs : bool
@@ -281,6 +285,7 @@ class RunOptions:
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     name: str | None = None
     strategy: str = DEFAULT
+    mesh: ParallelDims | None = None
     semantics: Semantics = "global"
     split: tuple[str, ...] = ()
     split_inputs: bool = False
@@ -311,6 +316,10 @@ class RunOptions:
             value = getattr(self, option)
             if value not in get_args(known):
                 raise UsageError(f"--{option.replace('_', '-')} {value}: choose {' or '.join(get_args(known))}.")
+        if self.mesh is not None:
+            object.__setattr__(self, "strategy", self.mesh.strategy_of(self.strategy))
+            cluster = replace(self.cluster, num_engines=self.mesh.engines_of(self.cluster.num_engines))
+            object.__setattr__(self, "cluster", cluster)
         self._check_strategy()
         if self.keep_checkpoints < 1:
             raise UsageError(f"--keep-checkpoints {self.keep_checkpoints}: at least one checkpoint stays; give a number from 1 up.")
@@ -321,6 +330,8 @@ class RunOptions:
             least, most = self.elastic
             if not 1 <= least <= most:
                 raise UsageError(f"--elastic {least}:{most}: give the minimum and the full number of engines, such as 2:4.")
+            if self.mesh is not None:
+                raise UsageError(f"--elastic changes the number of engines, and --mesh {self.mesh} sets it: leave out one of the two.")
             if self.cluster.num_engines not in (None, most):
                 raise UsageError(f"--elastic {least}:{most} starts {most} engines: leave out --engines {self.cluster.num_engines}.")
             if self.balance == "auto":
@@ -350,7 +361,7 @@ class RunOptions:
             raise UsageError(
                 f"--engines-per-trial {self.engines_per_trial} sets the number of engines per trial of --vary: omit it, or use --engines."
             )
-        for option, given in (("--detach", self.detach), ("--elastic", self.elastic), ("--preview", self.preview)):
+        for option, given in (("--detach", self.detach), ("--elastic", self.elastic), ("--mesh", self.mesh), ("--preview", self.preview)):
             if self.vary and given:
                 raise UsageError(f"--vary and {option} cannot be combined yet: omit one of them.")
         if self.vary and self.cluster.num_engines is not None and self.engines_per_trial > self.cluster.num_engines:

@@ -27,6 +27,7 @@ from .elastic.runner import Runner, RunResult
 from .engine.task import ProcessState
 from .errors import DtrainError, UsageError
 from .options import ClusterOptions, RunOptions
+from .parallel_dims import ParallelDims
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
 from .runs.detached_index import unfollowed
 from .runs.record import CellOrigin
@@ -162,12 +163,20 @@ class Session:
             return self.remote.attach(run, trusted=trusted, output=output)
 
     def resume(
-        self, run_id: str | None, options: ClusterOptions, *, step: Wanted | None, trusted: bool, strategy: str | None, output: Output
+        self,
+        run_id: str | None,
+        options: ClusterOptions,
+        *,
+        step: Wanted | None,
+        trusted: bool,
+        strategy: str | None,
+        mesh: ParallelDims | None,
+        output: Output,
     ) -> tuple[RunResult, Packed]:
         """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
         with self._one_run():
             self._stop_lanes()
-            return self._runner.resume(run_id, options, step=step, trusted=trusted, strategy=strategy, output=output)
+            return self._runner.resume(run_id, options, step=step, trusted=trusted, strategy=strategy, mesh=mesh, output=output)
 
     def run_trials(
         self,

@@ -33,6 +33,7 @@ class Feature(Enum):
     VERIFY = "calls on shards, to compare with those on the whole batch"
     BALANCE = "shards whose sizes can follow the engines' speeds"
     ELASTIC = "batches that can be sharded over another number of engines"
+    HYBRID = "groups of engines beside each other that each have all of a model"
     SNAPSHOT = "snapshots of the cell"
     BEST = "snapshots of the cell, to keep the best of"
     ROLLBACK = "snapshots of the cell, to go back to"
@@ -61,6 +62,8 @@ class StrategyInfo:
         The class that engines import, as ``package.module:Class``.
     supports : frozenset of Feature
         An option or a command that needs anything else is refused.
+    axis : str, optional
+        The axis of ``--mesh`` along which it shares the work; ``None``: the cell knows of its ranks by itself.
     divides : frozenset of Divided
         What each engine has a part of alone; ``%distribute plan`` predicts by it.
     by_blocks : bool
@@ -84,6 +87,7 @@ class StrategyInfo:
     summary: str
     implementation: str
     supports: frozenset[Feature] = frozenset(Feature)
+    axis: str | None = "dp"
     divides: frozenset[Divided] = frozenset()
     by_blocks: bool = False
     divides_on: frozenset[str] = frozenset({"cpu", "cuda"})

@@ -132,6 +132,7 @@ class CellJob(CellInput):
             "device": options.cluster.device,
             "devices": options.cluster.devices,
             "strategy": options.strategy,
+            "mesh": None if options.mesh is None else str(options.mesh),
             "semantics": options.semantics,
             "batch_size": options.batch_size,
             "split": ",".join(options.split) or None,

@@ -16,13 +16,14 @@ from ..engine.side_effects.file_journal import go_on_from
 from ..engine.task import Resume, Task
 from ..errors import CheckpointError, UsageError
 from ..options import ClusterOptions, RunOptions
+from ..parallel_dims import ParallelDims
 from ..protocol import RUN_PHASES_ENDED
 from ..runs.detached_index import address_of, forget_results
 from ..runs.persister import Recording
 from ..runs.record import RunRecord
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
-from ..strategies import Feature, find
+from ..strategies import DEFAULT, Feature, find
 from ..transport.blob_store import BlobFolder, Sending
 from ..transport.parcel import from_parcel
 from .generation import Output
@@ -43,7 +44,7 @@ class ResumedJob:
         Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
     trusted : bool
         Load it even if not signed by you; this may execute arbitrary code.
-    strategy : str, optional
+    strategy, mesh : str, ParallelDims, optional
         By default its own. A checkpoint has what all of them need.
     output : Output
 
@@ -58,8 +59,19 @@ class ResumedJob:
     """
 
     def __init__(
-        self, store: RunStore, run_id: str | None, *, step: Wanted | None, trusted: bool, strategy: str | None = None, output: Output
+        self,
+        store: RunStore,
+        run_id: str | None,
+        *,
+        step: Wanted | None,
+        trusted: bool,
+        strategy: str | None = None,
+        mesh: ParallelDims | None = None,
+        output: Output,
     ) -> None:
+        if mesh is not None:
+            strategy = mesh.strategy_of(strategy or DEFAULT)
+        self._mesh = mesh
         self._strategy = None if strategy is None else find(strategy)
         if self._strategy is not None:
             self._strategy.require(Feature.SNAPSHOT, "%distribute resume")
@@ -105,9 +117,13 @@ class ResumedJob:
         blobs = BlobFolder(cluster.blob_dir)
         kept = with_secrets(self._folder.read_task(blobs, trusted=self._trusted))
         if self._strategy is not None:
-            kept = replace(kept, options=replace(kept.options, strategy=self._strategy.name), strategy=self._strategy)
+            before = kept.options
+            had = before.cluster if before.mesh is None and self._mesh is None else replace(before.cluster, num_engines=None)
+            changed = replace(before, strategy=self._strategy.name, mesh=self._mesh, cluster=had)
+            kept = replace(kept, options=changed, strategy=self._strategy)
         missing = set(kept.surroundings.withheld)
-        check(replace(kept.options, cluster=options, detach=False))
+        engines = options if kept.options.mesh is None else replace(options, num_engines=group.num_ranks)
+        check(replace(kept.options, cluster=engines, detach=False))
         snapshots = snapshots_on(cluster, f".{record.run_id}")
         newest = self._folder.read(self._intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:

@@ -17,6 +17,7 @@ from ..checkpoint.writer import CheckpointWriter
 from ..engine.task import Outcome, Task
 from ..errors import ClusterError, StoreError
 from ..options import ClusterOptions
+from ..parallel_dims import ParallelDims
 from ..protocol import Message, Notice
 from ..runs.persister import Recording
 from ..runs.recorder import RunRecorder
@@ -192,6 +193,7 @@ class Runner:
         step: Wanted | None = None,
         trusted: bool = False,
         strategy: str | None = None,
+        mesh: ParallelDims | None = None,
         output: Output,
     ) -> tuple[RunResult, Packed]:
         """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
@@ -206,7 +208,7 @@ class Runner:
             Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
         trusted : bool
             Load it even if not signed by you; this may execute arbitrary code.
-        strategy : str, optional
+        strategy, mesh : str, ParallelDims, optional
             By default its own. A checkpoint has what all of them need.
 
         Returns
@@ -220,7 +222,9 @@ class Runner:
         CheckpointError
             There is no checkpoint to go on from, or somebody else has written it.
         """
-        job = ResumedJob(self._store, run_id, step=step, trusted=trusted, strategy=strategy, output=output)
+        if mesh is not None:
+            options = replace(options, num_engines=mesh.engines_of(options.num_engines))
+        job = ResumedJob(self._store, run_id, step=step, trusted=trusted, strategy=strategy, mesh=mesh, output=output)
         num_ranks = options.num_engines or self._engines.num_engines_for(options, job.record.world_size)
         group = self._group(options, num_ranks, output)
         task, keeper, recording, values = job.start(group, options, check=self._engines.check)

@@ -14,6 +14,7 @@ from ..analysis.code_objects import keep_text
 from ..capture.bundle import RandomState, unpack
 from ..capture.library_patches import in_place
 from ..capture.process_state import ProcessSettings
+from ..parallel_dims import degrees_of
 from ..serialization.unpickler import Unpacker
 from ..strategies import Feature
 from ..transport.blob_store import HASHED, BlobFolder
@@ -23,7 +24,7 @@ from .arrival.objects import DeviceNames, connect_schedulers
 from .arrival.rebuilt import Rebuilt
 from .arrival.warnings import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
-from .comm.mesh import DATA_PARALLEL, Mesh
+from .comm.mesh import Mesh
 from .comm.process_group import shared_memory
 from .comm.store import StoreChannel
 from .control import Control, StopRun, all_failed_alike
@@ -130,7 +131,7 @@ class CellRun:
         task = self._task
         return RankContext(
             task=task,
-            mesh=Mesh(task.rank, {DATA_PARALLEL: task.world_size}, device_type=self._device.type),
+            mesh=Mesh(task.rank, degrees_of(task.strategy, task.options.mesh, task.world_size), device_type=self._device.type),
             namespace=self._namespace,
             talk=self._talk,
             control=self._control,

@@ -8,6 +8,7 @@ import re
 from datetime import timedelta
 
 from ..options import Metric, RunOptions, View
+from ..parallel_dims import ParallelDims
 from ..search import Search
 from ..strategies import DEFAULT, available
 from .arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
@@ -74,6 +75,13 @@ def cell_parser() -> argparse.ArgumentParser:
     )
     strategy = parser.add_argument("--strategy", default=DEFAULT, metavar="KIND")
     parser.late_help[strategy] = _strategies
+    parser.add_argument(
+        "--mesh",
+        type=ParallelDims.parse,
+        metavar="AXIS=N,…",
+        help="engines along each axis; dp=2,pp=2 are two groups of engines, each with all of a model in two stages (pp is of --strategy "
+        "pipeline, tp of tensor, dp_shard of zero3); their product is the number of engines",
+    )
     parser.add_argument(
         "--semantics",
         default="global",
@@ -207,6 +215,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         cluster=cluster_of(found),
         name=found.name,
         strategy=found.strategy,
+        mesh=found.mesh,
         semantics=found.semantics,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
         split_inputs=found.split_inputs,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..errors import UsageError
 from ..options import ClusterOptions
+from ..parallel_dims import ParallelDims
 from .arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse, whole_number
 
 
@@ -39,6 +40,12 @@ def line_parser() -> argparse.ArgumentParser:
         help="its id or name, and the checkpoint: a step or the best (default: the newest of the last run that can be resumed)",
     )
     resume.add_argument("--strategy", metavar="KIND", help="resume under another strategy: zero3, where its own took too much memory")
+    resume.add_argument(
+        "--mesh",
+        type=ParallelDims.parse,
+        metavar="AXIS=N,…",
+        help="resume on another mesh of engines, such as dp=2,pp=2",
+    )
     resume.add_argument("--trust", action="store_true", help="load even if not signed by you (may execute arbitrary code)")
     add_cluster(resume, "--engines", "-n")
     attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
@@ -61,6 +68,7 @@ class LineCommand:
     step: int | Literal["best"] | None = None
     trusted: bool = False
     strategy: str | None = None
+    mesh: ParallelDims | None = None
     show_script: bool = False
 
 
@@ -85,6 +93,7 @@ def parse_line(line: str) -> LineCommand:
         step=step,
         trusted=getattr(found, "trust", False),
         strategy=getattr(found, "strategy", None),
+        mesh=getattr(found, "mesh", None),
         show_script=getattr(found, "show_script", False),
     )
 

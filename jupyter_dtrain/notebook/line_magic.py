@@ -92,7 +92,13 @@ class LineMagic:
                 result, packed = session.attach(command.run, trusted=command.trusted, output=output)
             else:
                 result, packed = session.resume(
-                    command.run, command.cluster, step=command.step, trusted=command.trusted, strategy=command.strategy, output=output
+                    command.run,
+                    command.cluster,
+                    step=command.step,
+                    trusted=command.trusted,
+                    strategy=command.strategy,
+                    mesh=command.mesh,
+                    output=output,
                 )
         from .returning import take
 

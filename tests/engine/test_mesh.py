@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from jupyter_dtrain.engine.comm.mesh import DATA_PARALLEL, Mesh
+from jupyter_dtrain.engine.comm.mesh import Mesh
+from jupyter_dtrain.parallel_dims import DATA_PARALLEL
 
 from .ranks import Run
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 from typing import Any
 
 import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
@@ -20,12 +21,13 @@ from tests.engine.test_zero3 import CLOSE, distance, run_connected
 from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
 
 
-def run_staged(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+def run_staged(run: Run, setup: str, cell: str, compare: str, degrees: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Run `setup` as it is and `cell` as the rank's part of a run with its models cut into stages; plain on one rank."""
     owners: list[Any] = []
 
     def connect(training: DataParallelTraining, memory: SharedMemory) -> PipelineTraining:
-        staged = PipelineTraining(training, memory, say=run.notes.append, steps_done=lambda: training._observer.step)
+        mesh = None if degrees is None else Mesh(run.rank, degrees)
+        staged = PipelineTraining(training, memory, mesh=mesh, say=run.notes.append, steps_done=lambda: training._observer.step)
         owners.extend(getattr(shard, "owner", None) for shard in staged.store.shards())
         return staged
 
@@ -43,10 +45,12 @@ def run_staged(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
     }
 
 
-def check(ranks, num_ranks: int, setup: str, cell: str, *, num_stages: int | None = None) -> list[dict[str, Any]]:
+def check(
+    ranks, num_ranks: int, setup: str, cell: str, *, num_stages: int | None = None, degrees: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
     """Check that the ranks come to what one process comes to; return what came out on each. Each has a stage, if there are as many."""
     (one,) = ranks.call(1, run_staged, setup, cell, STATE)
-    found: list[dict[str, Any]] = ranks.call(num_ranks, run_staged, setup, cell, STATE)
+    found: list[dict[str, Any]] = ranks.call(num_ranks, run_staged, setup, cell, STATE, degrees)
     for of_rank in found:
         assert set(of_rank["owners"]) == set(range(num_stages or num_ranks))
         assert distance(one["compared"], of_rank["compared"]) < CLOSE
@@ -131,14 +135,14 @@ def test_two_models_of_which_one_is_called_on_the_other(ranks):
         assert of_rank["bytes"] > 0
 
 
-def hold(run: Run) -> dict[str, list[int]]:
+def hold(run: Run, degrees: Mapping[str, int] | None = None) -> dict[str, list[int]]:
     """Return the bytes that a rank has of parameters, gradients and moments after some steps."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell(pipeline_cells.DROPOUT, "setup", namespace)
     training = run.training(namespace["model"], namespace["optimizer"], global_draws=True)
     memory = shared_memory()
     assert memory is not None
-    staged = PipelineTraining(training, memory)
+    staged = PipelineTraining(training, memory, mesh=None if degrees is None else Mesh(run.rank, degrees))
     with training.installed(), staged.installed():
         run_cell(LOOP, "cell", namespace)
         shards = staged.store.shards()

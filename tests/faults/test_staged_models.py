@@ -17,6 +17,11 @@ def staged(module_notebook):
     return Disturbed(module_notebook(), 2, LAYERS)
 
 
+@pytest.fixture(scope="module")
+def hybrid(module_notebook):
+    return Disturbed(module_notebook(), 4, LAYERS, options="--mesh dp=2,pp=2")
+
+
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_an_engine_is_killed(staged, rank):
     """What the cell comes to is what it comes to undisturbed, and with all of it on each engine."""
@@ -35,6 +40,18 @@ def test_all_engines_are_killed(staged):
     for pid in staged.pids:
         os.kill(pid, signal.SIGKILL)
     assert "Lost ranks 0, 1 (their processes have ended): resuming from step " in staged.finish(cell)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 3])
+def test_an_engine_of_two_pipelines_is_killed(hybrid, rank):
+    """To the bits of the same mesh undisturbed."""
+    cell = hybrid.start("--mesh dp=2,pp=2")
+    hybrid.wait_for_snapshot(cell)
+    os.kill(hybrid.pids[rank], signal.SIGKILL)
+    said = hybrid.finish(cell)
+    assert f"Lost rank {rank} (its process has ended): resuming from step " in said
+    assert "hands no activations" not in said
 
 
 @pytest.fixture(scope="module")

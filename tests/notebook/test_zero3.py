@@ -44,10 +44,15 @@ def run(notebook, *first_lines: str, cell: str = CELL) -> tuple[Any, list[Any]]:
     return notebook.value(STATE), shown
 
 
+def options_of(strategy: str) -> str:
+    """Return the options that ask for a strategy on two engines, or for what is one already: a mesh."""
+    return strategy if strategy.startswith("--") else f"--engines 2 --strategy {strategy}"
+
+
 def run_cell_after_cell(notebook, strategy: str) -> tuple[Any, list[Any]]:
     """Run cells under `strategy` and others in turn, compare, and return what `NOTING` notes in each, and the cells."""
     expected, _ = run(notebook, *["%%distribute --engines 2"] * 4)
-    lines = [f"%%distribute --engines 2 --strategy {kind}" for kind in (strategy, strategy, "auto", "zero3")]
+    lines = [f"%%distribute {options_of(kind)}" for kind in (strategy, strategy, "auto", "zero3")]
     found, shown = run(notebook, *lines, cell=CELL + NOTING)
     notebook.run("optimizer.step()")  # plain, with all of it
     assert difference(found, expected) is None
@@ -55,24 +60,26 @@ def run_cell_after_cell(notebook, strategy: str) -> tuple[Any, list[Any]]:
     return notebook.value("kept"), shown
 
 
-def check_a_loop_and_a_checkpoint_of_it(notebook, strategy: str) -> None:
-    """Take snapshots and checkpoints under `strategy`, look at one of them, and go on from it under `zero3`."""
+def check_a_loop_and_a_checkpoint_of_it(notebook, strategy: str, *resumed: str, name: str = "") -> None:
+    """Take snapshots and checkpoints under `strategy`, look at one of them, and go on from it under `zero3`, or as `resumed` says."""
+    name = name or f"{strategy}s"
     expected, _ = run(notebook, "%%distribute --engines 2\nfor epoch in range(3):" + INNER)
-    options = f"--strategy {strategy} --checkpoint-every 3 --keep-checkpoints 9 --name {strategy}s"
-    found, _ = run(notebook, f"%%distribute --engines 2 {options}\nfor epoch in range(3):{INNER}")
+    options = f"{options_of(strategy)} --checkpoint-every 3 --keep-checkpoints 9 --name {name}"
+    found, _ = run(notebook, f"%%distribute {options}\nfor epoch in range(3):{INNER}")
     assert difference(found, expected) is None
     saved = notebook.value(
-        f"(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('{strategy}s', 6))"
+        f"(lambda saved: (saved['model'].state_dict(), saved['optimizer'].state_dict()))(jupyter_dtrain.load_checkpoint('{name}', 6))"
     )
-    notebook.run(f"%distribute resume {strategy}s@6 --strategy zero3")
-    assert difference(notebook.value(STATE), expected) is None
+    for options in resumed or ("--strategy zero3",):
+        notebook.run(f"%distribute resume {name}@6 {options}")
+        assert difference(notebook.value(STATE), expected) is None, options
     check_after_steps(notebook, 6, saved)
 
 
 def check_an_error(notebook, strategy: str, where: str) -> None:
     """Have all ranks fail under `strategy`, or one, after four steps: what the engines have is read from where it lies."""
     notebook.run("import torch.distributed as dist\n" + SETUP)
-    cell = notebook.fail(f"%%distribute --engines 2 --strategy {strategy}\nrank = dist.get_rank()" + FAILING.format(where=where))
+    cell = notebook.fail(f"%%distribute {options_of(strategy)}\nrank = dist.get_rank()" + FAILING.format(where=where))
     assert cell.error == ("ValueError", "no")
     check_after_steps(notebook, 4, notebook.value("(model.state_dict(), optimizer.state_dict())"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.strategies.base import Strategy, load_strategy
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import RunOptions
+from jupyter_dtrain.parallel_dims import ParallelDims, degrees_of
 from jupyter_dtrain.strategies import DEFAULT, Feature, StrategyInfo, available, find, register
 
 OTHER = StrategyInfo(name="other", summary="is another one", implementation="json:JSONDecoder")
@@ -128,6 +130,59 @@ def test_mesh_says_where_a_rank_is_along_each_axis(rank, degrees, indices):
     assert {axis: mesh.index(axis) for axis in degrees} == indices
     assert {axis: mesh.degree(axis) for axis in degrees} == degrees
     assert (mesh.degree("ep"), mesh.index("ep")) == (1, 0)
+
+
+def test_mesh_knows_the_ranks_that_differ_along_one_axis():
+    mesh = Mesh(3, {"dp": 2, "pp": 2})
+    assert (mesh.ranks_along("dp"), mesh.ranks_along("pp"), mesh.ranks_along("tp")) == ([1, 3], [2, 3], [3])
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "engines", "degrees"),
+    [
+        ("dp=2,pp=2", "pipeline", 4, {"dp": 2, "pp": 2}),
+        ("pp=2,dp=3", "pipeline", 6, {"dp": 3, "pp": 2}),
+        ("tp=2", "tensor", 2, {"tp": 2}),
+        ("dp=1, zero3=4", "zero3", 4, {"dp_shard": 4}),
+        ("dp=3,pp=1", "auto", 3, {"dp": 3}),
+        ("tp=1", "auto", 1, {"dp": 1}),
+    ],
+)
+def test_a_mesh_says_how_many_engines_there_are_and_which_strategy_shares_a_model(text, strategy, engines, degrees):
+    found = RunOptions(mesh=ParallelDims.parse(text))
+    assert (found.strategy, found.cluster.num_engines) == (strategy, engines)
+    assert degrees_of(find(strategy), found.mesh, engines) == degrees
+
+
+def test_without_a_mesh_all_ranks_lie_along_the_axis_of_the_strategy():
+    assert [degrees_of(find(name), None, 3) for name in ("auto", "pipeline", "none")] == [{"dp": 3}, {"pp": 3}, {"dp": 3}]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mesh": "dp=2,pp=2", "engines": 3}, "is dp=2 × pp=2 = 4 engines, and there are to be 3: give degrees whose product is 3."),
+        ({"mesh": "dp=2,pp"}, "--mesh dp=2,pp: give axes with as many engines as lie along each, such as --mesh dp=2,pp=2."),
+        (
+            {"mesh": "dp=2,ep=2"},
+            "no axis ep; choose dp or dp_shard (--strategy zero3) or pp (--strategy pipeline) or tp",
+        ),
+        ({"mesh": "dp=2,dp=2"}, "the axis dp is there twice"),
+        ({"mesh": "pp=2,tp=2"}, "pp and tp cannot be combined; give one of them beside dp."),
+        ({"mesh": "tp=2", "strategy": "pipeline"}, "and --strategy pipeline, which shares the work along the axis pp: leave out one"),
+        (
+            {"mesh": "dp=2", "strategy": "none"},
+            "and --strategy none, which shares the work of no mesh: leave out one of the two.",
+        ),
+        ({"mesh": "dp=2,dp_shard=2"}, "which --strategy zero3 does not have: take --mesh dp_shard=4."),
+        ({"mesh": "dp=2,pp=2", "elastic": (2, 4)}, "--elastic changes the number of engines, and --mesh dp=2,pp=2 sets it: leave out one"),
+        ({"mesh": "dp=2,pp=2", "vary": (("lr", "1,2"),)}, "--vary and --mesh cannot be combined yet: omit one of them."),
+    ],
+)
+def test_degrees_that_cannot_be_had_are_refused_with_all_of_them(given, said):
+    mesh, engines = given.pop("mesh"), given.pop("engines", None)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        RunOptions(mesh=ParallelDims.parse(mesh), cluster=options.ClusterOptions(num_engines=engines), **given)
 
 
 def test_mesh_has_no_rank_beyond_its_size():

@@ -1,4 +1,4 @@
-"""The ranks of a run along the axes that a strategy shares the work over: one today, ``dp``.
+"""The ranks of a run along the axes that a strategy shares the work over.
 
 A record of degrees, without a process group: one rank has a mesh as well, and nothing is made at a cell's start. PyTorch's own DeviceMesh
 is made of it when something asks for it; along a single axis it has the ranks' group and makes no other.
@@ -11,9 +11,6 @@ from functools import cached_property
 from math import prod
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-
-DATA_PARALLEL = "dp"
-"""The axis along which batches are sharded."""
 
 
 class Mesh:
@@ -46,14 +43,19 @@ class Mesh:
         """Return the number of ranks along an axis; 1 for one that the mesh does not have."""
         return self.degrees.get(axis, 1)
 
-    def index(self, axis: str) -> int:
-        """Return which of the ranks along an axis this one is."""
-        rest = self.rank
+    def index(self, axis: str, rank: int | None = None) -> int:
+        """Return which of the ranks along an axis this one is, or another `rank`."""
+        rest = self.rank if rank is None else rank
         for name, degree in reversed(self.degrees.items()):
             rest, index = divmod(rest, degree)
             if name == axis:
                 return index
         return 0
+
+    def ranks_along(self, axis: str) -> list[int]:
+        """Return the ranks that differ from this one along an axis alone, in its order, and this one among them."""
+        others = [name for name in self.degrees if name != axis]
+        return [rank for rank in range(self.size) if all(self.index(name, rank) == self.index(name) for name in others)]
 
     @cached_property
     def device_mesh(self) -> DeviceMesh:

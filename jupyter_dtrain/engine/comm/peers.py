@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -145,10 +145,10 @@ class Peers:
             found[rank] = files[0]
         return found
 
-    def has_news(self) -> bool:
-        """Return whether another rank has sent something that was not received, or has left."""
+    def has_news(self, ranks: Collection[int] | None = None) -> bool:
+        """Return whether another rank, of `ranks` if given, has sent something that was not received, or has left."""
         poll = select.poll()
-        for connection in self._sockets.values():
+        for connection in (one for rank, one in self._sockets.items() if ranks is None or rank in ranks):
             if connection.fileno() < 0:  # this one has left
                 return True
             poll.register(connection, select.POLLIN)

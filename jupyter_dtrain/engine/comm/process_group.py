@@ -81,9 +81,9 @@ class ProcessGroup:
         return self._store
 
     def _share_memory(self, rank: int, world_size: int, timeout: timedelta) -> None:
-        global _near
-        store = PrefixStore("memory", self._store)
-        peers = Peers.rendezvous(store, rank=rank, world_size=world_size, size=SharedMemory.SIZE, timeout=timeout)
+        global _near, _store
+        _store = PrefixStore("memory", self._store)
+        peers = Peers.rendezvous(_store, rank=rank, world_size=world_size, size=SharedMemory.SIZE, timeout=timeout)
         _near = None if peers is None else SharedMemory(peers)
 
     def disconnect(self) -> None:
@@ -96,22 +96,49 @@ class ProcessGroup:
         The caller has dropped its reducers: one that is dropped by the destruction itself holds the
         interpreter's lock while it joins a thread that needs it. Whatever still hangs on a cycle goes first.
         """
-        global _near
+        global _near, _store
         self._joined = None
-        if _near is not None:
-            _near.close()
-            _near = None
+        for memory in (_near, *_among.values()):
+            if memory is not None:
+                memory.close()
+        _near = _store = None
+        _among.clear()
         if dist.is_initialized():
             gc.collect()
             dist.destroy_process_group()
 
 
 _near: SharedMemory | None = None
+_store: Store | None = None
+_among: dict[tuple[int, ...], SharedMemory] = {}
 
 
 def shared_memory() -> SharedMemory | None:
     """Return what connects the ranks of this process's group over memory, if they are all on one host."""
     return _near
+
+
+def shared_memory_among(ranks: Sequence[int]) -> SharedMemory:
+    """Return what connects some of the ranks over memory, this one among them; they are numbered as they are in `ranks`.
+
+    Collective among these, the first time. Ranks are connected by it that are all connected already.
+
+    Raises
+    ------
+    RuntimeError
+        They cannot be.
+    """
+    assert _near is not None and _store is not None
+    if len(ranks) == _near.num_ranks:
+        return _near
+    key = tuple(ranks)
+    if key not in _among:
+        store, own = PrefixStore(f"among/{key}", _store), key.index(_near.rank)
+        peers = Peers.rendezvous(store, rank=own, world_size=len(key), size=SharedMemory.SIZE, timeout=LIMIT)
+        if peers is None:
+            raise RuntimeError(f"Ranks {key} of this host cannot share memory.")
+        _among[key] = SharedMemory(peers)
+    return _among[key]
 
 
 def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta, says: str = "") -> list[str]:

@@ -10,7 +10,7 @@ it is under way everywhere, so when nobody reads it any more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 import torch
@@ -55,9 +55,9 @@ class SharedMemory:
         """How many pieces have been exchanged."""
         return self._number
 
-    def is_awaited(self) -> bool:
-        """Return whether another rank has come to an exchange, and waits there, or has left."""
-        return self._peers.has_news()
+    def is_awaited(self, ranks: Collection[int] | None = None) -> bool:
+        """Return whether another rank, of `ranks` if given, has come to an exchange, and waits there, or has left."""
+        return self._peers.has_news(ranks)
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Let `on_lost` be told that another rank has left, before the error is raised."""
@@ -80,10 +80,11 @@ class SharedMemory:
         """
         self._in_parts(tensor, lambda piece: self._sum(piece, factor))
 
-    def reduce_scatter(self, parts: Sequence[torch.Tensor], out: torch.Tensor, *, factor: float) -> None:
+    def reduce_scatter(self, parts: Sequence[torch.Tensor], out: torch.Tensor, *, factor: float, by: int = 1) -> None:
         """Put the sum of what all ranks have for this one, times `factor` each, into `out`, added up as :meth:`all_reduce` does.
 
         `parts` is what this rank has for each, on the CPU: of `out`'s type, and of the same shapes on all ranks.
+        Those of `by` neighbouring ranks are added up first, and then these sums.
         """
         flat, result = [part.reshape(-1) for part in parts], out.view(-1)
         length = SLOT // out.element_size() // len(parts)
@@ -99,7 +100,7 @@ class SharedMemory:
                     self._meet(sum(piece.nbytes for piece in pieces))
                     size = len(pieces[own])
                     if size:
-                        _add_up([slot[own][:size] for slot in slots], result[start : start + size])
+                        _add_up([slot[own][:size] for slot in slots], result[start : start + size], by)
         except FailedElsewhere:
             raise
         except BaseException:  # as in `_in_parts`
@@ -342,7 +343,13 @@ def _cut(slot: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tens
     return list(slot[: sum(sizes)].split(sizes))
 
 
-def _add_up(slots: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+def _add_up(slots: Sequence[torch.Tensor], out: torch.Tensor, by: int = 1) -> None:
+    by = by if by > 1 else len(slots)
     torch.add(slots[0], slots[1], out=out)
-    for slot in slots[2:]:
+    for slot in slots[2:by]:
         out.add_(slot)
+    for start in range(by, len(slots), by):
+        total = slots[start].clone()
+        for slot in slots[start + 1 : start + by]:
+            total.add_(slot)
+        out.add_(total)

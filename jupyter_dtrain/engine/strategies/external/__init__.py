@@ -7,6 +7,7 @@ INFO = StrategyInfo(
     summary="runs the cell as torchrun runs a script, for code that distributes itself",
     implementation=f"{__name__}.strategy:ExternalProgram",
     supports=frozenset(),
+    axis=None,
     known_as=("torchrun", "external", "accelerate", "lightning"),
     counts_steps=False,
     can_continue=False,

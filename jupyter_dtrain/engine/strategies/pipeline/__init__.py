@@ -7,6 +7,7 @@ INFO = StrategyInfo(
     summary="cuts models into stages, one for each engine (GPipe), for models that no engine has room for and whose activations are small",
     implementation=f"{__name__}.strategy:Pipeline",
     supports=frozenset(Feature) - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY},
+    axis="pp",
     divides=frozenset(Divided),
     by_blocks=True,
     divides_on=frozenset({"cpu"}),  # ranks hand activations on in memory that they share

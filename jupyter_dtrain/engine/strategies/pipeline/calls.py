@@ -88,12 +88,15 @@ class StageCalls:
     ----------
     store : Stages
     mailbox : Mailbox
+        Connects it with the ranks of the other stages, numbered by these.
+    world_size : int
+        Of all ranks: there may be several groups with all stages.
     """
 
-    def __init__(self, store: Stages, mailbox: Mailbox) -> None:
+    def __init__(self, store: Stages, mailbox: Mailbox, *, world_size: int) -> None:
         self._store, self._mailbox = store, mailbox
         self.rank, self._others = mailbox.rank, [rank for rank in range(mailbox.num_ranks) if rank != mailbox.rank]
-        self.pieces = Pieces(mailbox.num_ranks)
+        self.pieces = Pieces(world_size)
         self.anchor = nn.Parameter(torch.zeros(()))  # by which what other ranks return requires gradients
         self.call: ModelCall | None = None
         self.is_serving = False

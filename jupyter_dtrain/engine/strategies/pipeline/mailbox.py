@@ -43,18 +43,20 @@ class Mailbox:
     ----------
     memory : SharedMemory
         Connects the ranks.
+    ranks : sequence of int, optional
+        Those that write to each other, this one among them: here they are numbered as they are in it. By default all.
     """
 
-    def __init__(self, memory: SharedMemory) -> None:
-        self._memory, self.rank, self.num_ranks = memory, memory.rank, memory.num_ranks
+    def __init__(self, memory: SharedMemory, ranks: Sequence[int] | None = None) -> None:
+        self._memory, self._ranks = memory, [*range(memory.num_ranks)] if ranks is None else [*ranks]
+        self.rank, self.num_ranks = self._ranks.index(memory.rank), len(self._ranks)
         # The head of the file: for each other rank how many messages were sent to it, and how many of its own were read; then the rings.
         self._head = -(-self.num_ranks * (2 * _WORD.size + RING * _PLACE.size) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._file = os.memfd_create("jupyter-dtrain-mailbox", os.MFD_CLOEXEC)
         os.ftruncate(self._file, self._head)
         self._own = mmap.mmap(self._file, self._head)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._files = memory.exchange_files(self._file)
-        self._wakes = memory.exchange_files(self._wake)
+        self._files, self._wakes = self._of_these(memory.exchange_files(self._file)), self._of_these(memory.exchange_files(self._wake))
         self._heads = {rank: mmap.mmap(file, self._head, access=mmap.ACCESS_READ) for rank, file in self._files.items()}
         for file in (*self._files.values(), *self._wakes.values()):
             os.set_inheritable(file, False)
@@ -64,6 +66,12 @@ class Mailbox:
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
         self.num_bytes = 0
+
+    def _of_these(self, files: dict[int, int]) -> dict[int, int]:
+        """Return the files of the other ranks of the mailbox; those of others are closed."""
+        found = {number: files.pop(rank) for number, rank in enumerate(self._ranks) if rank in files}
+        _close([*files.values()])
+        return found
 
     def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
         """Leave a message for another rank: what can be pickled, and tensors on the CPU."""
@@ -115,7 +123,7 @@ class Mailbox:
             if self._poll.poll(LOOK):
                 os.eventfd_read(self._wake)
                 elsewhere = 0
-            elif self._memory.is_awaited():
+            elif self._memory.is_awaited(self._ranks):
                 elsewhere += 1
                 if elsewhere > PATIENCE:
                     self._memory.barrier(_TAG)  # which says what is wrong

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
+from ....parallel_dims import DATA_PARALLEL
 from ...backward.backward_pass import BackwardPass
 from ...comm.collectives import all_gather
+from ...comm.shared_memory import SharedMemory
 from ...timing import COMMUNICATION, Counted
 from ..zero3.gradients import ShardedGradients, ShardedReduction
 from ..zero3.parameter import ParameterShard
 from ..zero3.rows import quiet
 from .calls import StageCalls
 from .handover import Handover
-from .stages import StageStore
+from .stages import StageParameter, StageStore
 
 
 class _LaterReduction(ShardedReduction):
@@ -36,11 +38,13 @@ class StageGradients(ShardedGradients):
     calls : StageCalls
     handover : Handover
         Is told of passes that go another way.
+    replicas : SharedMemory, optional
+        Connects the ranks of this rank's stage, of which each group that has all stages has one. ``None``: there is one group.
     """
 
-    def __init__(self, store: StageStore, calls: StageCalls, handover: Handover) -> None:
+    def __init__(self, store: StageStore, calls: StageCalls, handover: Handover, replicas: SharedMemory | None = None) -> None:
         super().__init__(store)
-        self._stages, self._calls, self._handover = store, calls, handover
+        self._stages, self._calls, self._handover, self._replicas = store, calls, handover, replicas
         self._set: set[int] = set()
 
     def begins(self, one: BackwardPass) -> None:
@@ -97,13 +101,26 @@ class StageGradients(ShardedGradients):
                 continue
             gradient = of_stage.get(shard.number)
             if shard.number not in self._set:
-                shard.add_gradient(torch.empty_like(shard.rows) if gradient is None else gradient)
+                shard.add_gradient(self._rows_of(shard, gradient))
                 continue
             full = torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient.contiguous()
             with quiet(), torch.no_grad(), Counted(COMMUNICATION):
                 self._stages.memory.all_reduce(full)
                 assert shard.parameter.grad is not None
                 shard.parameter.grad.add_(full)
+
+    def _rows_of(self, shard: ParameterShard, gradient: torch.Tensor | None) -> torch.Tensor:
+        """Return the rows of the sum of what the ranks of the stage have. Collective among these."""
+        replicas = self._replicas
+        if replicas is None or not isinstance(shard, StageParameter) or shard.owner != self._calls.rank:
+            return torch.empty_like(shard.rows) if gradient is None else gradient
+        full = torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient
+        rows = torch.empty_like(shard.rows)
+        with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+            shares = [shard.shares[rank] for rank in self._stages.mesh.ranks_along(DATA_PARALLEL)]
+            parts = [full[share.start : share.stop] for share in shares]
+            replicas.reduce_scatter(parts, rows, factor=1.0)
+        return rows
 
 
 def _added_up(found: Sequence[tuple[ParameterShard, torch.Tensor]]) -> list[tuple[ParameterShard, torch.Tensor]]:

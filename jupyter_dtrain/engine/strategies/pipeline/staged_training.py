@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
+from ....parallel_dims import DATA_PARALLEL
 from ....system.patches import patched
+from ...comm.mesh import Mesh
+from ...comm.process_group import shared_memory_among
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
 from ..zero3.sharded_training import ShardedTraining
@@ -17,7 +20,7 @@ from .calls import StageCalls
 from .handover import SEEN, Handover
 from .mailbox import Mailbox
 from .stage_gradients import StageGradients
-from .stages import StageStore
+from .stages import AXIS, StageStore
 
 
 class PipelineTraining(ShardedTraining):
@@ -29,6 +32,8 @@ class PipelineTraining(ShardedTraining):
         Its models are known. Collective.
     memory : SharedMemory
         Connects the ranks.
+    mesh : Mesh, optional
+        As of :class:`.StageStore`.
     say : callable
         Tells the user something.
     homes, arrived
@@ -44,16 +49,19 @@ class PipelineTraining(ShardedTraining):
         training: DataParallelTraining,
         memory: SharedMemory,
         *,
+        mesh: Mesh | None = None,
         say: Callable[[str], None] = lambda _: None,
         homes: Collection[int] = (),
         arrived: Sequence[object] = (),
         steps_done: Callable[[], int] = lambda: SEEN,
         off: str | None = None,
     ) -> None:
-        store = StageStore(memory, say=say, homes=homes)
-        self.calls = store.calls = StageCalls(store, Mailbox(memory))
+        store = StageStore(memory, mesh=mesh, say=say, homes=homes)
+        group, replicas = store.mesh.ranks_along(AXIS), store.mesh.ranks_along(DATA_PARALLEL)
+        self.calls = store.calls = StageCalls(store, Mailbox(memory, group), world_size=memory.num_ranks)
         self.handover = store.handover = Handover(self.calls, store.num_stages, steps_done=steps_done, say=say)
-        self._connect(training, store, StageGradients(store, self.calls, self.handover), say=say, arrived=arrived)
+        gradients = StageGradients(store, self.calls, self.handover, shared_memory_among(replicas) if len(replicas) > 1 else None)
+        self._connect(training, store, gradients, say=say, arrived=arrived)
         if off is not None:
             self.handover.turn_off(off)
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ...comm.mesh import Mesh
 from ...comm.shared_memory import SharedMemory
 from ...forward.activation_checkpoint import blocks_in
 from ...forward.sharded_call import ShardedCall
@@ -27,15 +28,19 @@ from ..zero3.store import ParameterStore
 from .calls import LOCAL, StageCalls
 from .handover import Handover
 
+AXIS = "pp"
+
 
 class StageParameter(ParameterShard):
-    """A parameter that is whole on the rank `owner`, and has no rows elsewhere."""
+    """A parameter whose rows are on the ranks of stage `owner`, of which each group with all stages has one, and nowhere else."""
 
     strategy = "pipeline"
 
-    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, owner: int, **options: Any) -> None:
+    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, owner: int, in_use: Callable[[Any], Any], **options: Any) -> None:
         super().__init__(parameter, storage, **options)
-        self.owner, self.is_here = owner, owner == self.rank
+        self._in_use = in_use
+        self.owner, self.is_here = owner, self.own.start < self.own.stop or not self.shape[0]
+        self.has_all = self.shares[self.rank].num_samples == self.shape[0]
 
     # A rank without rows shows the cell a row of zeros, as a rank without samples shows a sample.
 
@@ -68,8 +73,15 @@ class StageParameter(ParameterShard):
 
     @contextmanager
     def computed_with(self) -> Iterator[None]:
-        """Let the parameter be plain, with the rows as they lie, which nobody writes to, until the end of the ``with`` block."""
+        """Let the parameter be plain, with the rows as they lie, which nobody writes to, until the end of the ``with`` block.
+
+        Those of other groups are fetched.
+        """
         parameter = self.parameter
+        if not self.has_all:
+            with self._in_use([self]):
+                yield
+            return
         is_away = self.full is None and not self.uses
         with quiet(), torch.no_grad():
             if is_away:
@@ -93,12 +105,23 @@ class StageStore(ParameterStore):
     ----------
     memory, say, homes
         As of :class:`.ParameterStore`.
+    mesh : Mesh, optional
+        Has stages along its axis `AXIS`; by default as many as there are ranks.
     """
 
     strategy = "pipeline"
 
-    def __init__(self, memory: SharedMemory, *, say: Callable[[str], None] = lambda _: None, homes: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        memory: SharedMemory,
+        *,
+        mesh: Mesh | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        homes: Collection[int] = (),
+    ) -> None:
         super().__init__(memory, say=say, least=0, homes=homes)
+        self.mesh = Mesh(memory.rank, {AXIS: memory.num_ranks}) if mesh is None else mesh
+        self.sums_by = self.mesh.degree(AXIS)  # as where activations are handed on, so that it is no matter to the bits whether they are
         self.calls: StageCalls | None = None
         self.handover: Handover | None = None
         self._owners: dict[int, int] = {}  # of parameters that are about to be placed, by their ``id``
@@ -125,7 +148,7 @@ class StageStore(ParameterStore):
         if found:
             why = self._agreed([reasons.get(id(p)) or why_not(p, 1, self.homes) for _, p in found.values()])
             self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
-            self._owners = owners_of(module, self.world_size)
+            self._owners = owners_of(module, self.mesh.degree(AXIS))
             new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
             if new:
                 self._shard(new)
@@ -137,14 +160,15 @@ class StageStore(ParameterStore):
         self._find_units(module)
 
     def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
-        is_owner = tuple(float(rank == self._owners[id(parameter)]) for rank in range(self.world_size))
+        stage = self._owners[id(parameter)]
+        is_owner = tuple(float(self.mesh.index(AXIS, rank) == stage) for rank in range(self.world_size))
         return tuple(share_of(parameter.shape[0], rank, is_owner) for rank in range(self.world_size))
 
     def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
-        return StageParameter(parameter, storage, owner=self._owners[id(parameter)], **options)
+        return StageParameter(parameter, storage, owner=self._owners[id(parameter)], in_use=self.in_use, **options)
 
     def _stage(self, atom: nn.Module) -> int | None:
-        """Return the rank that has all parameters of `atom`; ``None``: no single one has."""
+        """Return the stage that has all parameters of `atom`; ``None``: no single one has."""
         shards = [self._shards.get(parameter) for parameter in atom.parameters()]
         owners = {shard.owner if isinstance(shard, StageParameter) else None for shard in shards}
         return next(iter(owners)) if len(owners) == 1 else None
@@ -255,8 +279,8 @@ def atoms_of(module: nn.Module) -> list[nn.Module]:
     return list(found.values())
 
 
-def owners_of(module: nn.Module, world_size: int) -> dict[int, int]:
-    """Return the rank of each parameter by its ``id``: as many stages as there are ranks, of equal bytes."""
+def owners_of(module: nn.Module, num_stages: int) -> dict[int, int]:
+    """Return the stage of each parameter by its ``id``: so many stages, of equal bytes."""
     atoms = [[*atom.parameters()] for atom in atoms_of(module)]
     known: dict[int, int] = {}
     groups: list[list[nn.Parameter]] = []
@@ -265,7 +289,7 @@ def owners_of(module: nn.Module, world_size: int) -> dict[int, int]:
         if new:
             groups.append(new)
     sizes = [sum(p.nbytes for p in group) for group in groups]
-    return {id(p): stage for group, stage in zip(groups, cut(sizes, world_size), strict=True) for p in group}
+    return {id(p): stage for group, stage in zip(groups, cut(sizes, num_stages), strict=True) for p in group}
 
 
 def cut(sizes: Sequence[int], num_parts: int) -> list[int]:

@@ -34,6 +34,7 @@ class Pipeline(Zero3):
             self._sharded = PipelineTraining(
                 self._training,
                 memory,
+                mesh=self.context.mesh,
                 say=say,
                 homes=self._homes,
                 arrived=self._objects,

@@ -90,7 +90,7 @@ class ShardedReduction:
                     continue
                 rows = self._store.gradients.empty(shard.rows.shape, shard.dtype)
                 parts = [gradient[share.start : share.stop] for share in shard.shares]
-                self._store.memory.reduce_scatter(parts, rows, factor=1.0 / self._store.world_size)
+                self._store.memory.reduce_scatter(parts, rows, factor=1.0 / self._store.world_size, by=self._store.sums_by)
                 shard.parameter.grad = None
                 shard.add_gradient(rows)
         for shard in unit:

@@ -58,6 +58,8 @@ class ParameterStore:
 
     strategy: ClassVar[str] = "zero3"
     """Which messages name."""
+    sums_by = 1
+    """Neighbouring ranks whose gradients are added up before those of others."""
 
     def __init__(
         self, memory: SharedMemory, *, say: Callable[[str], None] = lambda _: None, least: int = LEAST, homes: Collection[int] = ()
