@@ -160,3 +160,17 @@ def test_no_step_is_lost_between_two_threads():
     sender.join(10)
     seen.extend(step for step, *_ in steps_of(observer))
     assert seen == list(range(1, 2001))
+
+
+def test_a_loss_that_is_scaled_for_its_gradients_is_shown_as_it_is():
+    observer, sgd = Observer(rank=0), optimizer()
+    scaler, off = (torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=enabled) for enabled in (True, False))
+    with observer.installed([]):
+        for one in (scaler, off):
+            computed = loss(3.0) * 1
+            scaled = one.scale(computed)
+            observer.on_backward(observer.unscaled(scaled), 0.5)
+            observer.on_optimizer_step(sgd)
+            other = loss(2.0)
+            assert observer.unscaled(other) is other
+    assert [step[1] for step in steps_of(observer)] == [3.0, 3.0]

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 
 from ...protocol import Message, Progress, Scalars, Steps
+from ...system.patches import patched
 from ..tensor.batch_shard import BatchShard
 from ..tensor.placement_types import detached
 from .best_metric import Best
@@ -52,6 +57,7 @@ class Observer:
         self._stepped: list[torch.optim.Optimizer] = []
         self._num_sent: Counter[str] = Counter()  # of logged values, by name
         self._loss: torch.Tensor | None = None
+        self._scaled: tuple[weakref.ref[torch.Tensor], torch.Tensor] | None = None  # a loss that was scaled, and as it was before
         self._weight = 1.0
         self._samples = 0  # drawn since the last backward pass
         self._used = 0  # drawn for the backward passes of this step
@@ -61,6 +67,26 @@ class Observer:
         self._metric_is_set = False  # the cell's variable
         self._followed: tuple[int, float] | None = None  # the step and the value at which that was logged last
         self.any_optimizer = False  # there is one, so a backward pass makes no step by itself
+
+    @contextmanager
+    def installed(self, objects: Iterable[object]) -> Iterator[None]:
+        """Notice schedulers, and losses that a gradient scaler scales: until the end of the ``with`` block. The cell's own are shown."""
+        scale = GradScaler.scale
+
+        @wraps(scale)
+        def scaler_scale(scaler: GradScaler, outputs: Any) -> Any:
+            scaled = scale(scaler, outputs)
+            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+                self._scaled = weakref.ref(scaled), outputs.detach()
+            return scaled
+
+        with self.hyperparameters.installed(objects), patched(GradScaler, "scale", scaler_scale):
+            yield
+
+    def unscaled(self, root: torch.Tensor) -> torch.Tensor:
+        """Return what a backward pass begins with as it was before a gradient scaler has scaled it."""
+        scaled = self._scaled
+        return scaled[1] if scaled is not None and scaled[0]() is root else root
 
     def on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
         """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
