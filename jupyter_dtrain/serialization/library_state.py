@@ -7,7 +7,7 @@ thread-locals. It becomes the reader's own. What a cell has changed comes home, 
 
 from __future__ import annotations
 
-import ast
+import copy
 import importlib
 import re
 import sys
@@ -23,6 +23,7 @@ from typing import Any
 
 from ..analysis.code_objects import installed_folders
 from ..integrations.registry import states_of_libraries
+from .library_text import EMPTY, first_values, shared_by_all
 
 Place = tuple[str, str, str]  # a module, a class in it or "", and the name
 
@@ -32,19 +33,15 @@ _EVERYBODYS = frozenset(
     | {"wandb", "mlflow", "dask", "distributed", "tensorboard", __name__.partition(".")[0], "__main__", "__mp_main__", "tests", "pytest"}
 )
 """Packages whose state is none of this module's: settings say what of it goes along, or it is a process's own."""
-_TEXT = re.compile(
-    r"^(?:class[ ]+(?P<kind>\w+)|(?P<other>(?:def|async|if|for|try|with|while|else|elif|except|finally)\b)"
-    r"|(?P<indent>[ ]{4}|)(?P<name>[A-Za-z_]\w*)(?:[ ]*:[^=\n]+)?[ ]*=[ ]*"
-    r"(?P<value>\{\}|\[\]|\(\)|None|True|False|-?\d[\w.]*|\"[^\"\\\n]*\"|'[^'\\\n]*'|[A-Za-z_][\w.]*\(\))[ ]*(?:\#.*)?$)",
-    re.MULTILINE,
+_OF_THE_PROCESS = re.compile(
+    r"(?:^|_)(?:init|inited|started|loaded|registered|avail|available|checked|warned|warn_once|lock|locked|pid)(?:_|$)|initiali[sz]ed",
+    re.IGNORECASE,
 )
-_OF_THE_PROCESS = re.compile(r"init|start|load|regist|avail|check|warn|lock|pid\b|_pid", re.IGNORECASE)
-"""Names of values that say what a library has done in this process, which another has still to do."""
-_SHARED_BY_ALL = re.compile(r"__dict__\s*=\s*(?:self|cls|[A-Z]\w*)\.(\w+)")
+"""Names of what says, with a yes, a no or a count, what a library has done in this process, which another has still to do."""
 _PLAIN = (type(None), bool, int, float, str)
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
 _CONTAINERS = (dict, list, set, deque)
-_EMPTY, _MISSING = object(), object()
+_MISSING = object()
 
 
 @dataclass(eq=False)
@@ -167,7 +164,7 @@ def _lies_beside(module: ModuleType | None) -> bool:
 
 def _changed(module: ModuleType) -> Iterator[Place]:
     names = vars(module)
-    for kind, name, first in _first_values(module):
+    for kind, name, first in first_values(module):
         owner = names.get(kind) if kind else module
         if kind and not (isinstance(owner, type) and owner.__module__ == module.__name__):
             continue
@@ -176,45 +173,35 @@ def _changed(module: ModuleType) -> Iterator[Place]:
             yield module.__name__, kind, name
 
 
-def _first_values(module: ModuleType) -> list[tuple[str, str, Any]]:
-    """Return what the text of `module` gives names of its own and of its classes first, where that is plain to see."""
-    key = getattr(module, "__file__", None)
-    if not isinstance(key, str) or not key.endswith(".py"):
-        return []
-    if key not in _first:
-        try:
-            text = Path(key).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            text = ""
-        _first[key] = list(_read(text))
-    return _first[key]
-
-
-_first: dict[str, list[tuple[str, str, Any]]] = {}
-
-
-def _read(text: str) -> Iterator[tuple[str, str, Any]]:
-    kind = ""
-    found: dict[tuple[str, str], Any] = {}
-    for match in _TEXT.finditer(text):
-        if match["kind"] or match["other"]:
-            kind = match["kind"] or ""
-        elif match["name"] and not match["name"].startswith("__") and (bool(kind) or not match["indent"]):
-            value = match["value"]
-            with suppress(ValueError, SyntaxError):
-                first = _EMPTY if value.endswith(")") and value != "()" else ast.literal_eval(value)
-                found[kind if match["indent"] else "", match["name"]] = first
-    yield from ((kind, name, first) for (kind, name), first in found.items())
-
-
 def _is_other(name: str, first: Any, now: Any) -> bool:
     if isinstance(now, threading.local):
-        return first is _EMPTY and bool(vars(now))
+        return first is EMPTY and bool(vars(now))
+    items: Iterable[Any] = now.values() if isinstance(now, dict) else now if isinstance(now, _CONTAINERS) else ()
+    if isinstance(first, _CONTAINERS) and first and type(now) is type(first):
+        return _differ(now, first) and not any(isinstance(item, _CODE) for item in items)
     if isinstance(now, _CONTAINERS):
-        return len(now) > 0 and any(not isinstance(item, _CODE) for item in (now.values() if isinstance(now, dict) else now))
-    if first is _EMPTY or isinstance(now, _CODE):  # an object of its own, which may be as it was
+        return any(not isinstance(item, _CODE) or _is_the_notebooks(item) for item in items)
+    if first is EMPTY or isinstance(now, _CODE):  # an object of its own, which may be as it was
         return False
-    return not _OF_THE_PROCESS.search(name) and (type(now) is not type(first) or now != first)
+    if (now is None or isinstance(now, int)) and _OF_THE_PROCESS.search(name):
+        return False
+    return type(now) is not type(first) or _differ(now, first)
+
+
+def _is_the_notebooks(code: Any) -> bool:
+    """Return whether a function or a class is no library's: a callback, an entry in a registry."""
+    if isinstance(code, MethodType | BuiltinFunctionType) and not isinstance(code.__self__, ModuleType | type | None):
+        code = type(code.__self__)
+        if code.__module__ == "builtins":
+            return True
+    return getattr(code, "__module__", None) == "__main__"
+
+
+def _differ(now: Any, first: Any) -> bool:
+    try:
+        return bool(now != first)
+    except Exception:  # of arrays, say
+        return True
 
 
 def _owner(place: Place) -> Any:
@@ -316,7 +303,7 @@ def arrived() -> list[Place]:
 
 def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None:
     """Let what a cell has left in `module` be as at first."""
-    first = {(kind, name): value for kind, name, value in _first_values(module)}
+    first = {(kind, name): value for kind, name, value in first_values(module)}
     for place in list(_changed(module)):
         state = _state_at(place)
         if place in noted or state is None:
@@ -324,10 +311,7 @@ def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None
         if state.kind == "value":
             if isinstance(state.held, _PLAIN):
                 noted[place] = LibraryState(place, first[place[1:]], "value")
-        elif state.kind == "attributes" or place[2] in _shared_by_all(module):  # another container may be filled by imports
+        elif isinstance(first[place[1:]], _CONTAINERS) and first[place[1:]]:  # a container that the text fills, of plain values
+            noted[place] = LibraryState(place, copy.deepcopy(first[place[1:]]), "items")
+        elif state.kind == "attributes" or place[2] in shared_by_all(module):  # another container may be filled by imports
             noted[place] = LibraryState(place, type(state.held)(), state.kind)
-
-
-def _shared_by_all(module: ModuleType) -> set[str]:
-    """Return the attributes of classes in `module` in which all their objects have their own: ``self.__dict__ = self._shared_state``."""
-    return set(_SHARED_BY_ALL.findall(Path(str(module.__file__)).read_text(encoding="utf-8")))

@@ -16,6 +16,12 @@ _LIMIT: int = 5  # of something
 _HOOKS = []
 _local = threading.local()
 _initialized = False
+_block_size = 8
+PRESETS = {"small": 4, "large": 16}  # by name
+TABLE = {
+    "scale": 1.0,
+    "names": ["x"],
+}
 
 
 class State:
@@ -24,6 +30,7 @@ class State:
     _shared_state = {}
     verbose = False
     count = 0
+    _kinds = ["a", "b"]
 
     def __init__(self, **values):
         self.__dict__ = self._shared_state
@@ -41,6 +48,15 @@ class Part:
 
 class Registry:
     _makers = {}
+
+
+def set_block_size(value):
+    global _block_size
+    _block_size = value
+
+
+def block_size():
+    return _block_size
 
 
 def set_floatx(value):
@@ -65,8 +81,13 @@ def local():
 
 
 def reset():
-    global _FLOATX, _LIMIT, _initialized
-    _FLOATX, _LIMIT, _initialized = "float32", 5, False
+    global _FLOATX, _LIMIT, _initialized, _block_size
+    _FLOATX, _LIMIT, _initialized, _block_size = "float32", 5, False, 8
+    PRESETS.clear()
+    PRESETS.update(small=4, large=16)
+    TABLE.update(scale=1.0, names=["x"])
+    Registry._makers.clear()
+    State._kinds[:] = ["a", "b"]
     State._shared_state.clear()
     State.verbose, State.count = False, 0
     _HOOKS.clear()
@@ -102,6 +123,20 @@ CASES = {
     "list of a module": Case(
         SETUP + "statelib.hooks().append('a')", "k = list(statelib.hooks()); statelib.hooks().append('b')", "k, statelib.hooks()"
     ),
+    "value whose name says what else it might be": Case(
+        SETUP + "statelib.set_block_size(4)", "k = statelib.block_size(); statelib.set_block_size(2)", "k, statelib.block_size()"
+    ),
+    "filled containers": Case(
+        SETUP + "statelib.PRESETS['small'] = 6; del statelib.PRESETS['large']; statelib.TABLE['names'].append('y'); State._kinds.pop()",
+        "k = dict(statelib.PRESETS), str(statelib.TABLE), list(State._kinds); statelib.PRESETS['new'] = 1; statelib.TABLE['scale'] = 2.0",
+        "k, statelib.PRESETS, statelib.TABLE, State._kinds",
+    ),
+    "callbacks and entries of a registry": Case(
+        SETUP + "said = []\ndef note(v): said.append(v)\nstatelib.hooks().extend([note, said.append, Part])\n"
+        "statelib.Registry._makers['n'] = note",
+        "statelib.hooks()[0](1); statelib.hooks()[1](2); statelib.Registry._makers['n'](3)",
+        "said, statelib.hooks()[0] is note, statelib.Registry._makers['n'] is note, statelib.hooks()[2] is Part",
+    ),
     "thread-local": Case(
         SETUP + "statelib.set_local('pandas')", "k = statelib.local(); statelib.set_local('polars')", "k, statelib.local()"
     ),
@@ -134,9 +169,11 @@ def test_a_librarys_state_is_the_notebooks(name, library, notebook, other_notebo
     assert notebook.not_returned == {}
     notebook.plain("statelib.reset()")
     notebook.distribute(
-        "import statelib\nleft = statelib.floatx(), statelib.State.count, dict(statelib.State._shared_state), statelib.local()"
+        "import statelib\nleft = statelib.floatx(), statelib.State.count, dict(statelib.State._shared_state), statelib.local()\n"
+        "filled = statelib.block_size(), dict(statelib.PRESETS), dict(statelib.TABLE)"
     )
     assert notebook.names["left"] == ("float32", 0, {}, None)
+    assert notebook.names["filled"] == (8, {"small": 4, "large": 16}, {"scale": 1.0, "names": ["x"]})
 
 
 def test_what_a_process_has_done_is_not_told_to_another(library, notebook):
