@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from jupyter_dtrain.analysis.code_objects import keep_text
-from jupyter_dtrain.engine.data.effects import has_effects
+from jupyter_dtrain.engine.data.effects import has_effects, tells_others
 from jupyter_dtrain.engine.data.fetch_state import FetchState
 
 D = "class D(Dataset):\n    def __len__(self): return 20\n"
@@ -87,7 +87,14 @@ SOMETHING = {
 
 
 def loader_of(text: str, name: str) -> DataLoader:
-    names: dict[str, Any] = {"__name__": "__main__", "torch": torch, "Dataset": Dataset, "X": torch.zeros(20, 3), "functools": functools}
+    names: dict[str, Any] = {
+        "__name__": "__main__",
+        "torch": torch,
+        "Dataset": Dataset,
+        "IterableDataset": IterableDataset,
+        "X": torch.zeros(20, 3),
+        "functools": functools,
+    }
     filename = f"<effects of {name}>"
     keep_text(filename, text)
     exec(compile(text, filename, "exec"), names)
@@ -102,6 +109,35 @@ def test_has_effects_is_false_of_what_writes_to_new_things_alone(name):
 @pytest.mark.parametrize("name", SOMETHING)
 def test_has_effects_is_true_of_what_stays_changed(name):
     assert has_effects(loader_of(SOMETHING[name], name))
+
+
+STREAM = "class D(IterableDataset):\n"
+OF_WORKERS = {
+    "own": (False, STREAM + "    def __iter__(self):\n        self.n = 0\n        for x in X: self.n += 1; yield x"),
+    "reads": (False, "s = torch.zeros(1).share_memory_()\n" + STREAM + "    def __iter__(self):\n        for x in X: yield x + s"),
+    "prints": (True, STREAM + "    def __iter__(self):\n        print('begins')\n        yield from X"),
+    "shared": (
+        True,
+        STREAM
+        + "    def __init__(self): self.s = torch.zeros(1).share_memory_()\n    def __iter__(self):\n        for x in X: self.s += 1; yield x",
+    ),
+    "shared_global": (
+        True,
+        "s = {'n': torch.zeros(1).share_memory_()}\n" + STREAM + "    def __iter__(self):\n        for x in X: s['n'][0] += 1; yield x",
+    ),
+    "value": (
+        True,
+        "import multiprocessing\nv = multiprocessing.Value('i', 0)\n"
+        + STREAM
+        + "    def __iter__(self):\n        for x in X: v.value += 1; yield x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_WORKERS)
+def test_tells_others_is_true_of_workers_that_print_or_write_to_what_processes_share(name):
+    expected, text = OF_WORKERS[name]
+    assert tells_others(loader_of(text, name)) is expected
 
 
 def test_fetch_state_sees_what_changed_and_puts_it_back():

@@ -22,6 +22,8 @@ from torch.utils.data import DataLoader
 
 from ...analysis.code_objects import closed_over, names_in, original_code
 from ...serialization.python_reducers import attribute_holders
+from ...serialization.shared_memory import is_in_shared_memory, shared_tensor
+from ...serialization.shared_values import is_shared_value
 from ..user_frames import is_users, is_users_module
 from .fetch import has_rows
 from .method_names import MUTATING
@@ -32,6 +34,7 @@ _MOST, _WIDTH = 2000, 64  # objects that are looked at, and of one container
 _PLAIN = (int, float, str, bytes, type(None), torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device)
 _ENTERED = frozenset(("__getitem__", "__getitems__", "__call__", "forward", "__iter__", "__next__", "__enter__", "__exit__", "__getattr__"))
 _WRITERS = frozenset(("__setitem__", "__delitem__", "__iadd__", "__next__", "__setattr__", "write"))
+_PRINTS = frozenset(("print", "display"))
 _MADE_WITH = frozenset(("__init__", "__new__", "__post_init__", "__setattr__"))
 _OF_DATA_SETS = {"__getitem__": Kind.NEW, "__getitems__": Kind.NEW}
 
@@ -44,6 +47,16 @@ def has_effects(loader: DataLoader[Any]) -> bool:
     reached.enter(loader.dataset)
     reached.collate(loader.collate_fn)
     return reached.have_effects()
+
+
+def tells_others(loader: DataLoader[Any]) -> bool:
+    """Return whether what reads iterable data in a worker may print, or write to what processes share: all of it is one process's then."""
+    reached = _Reached()
+    reached.enter(loader.dataset)
+    reached.collate(loader.collate_fn)
+    reached.enter(loader.worker_init_fn)
+    has_effects = reached.have_effects()
+    return not reached.names.isdisjoint(_PRINTS) or (reached.shares_memory and has_effects)
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,8 @@ class _Reached:
 
     keeps_results: bool = False
     """A function that remembers its results is called, a method of a list (``log = notes.append``), or a layer that keeps statistics."""
+    shares_memory: bool = False
+    """Something lies in memory that processes share: a tensor, an array, a ``multiprocessing.Value``."""
     called: dict[FunctionType, _Called] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     _pending: deque[Any] = field(default_factory=deque)
@@ -101,6 +116,7 @@ class _Reached:
         return any(writes.shared for _, writes in found) or _is_given_what_it_changes(found)
 
     def _look(self, value: Any) -> None:
+        self.shares_memory |= _is_in_shared_memory(value)
         if isinstance(value, _PLAIN) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -144,6 +160,7 @@ class _Reached:
         self._pending.extend(closed_over(function))
         for name in names:
             value = function.__globals__.get(name)
+            self.shares_memory |= any(map(_is_in_shared_memory, _parts_of(value)))
             if isinstance(value, ModuleType):
                 if is_users_module(value.__name__):
                     self._pending.extend(vars(value).get(other) for other in names)
@@ -175,6 +192,21 @@ def _changes_its_own(method: Any) -> bool:
     """Return whether a method that is called by another name writes into what it belongs to."""
     owner, name = method.__self__, method.__name__
     return not isinstance(owner, ModuleType | type | None) and (name in MUTATING or name in _WRITERS)
+
+
+def _is_in_shared_memory(value: object) -> bool:
+    if isinstance(value, np.ndarray):
+        return shared_tensor(value) is not None
+    if isinstance(value, torch.Tensor):
+        return is_in_shared_memory(value)
+    return is_shared_value(value) or type(value).__module__.startswith("multiprocessing.")
+
+
+def _parts_of(value: object) -> Iterator[object]:
+    """Yield `value` and what it holds, if it is one of Python's containers."""
+    yield value
+    if isinstance(value, list | tuple | dict):
+        yield from islice(value.values() if isinstance(value, dict) else value, _WIDTH)
 
 
 def _is_of_user(cached: Any) -> bool:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..module_tree import IdentityMap
 from ..tensor.batch_shard import BatchShard
 from .collate import Agree, Collation, is_default
-from .effects import has_effects
+from .effects import has_effects, tells_others
 from .iterable import Streams
 from .own_iterators import iterates_itself
 from .sources import JoinedBatches, draws_by_itself, with_batches
@@ -151,10 +151,20 @@ class LoaderPlans:
 
     def _divide_loaded(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
         """Return how batches without indices are divided: when they are there."""
-        if self.agree is not None and not iterates_itself(loader) and Streams.can_share_out(loader):
+        if (
+            self.agree is not None
+            and not iterates_itself(loader)
+            and Streams.can_share_out(loader)
+            and not self._tells_others(plan, loader)
+        ):
             return Division.OWN_WORKERS
         if self.agree is None or (is_default(loader) and loader.batch_sampler is not None):
             return Division.CUT
         plan.is_full = True  # one batch does not say where its samples are
         self.on_unknown("structure of its own")
         return Division.FULL
+
+    @staticmethod
+    def _tells_others(plan: LoaderPlan, loader: DataLoader[Any]) -> bool:
+        plan.leaves_effects = plan.leaves_effects or tells_others(loader)
+        return plan.leaves_effects
