@@ -1,12 +1,14 @@
 """Snapshots of ranks on several hosts: in the memory of each rank's host, and what a rank has for itself here as well.
 
 What all ranks hold alike is on every host, as each of these ranks writes all of it. The rest of a rank's part, its places in loaders and
-its random streams, is small and is fetched as soon as it is written. So a snapshot outlives the loss of any host but the notebook's, unless
-a rank keeps large buffers that no other has.
+its random streams, is fetched as soon as it is written, and so are large buffers that it copies for all ranks, as no other has them. So a
+snapshot outlives the loss of any host but the notebook's, once it has come here.
 """
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -14,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..cluster.base import Cluster
-from ..errors import ClusterError
+from ..engine.snapshot.rank_state import Snapshot
 from ..transport.base import SnapshotStore
 from ..transport.blob_store import BlobFolder
 from .snapshot_folder import SnapshotFolder
@@ -35,13 +37,44 @@ class HostSnapshots(SnapshotFolder):
     def __init__(self, path: Path, cluster: Cluster) -> None:
         super().__init__(path)
         self._cluster = cluster
-        self._fetches: dict[int, list[Future[None]]] = {}
+        self._fetches: dict[int, list[Future[float]]] = {}
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="dtrain-parts")
 
     def note_part(self, number: int, rank: int) -> None:
         """Begin to fetch what `rank` has written."""
-        fetch = self._pool.submit(self._cluster.fetch_files, [self._name(f"{number}-{rank}")], rank)
-        self._fetches.setdefault(number, []).append(fetch)
+        with suppress(RuntimeError):  # the run is over, and its snapshots are gone
+            self._fetches.setdefault(number, []).append(self._pool.submit(self._fetch, number, rank))
+
+    def _fetch(self, number: int, rank: int) -> float:
+        """Let the part of `rank` be here, and the buffers that it has copied for all; return the seconds that these took."""
+        self._cluster.fetch_files([self._name(f"{number}-{rank}")], rank)
+        snapshot: Snapshot = pickle.loads(super().part(number, rank))
+        parts = (snapshot.parcel.parts[index] for index in snapshot.common.values())
+        began = time.monotonic()
+        self._cluster.fetch_files([self._name(f"{number}.blobs/{key}") for key in parts if isinstance(key, str)], rank)
+        took = time.monotonic() - began if snapshot.common else 0.0
+        if number not in self._fetches:  # nobody wants it any more
+            super().remove(number)
+        return took
+
+    def is_safe(self, number: int, limit: timedelta = timedelta(0)) -> bool:
+        """Return whether what each rank alone has is here too; a `ClusterError` or `OSError`: it cannot be."""
+        fetches = self._fetches.get(number, [])
+        if wait(fetches, limit.total_seconds()).not_done:
+            return False
+        for fetch in fetches:
+            fetch.result()
+        return True
+
+    def seconds(self, number: int) -> float:
+        """Return how long buffers of one rank were on their way, at most."""
+        fetches = [fetch for fetch in self._fetches.get(number, ()) if fetch.done() and fetch.exception() is None]
+        return max((fetch.result() for fetch in fetches), default=0.0)
+
+    def pass_on(self, name: str, rank: int) -> None:
+        """Bring a file to the host of rank 0."""
+        with suppress(RuntimeError):
+            self._pool.submit(self._cluster.pass_file, self._name(name), source=rank, target=0)
 
     def part(self, number: int, rank: int) -> bytes:
         """Return what `rank` has written of snapshot `number`."""
@@ -74,10 +107,7 @@ class HostSnapshots(SnapshotFolder):
         return f"{self.path.name}/{name}"
 
     def _wait(self, number: int) -> None:
-        done, _ = wait(self._fetches.pop(number, ()), FETCHED.total_seconds())
-        for fetch in done:
-            with suppress(ClusterError, OSError):  # it is missed where it is needed
-                fetch.result()
+        wait(self._fetches.get(number, ()), FETCHED.total_seconds())  # what has not come is missed where it is needed
 
 
 class _HostBlobs(BlobFolder):

@@ -9,11 +9,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ..engine.snapshot.snapshotter import SHARE, UNASKED
-from ..protocol import Message, SnapshotTaken, StateSize, Steps
+from ..errors import ClusterError
+from ..protocol import Message, ShardLeft, SnapshotTaken, StateSize, Steps
 from ..transport.base import BlobStore, SnapshotStore
 
 SHORTEST = timedelta(seconds=1)
 """Time between two snapshots at least."""
+ON_ITS_WAY = timedelta(seconds=10)
+"""Time for parts of a snapshot that are on their way to another host when a generation of ranks has ended."""
+NOT_SAFE = (
+    "No snapshot counts: the notebook's host cannot keep what engines of other hosts alone have ({error}). "
+    "If a host is lost, more steps are lost with it."
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,8 @@ class SnapshotKeeper:
         self._next: float | None = None
         self._seconds = 0.0  # that the first one is likely to take
         self._parts: dict[int, dict[int, SnapshotTaken]] = {}
+        self._news: list[str] = []
+        self._has_told = False
 
     def start(self, world_size: int) -> None:
         """Say that a generation of ranks begins: what the one before has not finished is void."""
@@ -96,6 +105,8 @@ class SnapshotKeeper:
             self._parts.setdefault(event.number, {})[event.rank] = event
             if event.place:
                 self.store.note_part(event.number, event.rank)
+        elif isinstance(event, ShardLeft):
+            self.store.pass_on(event.name, event.rank)
         elif isinstance(event, Steps) and event.step:
             now = self._clock()
             if self._next is None:
@@ -124,20 +135,34 @@ class SnapshotKeeper:
         """Return a number that no snapshot has. Any thread may call this."""
         return next(self._numbers)
 
-    def commit(self) -> None:
-        """Look whether what was asked for is whole, and remove the one before."""
+    def commit(self, limit: timedelta = timedelta(0)) -> None:
+        """Look whether what was asked for is whole, and remove the one before. Parts on their way elsewhere are waited for, to `limit`."""
         for number in sorted(number for number, parts in list(self._parts.items()) if len(parts) >= self._world_size):
+            if number != self._asked and number < UNASKED:
+                continue
+            try:
+                if not self.store.is_safe(number, limit):
+                    continue
+                is_safe = True
+            except (ClusterError, OSError) as error:
+                is_safe = False
+                if isinstance(error, OSError) and not self._has_told:  # the loss of a host is told anyway
+                    self._has_told, self._news = True, [NOT_SAFE.format(error=error)]
             if number == self._asked:
                 self._asked = None
-            elif number < UNASKED:
-                continue
-            self._take(number, self._parts.pop(number))
+            self._take(number, self._parts.pop(number), is_safe=is_safe)
 
-    def _take(self, number: int, parts: dict[int, SnapshotTaken]) -> None:
-        cost = max(part.seconds for part in parts.values())
+    def news(self) -> list[str]:
+        """Return what there is to tell the user, since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def _take(self, number: int, parts: dict[int, SnapshotTaken], *, is_safe: bool) -> None:
+        cost = max(part.seconds for part in parts.values()) + self.store.seconds(number)
         self._next = self._clock() + self._pause(cost)
         first = parts[0]
-        if not first.place or any((part.step, part.place) != (first.step, first.place) for part in parts.values()):
+        is_one = all((part.step, part.place) == (first.step, first.place) for part in parts.values())
+        if not (first.place and is_one and is_safe):
             self.store.remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
             return
         self._hastened = False

@@ -22,6 +22,8 @@ from .snapshot_index import CompleteSnapshot, SnapshotKeeper
 
 FIRST = timedelta(seconds=10)
 """Training that is worth a checkpoint."""
+LAST = timedelta(minutes=5)
+"""Time for the parts of the last snapshot to come from other hosts: it may be one that somebody has asked for."""
 PART = 0.25
 """Part of the free disk that checkpoints may take which nobody has asked for."""
 SHARE = 0.05
@@ -118,7 +120,7 @@ class CheckpointWriter:
         here: the results are still to come home.
         """
         self._wait(keeper)
-        keeper.commit()
+        keeper.commit(LAST)
         while (keeper.best is not None or keeper.waiting) and blob_dir.exists():
             self.offer(keeper, blob_dir)
             self._wait(keeper)

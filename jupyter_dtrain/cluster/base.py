@@ -249,6 +249,9 @@ class Cluster(ABC):
     def fetch_files(self, names: Sequence[str], rank: int) -> None:  # noqa: B027
         """Let files be here that the engine of `rank` has made; a `ClusterError`: they cannot be had."""
 
+    def pass_file(self, name: str, *, source: int, target: int) -> None:  # noqa: B027
+        """Let the engine of rank `target` find a file that the engine of rank `source` has made; a `ClusterError`: it cannot."""
+
     def find_files(self, names: Sequence[str]) -> list[str]:
         """Let files be here that any engine has made; return those that cannot be had."""
         return [name for name in names if not (self.blob_dir / name).exists()]

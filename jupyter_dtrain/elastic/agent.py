@@ -16,13 +16,13 @@ from typing import Any
 
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
-from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
+from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..cluster.base import Cluster
 from ..engine.side_effects.file_journal import cut_back, go_on_from
 from ..engine.task import Resume, Task
 from ..errors import UsageError
-from ..protocol import Homeward, Message, Notice, Paused, SnapshotTaken, Standing, StateSize
+from ..protocol import Homeward, Message, Notice, Paused, ShardLeft, SnapshotTaken, Standing, StateSize
 from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
 from .balance import Balance, describe_shares
@@ -227,8 +227,8 @@ class Agent:
 
     def _following(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
-        self._keeper.commit()
-        if cause.lost and not self._keeper.publish():
+        self._keeper.commit(ON_ITS_WAY)
+        if cause.back is None and not self._keeper.publish():
             self._tell("A part of the last snapshot is lost with its host.")
         if cause.back is not None:
             self._keeper.go_back(cause.back)
@@ -270,7 +270,7 @@ class Agent:
             self._balance.note(event)
         if self._stall is not None:
             self._stall.note(event)
-        if not isinstance(event, SnapshotTaken | StateSize | Standing | Homeward | Paused):
+        if not isinstance(event, SnapshotTaken | ShardLeft | StateSize | Standing | Homeward | Paused):
             self._on_event(event)
 
     def _note_paused(self) -> None:
@@ -296,6 +296,7 @@ class Agent:
         keeper = self._keeper
         if (number := keeper.due(idle=self._pauses.reached)) is not None:
             execution.take_snapshot(number)
+        self._tell_all(keeper.news())
         if self._writer is not None:
             self._writer.offer(keeper, self.cluster.blob_dir)
             self._tell_all(self._writer.news())
@@ -338,8 +339,7 @@ class Agent:
     def _met(self, task: Task) -> Task:
         """Return `task` for ranks that meet on the engines that there are."""
         met = self._group.rendezvous(task)
-        folder = self.cluster.blob_dir
-        if self._keeper.store.address.parent != folder:
+        if (folder := self.cluster.blob_dir) != self._keeper.store.address.parent:
             self._keeper.store = snapshots_on(self.cluster, task.snapshot_folder.name)
         return replace(
             met,

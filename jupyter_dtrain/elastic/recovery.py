@@ -14,7 +14,7 @@ from typing import Self
 
 import torch
 
-from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
+from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
 from ..cluster.base import Cluster
 from ..engine.snapshot.snapshotter import assembled
 from ..engine.task import Outcome, Task
@@ -247,7 +247,7 @@ def salvage(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, task: Task) ->
     """Let rank 0 that is gone, or has not all of the optimizers, have come home with its part of the newest snapshot, if there is one."""
     first = ends[0].outcome if ends else None
     if ends and (first is None or (first.states_missing and not first.from_snapshot)):
-        keeper.commit()
+        keeper.commit(ON_ITS_WAY)
         # Where somebody has removed the files, or there is no room, how the run has ended is to be told all the same.
         with suppress(OSError):
             found = salvaged(keeper, task)

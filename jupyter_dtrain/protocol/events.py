@@ -186,6 +186,14 @@ class Homeward(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardLeft(Message):
+    """A rank that fails has left what it alone keeps of optimizers in the file `name` beside its snapshots, for rank 0 on another host."""
+
+    rank: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Message):
     """One line for the user about what was done with the cell (a loader that was not split, and why)."""
 
@@ -207,5 +215,6 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
     Paused,
     Standing,
     Homeward,
+    ShardLeft,
     Notice,
 )

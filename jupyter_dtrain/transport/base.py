@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 OnProgress = Callable[[int, int], None]
@@ -87,6 +88,23 @@ class SnapshotStore(ABC):
 
     def note_part(self, number: int, rank: int) -> None:  # noqa: B027  # on one host it is where it is needed
         """Know that `rank` has written its part of snapshot `number`. Any thread may call this; it does not wait."""
+
+    def is_safe(self, number: int, limit: timedelta = timedelta(0)) -> bool:  # noqa: ARG002  # one host is lost as a whole
+        """Return whether all ranks' parts of snapshot `number` are where no loss of an engine takes them; waits for that at most `limit`.
+
+        Raises
+        ------
+        ClusterError, OSError
+            They cannot be there.
+        """
+        return True
+
+    def seconds(self, number: int) -> float:  # noqa: ARG002
+        """Return how long the network was busy with the buffers of a snapshot that :meth:`is_safe`."""
+        return 0.0
+
+    def pass_on(self, name: str, rank: int) -> None:  # noqa: B027  # on one host it is there
+        """Let rank 0 find the file `name` that `rank` has left beside its snapshots. Any thread may call this; it does not wait."""
 
     def publish(self, number: int, *, world_size: int, keys: Iterable[str]) -> bool:  # noqa: ARG002
         """Let every engine that there is now find a snapshot, of so many ranks and with these buffers; return whether that can be."""

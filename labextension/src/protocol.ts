@@ -278,6 +278,16 @@ export interface IHomeward {
 }
 
 /**
+ * A rank that fails has left what it alone keeps of optimizers in the file
+ * `name` beside its snapshots, for rank 0 on another host.
+ */
+export interface IShardLeft {
+  type: 'shard_left';
+  rank: number;
+  name: string;
+}
+
+/**
  * One line for the user about what was done with the cell (a loader that was
  * not split, and why).
  */
@@ -643,6 +653,7 @@ export type EngineEvent =
   | IPaused
   | IStanding
   | IHomeward
+  | IShardLeft
   | INotice;
 
 /**

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
@@ -88,6 +90,65 @@ def test_a_snapshot_counts_once_every_rank_has_written_it(keeper, clock, ranks):
     keeper.commit()
     assert numbers(keeper) == (1, 10, "line 3")
     assert ranks.files() == {"1-0", "1-1"}
+
+
+class Replicated(SnapshotFolder):
+    """Snapshots that are somewhere else as well, once that is so."""
+
+    safe: bool | OSError = False
+    took = 0.0
+
+    def is_safe(self, number, limit=timedelta(0)):
+        if isinstance(self.safe, OSError):
+            raise self.safe
+        return self.safe or bool(limit)
+
+    def seconds(self, number):
+        return self.took
+
+
+@pytest.fixture
+def replicated(keeper):
+    keeper.store = Replicated(keeper.store.address)
+    return keeper.store
+
+
+def test_one_counts_once_it_is_somewhere_else_too_and_the_way_there_is_of_its_cost(keeper, clock, ranks, replicated):
+    ranks.train(1)
+    assert asked_after(keeper, clock, 2) == 1
+    for rank in (0, 1):
+        ranks.write(rank, 1)
+    assert asked_after(keeper, clock, 100.0) is None
+    assert numbers(keeper) is None
+    replicated.safe, replicated.took = True, 1.0
+    keeper.commit()
+    assert numbers(keeper) == (1, 10, "line 3")
+    assert asked_after(keeper, clock, 49.0) is None
+    assert asked_after(keeper, clock, 2.0) == 2
+
+
+def test_at_the_end_of_the_ranks_it_is_waited_for(keeper, clock, ranks, replicated):
+    ranks.train(1)
+    asked_after(keeper, clock, 2)
+    for rank in (0, 1):
+        ranks.write(rank, 1)
+    keeper.commit(timedelta(seconds=1))
+    assert numbers(keeper) == (1, 10, "line 3")
+
+
+def test_one_that_finds_no_room_does_not_count_and_that_is_told_once(keeper, clock, ranks, replicated):
+    ranks.train(1)
+    replicated.safe = OSError(28, "No space left on device")
+    for number in (1, 2):
+        assert asked_after(keeper, clock, 2) == number
+        for rank in (0, 1):
+            ranks.write(rank, number)
+        keeper.commit()
+    assert keeper.newest is None
+    assert ranks.files() == set()
+    (told,) = keeper.news()
+    assert "No snapshot counts" in told
+    assert "No space left on device" in told
 
 
 @pytest.mark.parametrize("size_first", [True, False])

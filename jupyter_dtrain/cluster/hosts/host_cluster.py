@@ -201,6 +201,16 @@ class HostCluster(LocalCluster):
             raise ClusterError(f"The engine of rank {rank} has not come up.")
         self._fetch(names, host)
 
+    def pass_file(self, name: str, *, source: int, target: int) -> None:
+        """Let the host of rank `target` have a file of `blob_dir` that the engine of rank `source` has made."""
+        there, here = self._host_of(source), self._host_of(target)
+        if there is None or here is None or there is here:
+            return
+        self._fetch([name], there)
+        if here.missing([name]):
+            with _mapped(self.blob_dir / name) as data:
+                here.put(name, data)
+
     def find_files(self, names: Sequence[str]) -> list[str]:
         """Let files of `blob_dir` be here that any host has; return those that none has."""
         left = list(names)

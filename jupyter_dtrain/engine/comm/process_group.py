@@ -98,9 +98,7 @@ class ProcessGroup:
         """
         global _near, _store
         self._joined = None
-        for memory in (_near, *_among.values()):
-            if memory is not None:
-                memory.close()
+        _close_memory()
         _near = _store = None
         _among.clear()
         if dist.is_initialized():
@@ -139,6 +137,18 @@ def shared_memory_among(ranks: Sequence[int]) -> SharedMemory:
             raise RuntimeError(f"Ranks {key} of this host cannot share memory.")
         _among[key] = SharedMemory(peers)
     return _among[key]
+
+
+def free_others() -> None:
+    """Let ranks that wait for this one get an error: it exchanges nothing any more, and has not left yet."""
+    _close_memory()
+    links.shut_down()
+
+
+def _close_memory() -> None:
+    for memory in (_near, *_among.values()):
+        if memory is not None:
+            memory.close()
 
 
 def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta, says: str = "") -> list[str]:

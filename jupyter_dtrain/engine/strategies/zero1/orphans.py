@@ -13,10 +13,12 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from ...comm.process_group import shared_memory
+from ...comm.process_group import free_others
 from .sharded_optimizer import ShardedOptimizerStates
 
 _LOOK = timedelta(milliseconds=10)
+Left = tuple[int, dict[int, dict[int, object]]]
+"""The last step of a rank, and its part as :meth:`.ShardedOptimizerStates.state_dict` has it."""
 
 
 class OrphanShards:
@@ -58,22 +60,27 @@ class OrphanShards:
             self._files[self._rank].unlink(missing_ok=True)
             return True
         if self._rank:
-            with suppress(OSError), self._own:  # no room: what is there is cut off then
-                pickle.dump((step, self._states.state_dict()), self._own, protocol=pickle.HIGHEST_PROTOCOL)
+            self._leave(step)
             return True
         if not self._states.needs_others():
             self._states.load_state_dicts([])
             return True
-        if (memory := shared_memory()) is not None:
-            memory.close()  # who waits for this rank is free, and ends
-        end = time.monotonic() + limit.total_seconds()
-        found = [self._read(file, end) for file in self._files[1:]]
+        free_others()  # and they end
+        found = self._found(time.monotonic() + limit.total_seconds())
         parts = [one[1] for one in found if one is not None and one[0] == step]
         is_complete = len(parts) == len(found)
         self._states.load_state_dicts(parts if is_complete else [])
         return is_complete
 
-    def _read(self, file: Path, end: float) -> tuple[int, dict[int, dict[int, object]]] | None:
+    def _leave(self, step: int) -> None:
+        with suppress(OSError), self._own:  # no room: what is there is cut off then
+            pickle.dump((step, self._states.state_dict()), self._own, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _found(self, end: float) -> list[Left | None]:
+        """Return what each of the others has left by `end`, on the clock of ``time.monotonic``."""
+        return [self._read(file, end) for file in self._files[1:]]
+
+    def _read(self, file: Path, end: float) -> Left | None:
         while file.exists():
             with file.open("r+b") as handle:
                 try:
@@ -83,7 +90,7 @@ class OrphanShards:
                         return None
                 else:
                     with suppress(EOFError, pickle.UnpicklingError):  # it had no time, or no room
-                        found: tuple[int, dict[int, dict[int, object]]] = pickle.load(handle)
+                        found: Left = pickle.load(handle)
                         return found
                     return None
             time.sleep(_LOOK.total_seconds())

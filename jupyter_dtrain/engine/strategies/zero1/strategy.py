@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+from ....protocol import Message
 from ...dedup import NOTHING_APART, Apart
 from ..base import RankContext
 from ..data_parallel.strategy import DataParallel
+from .distant_orphans import DistantOrphans
 from .orphans import OrphanShards
 from .sharded_optimizer import ShardedOptimizerStates
 
@@ -28,11 +31,16 @@ class Zero1(DataParallel):
     def prepare(self, objects: Sequence[object]) -> None:
         """Let go of the states that other ranks keep."""
         task = self.context.task
-        if self._states is not None:
-            self._states.register(objects)
-            self._orphans = OrphanShards(
-                task.snapshot_folder, self._states, rank=task.rank, world_size=task.world_size, generation=task.generation
-            )
+        if self._states is None:
+            return
+        self._states.register(objects)
+        make = partial(DistantOrphans, talk=self.context.talk, tell=self._tell) if task.spans_hosts else OrphanShards
+        self._orphans = make(task.snapshot_folder, self._states, rank=task.rank, world_size=task.world_size, generation=task.generation)
+
+    def _tell(self, event: Message) -> None:
+        emitter = self.context.reports.emitter
+        emitter.emit(event)
+        emitter.flush()  # this process may be ended at any moment
 
     @contextmanager
     def installed(self) -> Iterator[None]:
