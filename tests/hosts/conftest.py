@@ -51,10 +51,10 @@ class HostNotebook(Notebook):
 
 @pytest.fixture(scope="package")
 def lab():
-    """Four hosts, the last of which no test needs for long."""
+    """Six hosts, the last three of which no test needs for long: each is switched off by one."""
     if reason := why_not():
         pytest.skip(reason)
-    with VirtualHosts(4, shared=[ROOT]) as hosts:
+    with VirtualHosts(6, shared=[ROOT]) as hosts:
         yield hosts
 
 

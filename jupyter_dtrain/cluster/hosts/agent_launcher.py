@@ -56,7 +56,7 @@ class AgentLauncher(Launcher):
         asked = {
             "--detach": options.detach,
             "--vary": bool(options.vary),
-            f"--strategy {options.strategy}": options.strategy != "auto",
+            f"--strategy {options.strategy}": options.strategy not in ("auto", "zero1"),
             "--elastic": options.elastic is not None,
             "--balance auto": options.balance != "off",
         }
