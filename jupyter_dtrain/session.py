@@ -21,6 +21,7 @@ from .detached.client import DetachedRuns
 from .detached.mirror import RunMirror
 from .elastic.agent import Agent
 from .elastic.engine_pool import EnginePool
+from .elastic.failed_run import FailedRun
 from .elastic.generation import Output
 from .elastic.job import CellJob
 from .elastic.runner import Runner, RunResult
@@ -199,7 +200,7 @@ class Session:
     def _one_run(self) -> Iterator[None]:
         if self._is_running:
             raise UsageError("a %%distribute cell is running on the engines: wait for its end, or stop it in the sidebar.")
-        self._is_running = True
+        self._is_running, self._runner.failed = True, None
         try:
             yield
         finally:
@@ -211,6 +212,13 @@ class Session:
         if how is not None:
             self._show_phase("stopping")
         return how or self._lanes.stop_trials()
+
+    def failed_run(self) -> FailedRun | None:
+        """Return the last run, whose frames the engines keep, if its cell has failed; a `UsageError` while another runs."""
+        if self.running:
+            raise UsageError("a %%distribute cell is running on the engines, which keep no frames of the one before.")
+        failed = self._runner.failed
+        return failed if failed is not None and failed.has_failed else None
 
     def _supervisor(self) -> Agent:
         supervisor = self._runner.supervisor

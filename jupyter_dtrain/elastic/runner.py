@@ -30,6 +30,7 @@ from ..transport.blob_store import HASHED, BlobFolder, Sending, bytes_of
 from ..transport.parcel import from_parcel
 from .agent import Agent
 from .engine_pool import STARTING, EnginePool
+from .failed_run import FailedRun
 from .failure_report import lost_engines, phase_of
 from .generation import Output
 from .job import CellJob
@@ -76,7 +77,7 @@ class RunResult:
 class Runner:
     """Runs one cell at a time. Its methods but :meth:`stop` belong to the thread that runs the notebook's cells.
 
-    `supervisor` looks after the cell that is running, ``None`` where none is.
+    `supervisor` looks after the cell that is running, ``None`` where none is. `failed` is the last run, if its cell has failed.
 
     Parameters
     ----------
@@ -105,6 +106,7 @@ class Runner:
         self._engines, self._store, self._pruned_at = engines, store, pruned_at
         self._on_begin, self._on_news, self._others = on_begin, on_news, others
         self.supervisor: Agent | None = None
+        self.failed: FailedRun | None = None
         self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
 
     def stop(self) -> str | None:
@@ -288,7 +290,7 @@ class Runner:
             renew=renew,
         )
         self._on_begin(recorder)
-        self.supervisor = supervisor
+        self.supervisor, self.failed = supervisor, None
         output.show_run(recorder)
         try:
             with recording.failing("broken off"):
@@ -302,6 +304,7 @@ class Runner:
             self._on_news()
             output.show_run(recorder)
         first, cluster = ends[0].outcome, supervisor.cluster
+        self.failed = FailedRun(task, cluster, ends, restart=self._engines.begin_restart)
         if first is not None and first.parcel is not None:
             cluster.fetch_files(first.parcel.keys, 0)
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.

@@ -7,10 +7,10 @@ import asyncio
 import inspect
 import traceback
 from asyncio import events, tasks
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any
 
 from ..analysis.code_objects import keep_text
@@ -216,12 +216,13 @@ def _is_secondary(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _BROKEN)
 
 
-def forget_frames(error: BaseException) -> None:
-    """Release what the frames of `error` hold: models, graphs and reducers would outlive the run with them."""
+def forget_frames(error: BaseException, kept: Container[FrameType] = ()) -> None:
+    """Release what the frames of `error` hold, but those `kept`: models, graphs and reducers would outlive the run with them."""
     seen: BaseException | None = error
     while seen is not None:
-        trace: TracebackType | None = seen.__traceback__
-        if trace is not None:
-            traceback.clear_frames(trace)
+        for frame, _ in traceback.walk_tb(seen.__traceback__):
+            if frame not in kept:
+                with suppress(RuntimeError):  # it is still running
+                    frame.clear()
         seen.__traceback__ = None
         seen = seen.__cause__ or seen.__context__

@@ -19,6 +19,7 @@ from ..serialization.unpickler import Unpacker
 from ..strategies import Feature
 from ..transport.blob_store import HASHED, BlobFolder
 from ..transport.parcel import from_parcel, to_parcel
+from . import post_mortem
 from .arrival.modules import LocalModules, found_by_name, known_by_names, namespaces_of
 from .arrival.objects import DeviceNames, connect_schedulers
 from .arrival.rebuilt import Rebuilt
@@ -246,8 +247,9 @@ class CellRun:
                 count_targets = isinstance(error, CountTargets)
                 go_back = error if isinstance(error, GoBack) else None
                 full_batch = error.kind if isinstance(error, KeepsState) else ""
-                forget_frames(error)
-                if not (count_targets or full_batch) and go_back is None and self._failed_alike(failure):
+                goes_on = bool(count_targets or full_batch) or go_back is not None
+                forget_frames(error, kept=() if goes_on else post_mortem.keep(error, self._task))
+                if not goes_on and self._failed_alike(failure):
                     with suppress(Exception):  # what is not whole stays behind, as after any other error
                         self._settled(None)
             self._rescue.stand_down()
@@ -311,6 +313,7 @@ class CellRun:
             stack.enter_context(logged_at_home(task.loggers, rank=rank))
             stack.enter_context(shell_in(self._namespace))
             stack.enter_context(warnings_of_callers())
+            stack.enter_context(post_mortem.breakpoints_end_the_cell())
             stack.enter_context(found_by_name(self._tracked, self._namespace))
             stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
             stack.enter_context(self._loops.installed())

@@ -15,6 +15,7 @@ import torch
 
 from ..serialization.library_state import left_as_it_was
 from ..serialization.registries import left_afterwards
+from . import post_mortem
 from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
 from .cell_run import CellRun
@@ -36,6 +37,13 @@ _idle = Idle()
 def run(encoded: bytes, rank: int) -> bytes:
     """Run one task as `rank`. `encoded` is a pickled :class:`Task`, the same for all ranks, and the result a pickled :class:`Outcome`."""
     _idle.ends()
+    post_mortem.forget()
+    result = _result(encoded, rank)
+    post_mortem.clear_callers()  # whose frames a failed cell's refer to
+    return result
+
+
+def _result(encoded: bytes, rank: int) -> bytes:
     interrupts = Interrupts(not_here=is_stepping)
     task: Task = replace(pickle.loads(encoded), rank=rank)
     leave = Strategy.leave

@@ -51,6 +51,8 @@ def line_parser() -> argparse.ArgumentParser:
     attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
     attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
     attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
+    debug = actions.add_parser("debug", help="look at the frames of a cell that failed, as %%debug does (post-mortem)", allow_abbrev=False)
+    debug.add_argument("--rank", type=whole_number, metavar="R", help="the rank to look at (default: the one whose error was shown)")
     doctor = actions.add_parser("doctor", help="check hosts before engines start there, and tell what to do", allow_abbrev=False)
     add_cluster(doctor, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
@@ -70,6 +72,7 @@ class LineCommand:
     strategy: str | None = None
     mesh: ParallelDims | None = None
     show_script: bool = False
+    rank: int | None = None
 
 
 def parse_line(line: str) -> LineCommand:
@@ -95,6 +98,7 @@ def parse_line(line: str) -> LineCommand:
         strategy=getattr(found, "strategy", None),
         mesh=getattr(found, "mesh", None),
         show_script=getattr(found, "show_script", False),
+        rank=getattr(found, "rank", None),
     )
 
 

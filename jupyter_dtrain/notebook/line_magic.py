@@ -61,6 +61,10 @@ class LineMagic:
         elif command.action == "stop":
             stopped = self._session.exists and self._session.get().stop_cluster()
             show("The engines have stopped." if stopped else "No engines are running.")
+        elif command.action == "debug":
+            from .rank_debugger import debug
+
+            debug(self._session, self._shell, command.rank)
         elif command.action == "doctor":
             from ..cluster.hosts.doctor import examine
 

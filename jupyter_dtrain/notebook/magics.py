@@ -64,6 +64,7 @@ def load(shell: InteractiveShell) -> None:
     shell.input_transformers_cleanup.append(_body_for_help)
     _document()
     _complete(shell, magics.session)
+    _debug_engines(shell, magics.session)
     magics.session.telemetry.start()
     if detached := unfollowed(DEFAULT_FOLDER):
         from .output import show
@@ -81,6 +82,7 @@ def unload(shell: InteractiveShell) -> None:
     if isinstance(magics, DistributeMagics):
         shell.configurables.remove(magics)  # type: ignore[arg-type]
         magics.session.close()
+    vars(shell).pop("debugger", None)
     if _body_for_help in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(_body_for_help)
     for kind in ("line", "cell"):
@@ -97,6 +99,21 @@ def _document() -> None:
 
     cast("Any", DistributeMagics.distribute_cell).getdoc = lambda: help_of("cell")
     cast("Any", DistributeMagics.distribute).getdoc = lambda: help_of("line")
+
+
+def _debug_engines(shell: InteractiveShell, session: LazySession) -> None:
+    """Let ``%debug`` look at the failed rank's frames where the last error came from the engines."""
+    original: Any = shell.debugger
+
+    def debugger(force: bool = False) -> None:
+        if not force and not shell.call_pdb:
+            return
+        from .rank_debugger import debug_last_error
+
+        if not debug_last_error(session, shell):
+            original(force=force)
+
+    vars(shell)["debugger"] = debugger
 
 
 def _complete(shell: InteractiveShell, session: LazySession) -> None:

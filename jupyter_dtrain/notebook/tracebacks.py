@@ -62,13 +62,17 @@ _DATABASE = (
     "Each engine has opened the database: what libraries write by themselves is not written once for all. Write it in another cell, "
     "or behind `if is_main():` (from jupyter_dtrain import is_main)."
 )
+_BREAKPOINT = (
+    f"{_NO_KEYBOARD}a breakpoint ends the cell. `%debug` looks at the variables there, on each rank. Take %%distribute off the cell to "
+    "step through it."
+)
 _HINTS = (
     (
         "EOFError",
         "EOF when reading a line$|$",
         f"{_NO_KEYBOARD}ask with input() or getpass() in another cell, and use its answer in this one.",
     ),
-    ("BdbQuit", "", f"{_NO_KEYBOARD}a debugger would have nobody to ask. Take %%distribute off the cell to step through it."),
+    ("BdbQuit", "", _BREAKPOINT),
     ("ValueError", "trying to initialize the default process group twice", _OWN_GROUP),
     ("OperationalError", "disk I/O error|database is locked|database disk image is malformed|attempt to write a readonly", _DATABASE),
 )

@@ -142,6 +142,7 @@ TABLE = (
     Replaced("mlflow.tracking._tracking_service.client.TrackingServiceClient", "*", "rank 0 asks the store for all"),
     Replaced("mlflow.store.tracking.abstract_store.AbstractStore", "*", "rank 0 asks the store for all"),
     Replaced("torch.utils.tensorboard.writer", "FileWriter", "rank 0 alone writes"),
+    Replaced("sys", "breakpointhook", "a breakpoint ends the cell, as nobody could answer its prompt"),
     # -- engines
     Replaced("builtins", "__dtrain__", "rewritten loops find their run; after it they find that it is over", ENGINE),
     Replaced("builtins", "get_ipython", "libraries tell a notebook by it", ENGINE),

@@ -15,7 +15,7 @@ LIBRARIES = frozenset(
     {row.owner.partition(".")[0] for row in TABLE}
     | {"posix", "logging", "threading", "pathlib", "subprocess", "multiprocessing", "contextlib", "time", "signal", "pickle", "copy"}
     | {"functools", "matplotlib"}
-)
+) - {"sys"}  # whose other hooks are IPython's and threads' to set
 CODE = (FunctionType, BuiltinFunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType, type)
 WRAPPED = (staticmethod, classmethod, property)
 _before: dict[tuple[str, str], Any] = {}

@@ -125,6 +125,8 @@ class Notebook:
         self.poller = zmq.Poller()
         self.poller.register(self.client.iopub_channel.socket, zmq.POLLIN)
         self.poller.register(self.client.shell_channel.socket, zmq.POLLIN)
+        self.poller.register(self.client.stdin_channel.socket, zmq.POLLIN)
+        self.prompts: list[str] = []  # that nobody has answered yet
         self.cells: dict[str, Cell] = {}
         self.others: list[dict[str, Any]] = []  # messages that belong to no cell: comms
         self.subshells: dict[str, str] = {}  # by comm
@@ -167,6 +169,21 @@ class Notebook:
         assert not cell.ok, f"no error from {cell}"
         return cell
 
+    def type(self, cell: Cell, line: str, shows: str = "") -> str:
+        """Type `line` where `cell` asks for one, and return what it has shown when it asks again and `shows` is there, without colours."""
+        self.wait(lambda: self.prompts or not cell.running, "a prompt", cell)
+        assert self.prompts, f"ended without a prompt: {cell}"
+        del self.prompts[0]
+        before = len(cell.stdout)
+        self.client.input(line)
+
+        def shown() -> str:
+            return COLOURS.sub("", cell.stdout[before:])
+
+        self.wait(lambda: not cell.running or (shows in shown() and self.prompts), f"{shows!r} after {line!r}", cell)
+        assert shows in shown(), f"no {shows!r} after {line!r}: {cell}"
+        return shown()
+
     def wait(self, condition: Callable[[], object], what: str, cell: Cell | None = None) -> None:
         """Take in what the kernel sends until `condition()` is true."""
         deadline = time.monotonic() + LIMIT
@@ -181,6 +198,7 @@ class Notebook:
             if cell.running and self.manager.is_alive():
                 self.interrupt()
                 self.finish(cell)
+                self.prompts.clear()
 
     def wait_for_rest(self) -> None:
         """Wait until no engine is being started, in the place of another perhaps, or stopped: what is told of them is of others then."""
@@ -219,6 +237,9 @@ class Notebook:
                     cell.idle |= message["msg_type"] == "status" and message["content"]["execution_state"] == "idle"
                 else:
                     self.others.append(message)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.prompts.append(self.client.get_stdin_msg(timeout=0)["content"]["prompt"])
         with contextlib.suppress(queue.Empty):
             while True:
                 reply = self.client.get_shell_msg(timeout=0)

@@ -100,7 +100,8 @@ def test_a_mistake_in_a_cells_line_says_what_to_do(line):
 
 MISTAKES = {
     "begin": [
-        "There is no `%distribute begin`; there are start, status, preview, plan, resume, attach, doctor, stop.\n`%distribute --help`"
+        "There is no `%distribute begin`; there are start, status, preview, plan, resume, attach, debug, doctor, stop.\n",
+        "\n`%distribute --help`",
     ],
     "statsu": ["Did you mean status?"],
     "start 2 3": ["unrecognized arguments: 3"],

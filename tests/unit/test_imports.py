@@ -77,6 +77,7 @@ ENGINE_ORDER = [
     "telemetry",
     "strategies",
     "snapshot",
+    "post_mortem",
     "cell_run",
     "worker",
 ]

@@ -65,11 +65,21 @@ class GlobalView:
         Whether losses count the targets that they do not ignore in every batch.
     on_whole : callable
         Told the name of an operation that was computed on whole tensors for want of a rule.
+    exchange : Exchange, optional
+        By default with the other ranks.
     """
 
-    def __init__(self, *, rank: int, world_size: int, count_targets: bool = False, on_whole: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        count_targets: bool = False,
+        on_whole: Callable[[str], None],
+        exchange: Exchange | None = None,
+    ) -> None:
         self._world_size = world_size
-        self._exchange = Exchange()
+        self._exchange = exchange or Exchange()
         self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, REFUSING, count_targets=count_targets)
         self._hooks = GradientHooks(self._rules)
         self.functions = OwnFunctions(self._rules)

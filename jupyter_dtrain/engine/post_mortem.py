@@ -1,0 +1,205 @@
+"""The frames of a cell that has failed, kept on the engine until the next cell, and a debugger that stands in them.
+
+The debugger is IPython's own. It would read from a keyboard, and engines have none: the notebook reads each line, has it done here by a
+call like any other (:func:`command`), and shows what that returns. So nothing waits on the engine between two lines.
+
+What is kept are the user's frames and those of libraries. This project's would keep reducers and snapshots alive, which must not outlive
+the process group; `cell.forget_frames` and :func:`clear_callers` empty them. What the kept ones hold is a step's memory: an error of
+memory that has run out keeps none.
+"""
+
+from __future__ import annotations
+
+import bdb
+import gc
+import io
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from ..system.patches import patched
+from ..system.resources import advice_for
+from .memory import give_back_what_is_scarce
+from .task import Task
+from .tensor.parted import part_of, shown_alone
+from .user_frames import is_ours
+
+GONE = "The frames are gone: another cell has begun on the engines since, or they were freed by q.\n"
+NO_ROOM = "Memory had run out, so the frames were freed at once.\n"
+_DEBUGGERS = ("bdb.py", "pdb.py", "IPython/core/debugger.py")
+_ASK_SOMEBODY = ("", "pdb.set_trace", "ipdb.set_trace", "IPython.core.debugger.set_trace")
+_NEED_KEYBOARD = frozenset({"interact", "debug", "commands", "run", "restart"})
+
+
+@dataclass
+class Kept:
+    """The frames of one cell.
+
+    Attributes
+    ----------
+    trace : TracebackType, optional
+        Without what is this project's; ``None``: memory had run out.
+    debugger : optional
+        The one that stands in them, once somebody has looked.
+    """
+
+    run_id: str
+    rank: int
+    world_size: int
+    trace: TracebackType | None
+    frames: Collection[FrameType]
+    debugger: Any = None
+
+
+_kept: Kept | None = None
+
+
+def keep(error: BaseException, task: Task) -> Collection[FrameType]:
+    """Keep the frames of an error that has ended the cell, and return those that are kept."""
+    global _kept
+    if task.strategy.owns_process_group:  # such engines start anew after each cell
+        return ()
+    if advice_for(type(error).__name__, str(error)) is not None:
+        _kept = Kept(task.run_id, task.rank, task.world_size, None, ())
+        return ()
+    entries = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not is_ours(trace.tb_frame.f_code.co_filename):
+            entries.append(trace)
+        trace = trace.tb_next
+    while entries and entries[-1].tb_frame.f_code.co_filename.endswith(_DEBUGGERS):  # of a `breakpoint()`
+        entries.pop()
+    found: TracebackType | None = None
+    for entry in reversed(entries):
+        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    if found is None:
+        return ()
+    frames = frozenset(entry.tb_frame for entry in entries)
+    _kept = Kept(task.run_id, task.rank, task.world_size, found, frames)
+    return frames
+
+
+def clear_callers() -> None:
+    """Empty the frames that the cell was called from, which the kept ones refer to. To be called when they have returned."""
+    for kept in _kept.frames if _kept is not None else ():
+        frame = kept.f_back
+        while frame is not None:
+            if frame not in _kept.frames:  # type: ignore[union-attr]
+                try:
+                    frame.clear()
+                except RuntimeError:  # the one that calls this
+                    break
+            frame = frame.f_back
+
+
+def forget() -> None:
+    """Free the frames that are kept, if there are any."""
+    global _kept
+    if _kept is not None:
+        _kept = None
+        gc.collect()  # a cell's names and functions refer to each other
+        give_back_what_is_scarce()
+
+
+@contextmanager
+def breakpoints_end_the_cell() -> Iterator[None]:
+    """Let ``breakpoint()`` raise until the end of the ``with`` block: in a kernel it may do nothing without a word."""
+
+    def stop(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("PYTHONBREAKPOINT", "") in _ASK_SOMEBODY:
+            raise bdb.BdbQuit
+        return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 - the user has switched it off, or named another
+
+    with patched(sys, "breakpointhook", stop):
+        yield
+
+
+# -- what the notebook calls -------------------------------------------------------------------------------------------------------
+
+
+def begin(run_id: str, theme: str) -> tuple[str, bool]:
+    """Begin to look at the frames of run `run_id`; return what to show, and whether that was all. `theme` is that of IPython's colours."""
+    if _kept is None or _kept.run_id != run_id:
+        return GONE, True
+    if _kept.trace is None:
+        return NO_ROOM, True
+    kept = _kept
+
+    debugger = kept.debugger = _new_debugger(theme)
+
+    def start() -> bool:
+        debugger.reset()
+        debugger.setup(None, kept.trace)
+        debugger.print_stack_entry(debugger.stack[debugger.curindex])
+        return False
+
+    return _done(kept, start)
+
+
+def command(run_id: str, line: str) -> tuple[str, bool]:
+    """Do one line of the debugger's; return what it shows, and whether it was the last one. The frames are free then."""
+    if _kept is None or _kept.run_id != run_id or _kept.debugger is None:
+        return GONE, True
+    debugger = _kept.debugger
+
+    def do() -> bool:
+        name = debugger.parseline(line)[0]
+        if name in _NEED_KEYBOARD:
+            debugger.error(f"{name} would read from a keyboard, and engines have none")
+            return False
+        line_done = debugger.precmd(line)
+        return bool(debugger.postcmd(debugger.onecmd(line_done), line_done))
+
+    text, is_over = _done(_kept, do)
+    if is_over:
+        del debugger, do
+        forget()
+    return text, is_over
+
+
+def _done(kept: Kept, action: Callable[[], bool]) -> tuple[str, bool]:
+    output = kept.debugger.stdout = io.StringIO()
+    is_over = False
+    with redirect_stdout(output), redirect_stderr(output), _alone(kept):
+        try:
+            is_over = action()
+        except KeyboardInterrupt:
+            output.write("*** KeyboardInterrupt\n")
+        except Exception as error:  # a command that the debugger has not caught, such as one that starts the program anew
+            output.write(f"*** {type(error).__name__}: {error}\n")
+    return output.getvalue(), is_over
+
+
+@contextmanager
+def _alone(kept: Kept) -> Iterator[None]:
+    if kept.world_size == 1:
+        yield
+        return
+    with shown_alone(kept.rank, kept.world_size):
+        yield
+
+
+def _new_debugger(theme: str) -> Any:
+    from IPython.core.debugger import Pdb
+
+    class RankPdb(Pdb):
+        """IPython's debugger, which shows what it is told to in what stands for its output."""
+
+        def do_local(self, arg: str) -> None:
+            """Show the part of a tensor that this rank has, and which part it is: local EXPRESSION."""
+            with suppress(Exception):  # it has been told
+                value, words = part_of(self._getval(arg))
+                self.message(f"{value!r}\n({words})")
+
+    debugger = RankPdb(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True, readrc=False)
+    for name in ("set_theme_name", "set_colors"):  # IPython 9, and before
+        if hasattr(debugger, name):
+            with suppress(Exception):  # a theme that is the notebook's own
+                getattr(debugger, name)(theme)
+            break
+    return debugger
