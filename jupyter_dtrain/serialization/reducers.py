@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
+from io import IOBase
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -149,7 +150,10 @@ def _as_it_was(obj: Any) -> Any:
     before = dict(own) if takes_away else {}
     function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     function = bare if is_made else function
-    if takes_away and not (own.keys() == before.keys() and all(own[key] is value for key, value in before.items())):
+    changed = [value for name, value in before.items() if own.get(name, before) is not value] if takes_away else []
+    if any(isinstance(value, IOBase) and value.closed for value in changed):
+        pass  # it has read what it had not yet (an image), and closed the file: what it was before is no more
+    elif takes_away and (changed or own.keys() != before.keys()):
         become(obj, before)
         return function, args, before, None, None, become
     return function, args, state, *rest, *((set_attributes,) if asks else ())

@@ -70,6 +70,7 @@ CASES = {
     "key that is an object": ("class K: pass\nk = K(); d = {k: 1, (k, 1): 2}; s = {k}", "d[k], d[k, 1], k in s"),
     "cycles": ("a = []; a.append(a); d = {}; d['d'] = [d]; class_ = type('C', (), {}); o = class_(); o.me = o", "a[0] is a, d['d'][0] is d, o.me is o"),
     "__getstate__ that takes away from the object": ("class A:\n    def __init__(self): self.n, self.inner = 1, [2]\n    def __getstate__(self): self.inner = None; return self.__dict__.copy()\n    def __setstate__(self, state): self.__dict__.update(state)\na = A(); b = A(); b.up = a", "a.n, a.inner, b.inner, b.up is a"),
+    "image that was not read yet": ("import numpy as np; from PIL import Image\nImage.fromarray(np.eye(3, dtype='uint8')).save('image.png'); a, b = Image.open('image.png'), Image.open('image.png')", "np.asarray(a).tolist(), np.asarray(b).sum(), a.size"),
     "plain objects": ("import datetime, decimal, fractions, logging, pathlib, re, uuid\nlog = logging.getLogger('x'); r = re.compile('a+'); t = datetime.timedelta(days=2); dec = decimal.Decimal('1.50'); p = pathlib.Path('a') / 'b'; u = uuid.UUID(int=5)", "log.name, r.findall('caab'), t.days, str(dec), p.name, u.int"),
     "iterator half way": ("it = iter([1, 2, 3]); next(it); e = enumerate('ab'); next(e)", "list(it), list(e)"),
     # arrays
