@@ -292,6 +292,8 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         yield from ((f".{key}", part) for key, part in vars(value).items())
     else:
         yield from ((f".{key}", part) for key, part in (attributes_of(value) or {}).items())
+        if type(value).__module__ == "__main__":  # its methods go along, with the globals that they use
+            yield f" class {type(value).__name__}", type(value)
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, object]]:

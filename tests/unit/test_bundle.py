@@ -23,6 +23,7 @@ from tests.unit.other_side import CellFailed
 
 # A notebook, a cell that uses `x`, and what the message says of the way to the culprit.
 CULPRITS = {
+    "global of a method": ("import zlib; z = zlib.compressobj()\nclass A:\n    def f(self): return z\nx = [A()]", "x[0].f()", "its [0] class A.f global 'z' is a Compress (TypeError"),
     "compressor": ("import zlib; x = zlib.compressobj()", "x.locked()", "line 1 uses 'x' (a Compress), which cannot be sent to the engines: TypeError"),
     "generator": ("x = (i for i in 'ab')", "list(x)", "'x' (a generator)"),
     "file": ("x = open('f.txt', 'w+')", "\n\nx.write('a')", "line 3 uses 'x' (a TextIOWrapper)"),
