@@ -97,6 +97,9 @@ class CellError(DtrainError):
         self.lines = lines
         self.ranks = ranks
 
+    def __str__(self) -> str:
+        return str(self.args[0])  # a `KeyError` would quote it once more
+
     def _render_traceback_(self) -> list[str]:
         return self.lines
 

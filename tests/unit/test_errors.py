@@ -52,7 +52,9 @@ def test_a_cell_error_shows_the_lines_of_the_cell(capsys):
 
 
 def test_a_lookup_error_keeps_its_kind():
-    assert isinstance(CellError.of("KeyError", "'x'", lines=[], ranks=[0]), KeyError)
+    error = CellError.of("KeyError", "'x'", lines=[], ranks=[0])
+    assert isinstance(error, KeyError)
+    assert str(error) == str(KeyError("x"))
 
 
 @pytest.mark.parametrize(
