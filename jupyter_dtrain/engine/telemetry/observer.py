@@ -100,7 +100,7 @@ class Observer:
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)  # the pass before was a step made by hand
         part = detached(root)
-        self._loss = part if part.numel() == 1 else None
+        self._loss = part if part.numel() == root.numel() == 1 else None
         self._weight = weight
         self._used, self._samples = self._used + self._samples, 0
 
