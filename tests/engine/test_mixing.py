@@ -263,7 +263,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     [
         (0.0, "", "nn.Identity()", [2, 12]),
         (0.1, "", "nn.Identity()", [2, 12]),  # with the masks of the first call
-        (0.1, "largest = y.max().item() > 1e9", "nn.Identity()", [2, 12]),
+        (0.1, "largest = y.max(1).values > 1e9", "nn.Identity()", [2, 12]),
         (0.0, "", "nn.BatchNorm1d(2)", [6, 2, 12, 6]),  # without the batch's statistics, of which it is known that they mix
     ],
 )

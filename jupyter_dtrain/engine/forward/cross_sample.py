@@ -13,18 +13,19 @@ first, and a share may be too small for a dependence to show (the three largest 
 the next, or to the one before, so some between others show it. Where a rank has a single sample, there are no others to leave out, and
 where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it. Where there is no memory for all
 of the batch, the last samples of the share are put through instead.
+
+A dependence that makes no difference in this batch, as a branch is not taken, the operations of these calls show (`sample_flow`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..code_inspection import code_uses, model_uses
@@ -35,6 +36,7 @@ from ..rng.streams import ModelStream
 from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
+from .sample_flow import SampleFlow
 
 FEW = 2
 """Samples that are put through alone."""
@@ -94,8 +96,9 @@ class SamplesOfCall:
     view: GlobalView
     stream: ModelStream
     sites: SampleSites | None
-    call: Callable[[Any, TorchFunctionMode], Any]
+    call: Callable[[Any, AbstractContextManager[Any]], Any]
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None]
+    flows: list[SampleFlow] = field(default_factory=list)  # of the calls that were made
 
     def mix(self, result: Any, drawing: GlobalSampling | None) -> bool:
         """Return whether they depend on each other in the model, on any rank. A collective where it has code of others than PyTorch.
@@ -118,14 +121,22 @@ class SamplesOfCall:
         share = Part(own, self.view.shard_argument(self.placement), known)
         of_all = [Part(slice(0, total), self.view.full_tensor), share]
         if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
-            return any(self._of_ranks(of_all))
+            return any(self._of_ranks(of_all)) or (others_code and self._flow_together())
         tried = alone[:1] if others_code else alone
         of_ranks = self._of_ranks([share, *map(self._part, tried)])
         if not any(of_ranks) and (others_code or None in of_ranks):
             of_ranks = self._of_ranks(of_all)
             if others_code and None in of_ranks and not any(of_ranks):  # there is no memory for all of the batch, say
                 of_ranks = self._of_ranks([share, *map(self._part, alone[1:])])
-        return any(of_ranks)
+        return any(of_ranks) or (others_code and self._flow_together())
+
+    def _flow_together(self) -> bool:
+        """Return whether something is made of several samples, in any rank's calls, that makes no difference to them yet. A collective."""
+        if any(Exchange.objects(len({flow.number for flow in self.flows}) < 2)):
+            self._of_ranks([Part(self.placement.share.loaded, self.view.shard_argument(self.placement))])
+        pairs = ((one, other) for one in self.flows[:1] for other in self.flows if other.number != one.number)
+        found = next((one.mixes(other, _differs) for one, other in pairs), None)
+        return any(Exchange.objects(found is not None))
 
     def _part(self, some: slice) -> Part:
         start = self.placement.share.loaded.start
@@ -140,6 +151,7 @@ class SamplesOfCall:
             stream=self.stream,
             sites=self.sites,
             dims_of=self.dims_of,
+            flows=self.flows,
         )
         return Exchange.objects(depends)
 
@@ -206,15 +218,29 @@ def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
             layer.training = True
 
 
+@contextmanager
+def at_the_end(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` at the end of the ``with`` block if nothing has been raised."""
+    yield
+    tell()
+
+
+@contextmanager
+def _both(first: AbstractContextManager[Any], second: AbstractContextManager[Any]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
 def depends_across_samples(
     model: nn.Module,
-    run: Callable[[Any, TorchFunctionMode], Any],
+    run: Callable[[Any, AbstractContextManager[Any]], Any],
     parts: Sequence[Part],
     *,
     total: int,
     stream: ModelStream,
     sites: SampleSites | None,
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
+    flows: list[SampleFlow],
 ) -> bool | None:
     """Return whether some samples come to something else without the others; ``None``: the model does not take so few of them.
 
@@ -232,6 +258,8 @@ def depends_across_samples(
         Along which dims the model draws for its samples; ``None``: it is guessed by sizes.
     dims_of : callable
         Returns the dims of the samples in results with so many dims each.
+    flows : list of SampleFlow
+        Gets what the calls do.
     """
     results: list[list[torch.Tensor]] = []
     try:
@@ -241,7 +269,9 @@ def depends_across_samples(
                     results.append(_tensors_in(part.result))
                     continue
                 drawing = GlobalSampling(part.samples, total, stream, sites)
-                results.append(_tensors_in(run(part.arguments, drawing)))
+                flow = SampleFlow(part.samples)
+                results.append(_tensors_in(run(part.arguments, _both(drawing, flow))))
+                flows.append(flow)
                 sites = sites or SampleSites(drawing.drawn, drawing.dims)
                 if drawing.per_rank:
                     return False

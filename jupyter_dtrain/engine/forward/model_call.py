@@ -38,6 +38,7 @@ from .known_models import KnownModels, stays_lazy
 from .module_state import ModuleInfo
 from .seams import Checks, ShardedParameters
 from .sharded_call import ShardedCall
+from .ways import Settings
 
 
 def _of_unit(parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -97,6 +98,7 @@ class ModelCalls:
         self._num_opened = 0  # calls of open models that are under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
+        self._settings = Settings()
         self._part: ShardedCall | None = None  # the call on the rank's part of the batch that is under way
         self.checks: Checks | None = None
         self.parameters: ShardedParameters | None = None
@@ -242,6 +244,7 @@ class ModelCalls:
             stream=self._stream,
             draws=self._draws,
             normalization=self._normalization,
+            settings=self._settings.now(),
             computed_by=None if self.parameters is None else self.parameters.computed_by,
         )
         try:
@@ -297,8 +300,10 @@ class ModelCalls:
         """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
         if self._part is not None:
             self._part.set_attribute(module, name, value)
-        elif self._view is not None and isinstance(value, GlobalTensor):
-            return self._view.kept(module, name, value)
+        elif self._view is not None:
+            self._settings.setting(module, name, value)
+            if isinstance(value, GlobalTensor):
+                return self._view.kept(module, name, value)
         return value
 
     def hooked(self) -> None:

@@ -20,6 +20,7 @@ from ..tensor.placement_types import GlobalTensor
 from .reached import Reached, reached_from
 from .state import LARGE, CannotRestore, Change, State, is_value, same
 from .watch import Watch
+from .ways import Ways
 
 _MEMBERS = (
     "_parameters",
@@ -308,6 +309,7 @@ class ModuleInfo:
         What it changes without regard to its samples, as :meth:`Change.names` has it.
     marked : dict of bool to list of int
         Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
+    ways : Ways
     """
 
     is_model: bool | None = None
@@ -322,3 +324,4 @@ class ModuleInfo:
     watch: Watch | None = None
     accepted: set[tuple[int, Any]] = field(default_factory=set)
     marked: dict[bool, list[int]] = field(default_factory=dict)
+    ways: Ways = field(default_factory=Ways)

@@ -7,8 +7,8 @@ placed where a row per sample comes out; a model of which anything shows that it
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NeedsFullBatch
 from .arguments import CallArguments, MarkedNow, marked
-from .cross_sample import SamplesOfCall, scales_tables
+from .cross_sample import SamplesOfCall, at_the_end, scales_tables
 from .module_state import LightModuleState, ModuleInfo, ModuleState, drawn_with, statistics_of
 from .state import CannotRestore, Change, fingerprint, hold_tensors
 from .watch import KeepsState, Watch
@@ -64,6 +64,8 @@ class ShardedCall:
     draws : ModelSampling, optional
     normalization : GlobalNormalization, optional
         As of `ModelCalls`.
+    settings : tuple
+        As of `Ways`.
     computed_by : callable, optional
         Returns what makes a later call in the place of `own_call`; ``None``: that does. As of `ShardedParameters`.
     keeps : bool
@@ -83,6 +85,7 @@ class ShardedCall:
     stream: ModelStream | None
     draws: ModelSampling | None
     normalization: GlobalNormalization | None
+    settings: tuple[Any, ...] = ()
     computed_by: Callable[[ShardedCall], Callable[[Any], Any]] | None = None
     keeps: bool = False
     refused: bool = False
@@ -92,7 +95,8 @@ class ShardedCall:
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
         self._first: ModuleState | None = None
         self._made: dict[int, nn.Module] = {}
-        if not self.called.results or (self.draws is not None and not self.draws.knows(self.module)):
+        draws_known = self.draws is None or self.draws.knows(self.module)
+        if not (self.called.results and draws_known and self.called.ways.is_known(self.module, self.given, self.settings)):
             self._before: ModuleState | LightModuleState = self._as_it_is()
             self._first = self._before
             return
@@ -282,6 +286,7 @@ class ShardedCall:
                 result, drawing = self._call_on_own(self.own_call)
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
+        self.called.ways.learn(self.module, self.given, self.settings)
         return result, drawing
 
     def _draws_for_samples_elsewhere(self) -> bool:
@@ -290,7 +295,7 @@ class ShardedCall:
             return True
         then = OtherStreams.now(self.module)
         ends: list[OtherStreams] = []
-        self._call_with_one_more(_at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
+        self._call_with_one_more(at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
         differ = not (ends and ends[0].are(then))
         return any(Exchange.objects(differ))
 
@@ -303,7 +308,7 @@ class ShardedCall:
         ends: list[str] = []
         for convert in (self.view.shard_argument(self.placement), self.view.add_sample(self.placement), self.view.full_tensor):
             with suppress(Exception):
-                self._call_to_learn(convert, _at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
+                self._call_to_learn(convert, at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
         differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
         of_ranks = Exchange.objects((differ, ends[:1]))
         if any(differ for differ, _ in of_ranks) or any(of_rank != of_ranks[0] for of_rank in of_ranks):
@@ -336,9 +341,3 @@ class ShardedCall:
         with suppress(Exception):
             return self._call_to_learn(self.view.add_sample(self.placement), mode)
         return None
-
-
-@contextmanager
-def _at_the_end(tell: Callable[[], None]) -> Iterator[None]:
-    yield
-    tell()
