@@ -32,6 +32,7 @@ GONE = "The frames are gone: another cell has begun on the engines since, or the
 NO_ROOM = "Memory had run out, so the frames were freed at once.\n"
 _DEBUGGERS = ("bdb.py", "pdb.py", "IPython/core/debugger.py")
 _ASK_SOMEBODY = ("", "pdb.set_trace", "ipdb.set_trace", "IPython.core.debugger.set_trace")
+_QUITS = frozenset({"q", "quit", "exit", "EOF"})
 _NEED_KEYBOARD = frozenset({"interact", "debug", "commands", "run", "restart"})
 
 
@@ -142,7 +143,10 @@ def begin(run_id: str, theme: str) -> tuple[str, bool]:
 
 
 def command(run_id: str, line: str) -> tuple[str, bool]:
-    """Do one line of the debugger's; return what it shows, and whether it was the last one. The frames are free then."""
+    """Do one line of the debugger's; return what it shows, and whether it was the last one.
+
+    One that quits frees the frames. One that would go on (``c``, ``n``) leaves them, as nothing can go on here.
+    """
     if _kept is None or _kept.run_id != run_id or _kept.debugger is None:
         return GONE, True
     debugger = _kept.debugger
@@ -156,7 +160,7 @@ def command(run_id: str, line: str) -> tuple[str, bool]:
         return bool(debugger.postcmd(debugger.onecmd(line_done), line_done))
 
     text, is_over = _done(_kept, do)
-    if is_over:
+    if is_over and debugger.parseline(line)[0] in _QUITS:
         del debugger, do
         forget()
     return text, is_over

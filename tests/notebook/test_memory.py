@@ -110,7 +110,6 @@ def train(fails=False):
         ("", "loss = train()"),
         ("--checkpoint-every 2 --best loss:min", "for epoch in range(3):\n    loss = train().item()"),
         ("", "import contextlib\nwith contextlib.suppress(ValueError):\n    train(fails=True)"),
-        ("", "train(fails=True)"),
         ("--strategy none", "loss = train()"),
     ],
 )
@@ -119,10 +118,20 @@ def test_an_idle_engine_holds_nothing_of_the_cell(notebook, options, cell):
     notebook.run("%%distribute --engines 2\npass")
     blobs, engines = str(notebook.value(f"{SESSION}.get().cluster.blob_dir")), notebook.engines()
     notebook.finish(notebook.start(f"%%distribute --engines 2 {options}\n{cell}"))
+    notebook.wait(lambda: not any(holds(engine, blobs) for engine in engines), "the end of the cell's values")
 
-    def holds(engine: int) -> bool:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others take the place of those that have met a library
-            return blobs in Path(f"/proc/{engine}/maps").read_text()
-        return False
 
-    notebook.wait(lambda: not any(map(holds, engines)), "the end of the cell's values")
+def test_a_cell_that_has_failed_is_held_for_debug_until_the_next_one(notebook):
+    notebook.run(OF_NOTEBOOK)
+    blobs, engines = str(notebook.value(f"{SESSION}.get().cluster.blob_dir")), notebook.engines()[:2]
+    notebook.fail("%%distribute --engines 2\ntrain(fails=True)")
+    assert all(holds(engine, blobs) for engine in engines)
+    notebook.run("%%distribute --engines 2\npass")
+    notebook.wait(lambda: not any(holds(engine, blobs) for engine in engines), "the end of the cell's values")
+
+
+def holds(engine: int, blobs: str) -> bool:
+    """Return whether the process of an engine has mapped values of a cell."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # others take the place of those that have met a library
+        return blobs in Path(f"/proc/{engine}/maps").read_text()
+    return False

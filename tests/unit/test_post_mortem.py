@@ -86,8 +86,16 @@ def test_what_needs_a_keyboard_is_refused_by_name(line):
     assert do(line) == f"*** {line.split()[0]} would read from a keyboard, and engines have none\n"
 
 
-@pytest.mark.parametrize("line", ["q", "quit", "exit", "EOF", "c", "n"])
-def test_what_leaves_frees_the_frames(line):
+@pytest.mark.parametrize("line", ["c", "n"])
+def test_what_would_go_on_leaves_the_frames(line):
+    fail(SOURCE, {}, task())
+    post_mortem.begin("run", "nocolor")
+    assert post_mortem.command("run", line) == ("", True)
+    assert "deeper" in post_mortem.begin("run", "nocolor")[0]
+
+
+@pytest.mark.parametrize("line", ["q", "quit", "exit", "EOF"])
+def test_what_quits_frees_the_frames(line):
     namespace: dict[str, Any] = {"large": Holds()}
     seen = weakref.ref(namespace["large"])
     fail("def f(given):\n    given.missing\nf(large)", namespace, task())
