@@ -30,6 +30,7 @@ _LIBRARIES = frozenset(
         "mpl_toolkits",
         "numpy",
         "pandas",
+        "pyarrow",  # the texts of a DataFrame
         "scipy",
         "seaborn",
         "sklearn",
@@ -102,19 +103,24 @@ def shards_nothing(cell: CodeType, objects: Iterable[object], own_modules: Colle
                 return False
             if module in own:
                 codes.append(obj.__code__)
-        elif isinstance(obj, BuiltinFunctionType) and not _is_known(_text(obj.__module__), own):
+        elif (isinstance(obj, BuiltinFunctionType) or _is_cythons(type(obj).__module__)) and not _is_known(_text(obj.__module__), own):
             return False
     return all(_makes_no_loader(code, own) for code in codes) and any(_TRAINS & _names_and_texts(code) for code in codes)
 
 
 def _is_known(module: str, own: Collection[str]) -> bool:
     """Return whether nothing in `module` can make a loader, or its code is looked at."""
-    if module in own or module == "None":
+    if module in own or module == "None" or _is_cythons(module):
         return True
     inside = f"{module}."
     if module.partition(".")[0] not in _LIBRARIES:
         return False
     return inside.startswith(_NO_LOADERS) or not inside.startswith(_NOT_OF_THESE)
+
+
+def _is_cythons(module: object) -> bool:
+    """Return whether `module` is that of the type which compiled functions of many libraries have: NumPy's generators are made by some."""
+    return _text(module).startswith("_cython_")
 
 
 def _modules_of(kind: type) -> Iterator[str]:

@@ -15,7 +15,7 @@ from jupyter_dtrain.analysis.shardable import code_of_cell, shards_nothing
 from jupyter_dtrain.capture.bundle import pack
 
 SETUP = """
-import functools, torch, numpy as np
+import functools, torch, numpy as np, pandas as pd
 import torch.nn.functional as F
 import torch.utils.data as tud
 from torch import nn
@@ -24,6 +24,8 @@ import torch.distributed as dist
 import jupyter_dtrain
 from jupyter_dtrain import gather, log
 X = torch.randn(8, 3)
+rng = np.random.default_rng(0)
+history = pd.DataFrame({"name": ["a"], "loss": [1.0]}, index=["x"])
 weights = torch.zeros(3, requires_grad=True)
 model = nn.Linear(3, 1)
 optimizer = torch.optim.Adam(model.parameters())
@@ -67,6 +69,8 @@ def decorated(x):
 """
 STEP = "model(X).sum().backward()\n"
 SHARDS_NOTHING = {
+    "generator of NumPy": "(weights * rng.normal()).sum().backward()",
+    "DataFrame": "(weights * history['loss'].iloc[0]).sum().backward(); history.loc['y'] = ['b', 2.0]",
     "a model on all data": "for _ in range(3):\n    loss = F.mse_loss(model(X), X[:, :1])\n    loss.backward()\n    optimizer.step()",
     "raw parameters": "(X @ weights).sum().backward()\nweights.data -= 0.1 * weights.grad",
     "a function of another cell": "train()",
