@@ -122,9 +122,13 @@ def _module_name(value: Any) -> str:
 
 def _patched_by(objects: Iterable[object]) -> list[str]:
     """Return the modules that have given an attribute to a class which is another library's."""
+    objects = list(objects)
     kinds = set(map(type, objects))
     if any(issubclass(kind, type) for kind in kinds):
         kinds |= {obj for obj in objects if isinstance(obj, type)}
+    if ModuleType in kinds:  # whose classes the cell may make objects of
+        modules = [obj for obj in objects if type(obj) is ModuleType]
+        kinds |= {value for module in modules for value in list(vars(module).values()) if isinstance(value, type)}
     num_modules = len(sys.modules)  # who patches was imported
     found: set[str] = set()
     for kind in {base for one in kinds for base in one.__mro__}:
