@@ -33,6 +33,8 @@ _EVERYBODYS = frozenset(
     | {"wandb", "mlflow", "dask", "distributed", "tensorboard", __name__.partition(".")[0], "__main__", "__mp_main__", "tests", "pytest"}
 )
 """Packages whose state is none of this module's: settings say what of it goes along, or it is a process's own."""
+_OPEN_TO_ALL: tuple[Place, ...] = (("torch.distributions.kl", "", "_KL_REGISTRY"), ("torch.utils._pytree", "", "SUPPORTED_NODES"))
+"""Registries of PyTorch: of them, what is of the notebook's classes goes along."""
 _OF_THE_PROCESS = re.compile(
     r"(?:^|_)(?:init|inited|started|loaded|registered|avail|available|checked|warned|warn_once|lock|locked|pid)(?:_|$)|initiali[sz]ed",
     re.IGNORECASE,
@@ -53,7 +55,8 @@ class LibraryState:
     place : tuple of str
     held : object
         The items of a container or the attributes of a thread-local there, or else the value itself.
-    kind : {"items", "attributes", "value"}
+    kind : {"items", "entries", "attributes", "value"}
+        Entries are put beside those that are there.
     """
 
     place: Place
@@ -69,13 +72,21 @@ def library_states(objects: Iterable[object] = (), *, also: Iterable[Place] = ()
     if _apart:
         return []
     modules = sys.modules.copy()
-    found: list[Any] = states_of_libraries()
+    found: list[Any] = [*states_of_libraries(), *_own_entries()]
     places: dict[Place, None] = dict.fromkeys(also)
     for package in packages_of(objects):
         for module in _modules_of(package, modules):
             places.update(dict.fromkeys(_changed(module)))
     states = (state for place in places if (state := _state_at(place)) is not None)
     return [*found, *(state for state in states if _stay.get(state.place) != _like(state))]
+
+
+def _own_entries() -> Iterator[LibraryState]:
+    for place in _OPEN_TO_ALL:
+        registry = getattr(sys.modules.get(place[0]), place[2], {})
+        own = {key: value for key, value in registry.items() if any(map(_is_the_notebooks, key if isinstance(key, tuple) else (key,)))}
+        if own:
+            yield LibraryState(place, own, "entries")
 
 
 def packages_of(objects: Iterable[object]) -> list[str]:
@@ -245,6 +256,9 @@ def _put(state: LibraryState, held: Any) -> None:
     if state.kind == "attributes" and isinstance(now, threading.local):
         vars(now).clear()
         vars(now).update(held)
+    elif state.kind == "entries":
+        now.update(held)
+        getattr(owner, "_KL_MEMOIZE", {}).clear()  # what was found without them
     elif state.kind == "items" and type(now) is type(held):
         now.clear()
         (now.extend if isinstance(now, list | deque) else now.update)(held)
@@ -298,7 +312,7 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
 
 def arrived() -> list[Place]:
     """Return the places of libraries into which something was put that came with the cell."""
-    return list(_before or ())
+    return [place for place in _before or () if place not in _OPEN_TO_ALL]
 
 
 def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None:

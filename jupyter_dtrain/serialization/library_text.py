@@ -16,13 +16,14 @@ from typing import Any
 _TEXT = re.compile(
     r"^(?:class[ ]+(?P<kind>\w+)|(?P<other>(?:def|async|if|for|try|with|while|else|elif|except|finally)\b)"
     r"|(?P<indent>[ ]{4}|)(?P<name>[A-Za-z_]\w*)(?:[ ]*:[^=\n]+)?[ ]*=[ ]*"
-    r"(?P<value>\{\}|\[\]|\(\)|None|True|False|-?\d[\w.]*|\"[^\"\\\n]*\"|'[^'\\\n]*'|[A-Za-z_][\w.]*\(\)|[{\[].*)[ ]*(?:\#.*)?$)",
+    r"(?P<value>\{\}|\[\]|\(\)|None|True|False|-?\d[\w.]*|\"[^\"\\\n]*\"|'[^'\\\n]*'|[A-Za-z_][\w.]*\(\)"
+    r"|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))|[{\[].*)[ ]*(?:\#.*)?$)",
     re.MULTILINE,
 )
 _MOST = 20_000  # characters of a container that a text fills: what is longer is a table and no setting
 _SHARED_BY_ALL = re.compile(r"__dict__\s*=\s*(?:self|cls|[A-Z]\w*)\.(\w+)")
 EMPTY = object()
-"""Stands for what a call makes (`dict()`, `threading.local()`)."""
+"""Stands for what a call makes (`dict()`, `defaultdict(list)`, `threading.local()`)."""
 
 
 def first_values(module: ModuleType) -> list[tuple[str, str, Any]]:

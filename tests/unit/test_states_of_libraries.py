@@ -9,11 +9,13 @@ import pytest
 from tests.unit.test_copy_restore import Case, comparable
 
 LIBRARY = '''
+import collections
 import threading
 
 _FLOATX = "float32"
 _LIMIT: int = 5  # of something
 _HOOKS = []
+_counts = collections.defaultdict(int)
 _local = threading.local()
 _initialized = False
 _block_size = 8
@@ -87,6 +89,7 @@ def reset():
     PRESETS.update(small=4, large=16)
     TABLE.update(scale=1.0, names=["x"])
     Registry._makers.clear()
+    _counts.clear()
     State._kinds[:] = ["a", "b"]
     State._shared_state.clear()
     State.verbose, State.count = False, 0
@@ -137,12 +140,41 @@ CASES = {
         "statelib.hooks()[0](1); statelib.hooks()[1](2); statelib.Registry._makers['n'](3)",
         "said, statelib.hooks()[0] is note, statelib.Registry._makers['n'] is note, statelib.hooks()[2] is Part",
     ),
+    "made by a call": Case(
+        SETUP + "statelib._counts['n'] += 3", "k = statelib._counts['n']; statelib._counts['n'] += 1", "k, dict(statelib._counts)"
+    ),
     "thread-local": Case(
         SETUP + "statelib.set_local('pandas')", "k = statelib.local(); statelib.set_local('polars')", "k, statelib.local()"
     ),
     "annotated": Case(SETUP + "statelib._LIMIT = 6", "k = statelib._LIMIT", "k"),
     "by an import in the cell": Case(SETUP + "statelib.set_floatx('float64')", "from statelib import floatx\nk = floatx()", "k"),
 }
+
+
+REGISTERED = """
+from torch import distributions, zeros
+from torch.utils import _pytree
+class Mine(distributions.Normal):
+    pass
+class Pair:
+    def __init__(self, *parts): self.parts = parts
+@distributions.register_kl(Mine, Mine)
+def kl(p, q): return p.loc + 40
+_pytree.register_pytree_node(Pair, lambda pair: (list(pair.parts), None), lambda parts, _: Pair(*parts))
+mine = Mine(zeros(1) + 2, zeros(1) + 1)
+"""
+
+
+def test_what_the_notebook_has_registered_with_pytorch_is_there(notebook):
+    notebook.plain(REGISTERED)
+    for _ in range(2):
+        notebook.distribute(
+            "mixed = distributions.kl_divergence(mine, distributions.Normal(0.0, 1.0)).item()\n"
+            "k = distributions.kl_divergence(mine, mine).item(), mixed > 9\n"
+            "pair = _pytree.tree_map(lambda part: part * 2, Pair(1, 2)).parts"
+        )
+        assert notebook.names["k"] == (42.0, False)
+        assert notebook.names["pair"] == (2, 4)
 
 
 @pytest.fixture
