@@ -85,7 +85,7 @@ class RemoteHost:
         self._stopping = False
         self._heard, self._lease = time.monotonic(), IDLE
         self._words: deque[str] = deque(maxlen=20)
-        self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._read, self._hear_words, self._beat, self._watch)]
+        self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._hear_words, self._read, self._beat, self._watch)]
         for thread in self._threads:
             thread.start()
 
@@ -229,7 +229,7 @@ class RemoteHost:
         except (ClusterError, OSError, ValueError) as error:
             self._words.append(str(error))
         self._link.wait(timedelta(seconds=2))
-        self._threads[1].join(timeout=1.0)
+        self._threads[0].join(timeout=1.0)
         self._lose(self._why())
 
     def _take(self, header: Header, payload: bytes) -> None:
