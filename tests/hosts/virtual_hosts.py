@@ -146,7 +146,7 @@ class VirtualHost:
     def argv(self, argv: Sequence[object], *, env: dict[str, str] | None = None, cwd: str = "/") -> list[str]:
         """Return the command line that runs another there."""
         variables = {"HOME": "/root", "USER": "root", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", **(env or {})}
-        inside = ["nsenter", "-t", str(self.pid), "-n", "-m", "-u", "-i", "-p", f"--wd={cwd}", "env", "-i"]
+        inside = ["nsenter", "-t", str(self.pid), "-n", "-m", "-u", "-i", "-p", f"--wdns={cwd}", "env", "-i"]
         return [*inside, *[f"{name}={value}" for name, value in variables.items()], *map(str, argv)]
 
     def run(self, argv: Sequence[object]) -> str:
