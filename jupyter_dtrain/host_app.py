@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from .cluster.folders import Folders
 from .elastic.engine_pool import EnginePool
-from .options import ClusterOptions
 
 if TYPE_CHECKING:
     from .detached.server import Server
+    from .options import ClusterOptions
 
 LOG = "host"
 
@@ -28,7 +29,7 @@ def main() -> None:
     """Run one cell, and everything that it takes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     said = json.loads(sys.argv[1])
-    options = ClusterOptions(**said["engines"])
+    options: ClusterOptions = pickle.loads(bytes.fromhex(said["engines"]))
     engines = EnginePool()
     engines.prepare(options)
     folders = Folders()

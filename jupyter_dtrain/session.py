@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from .capture.bundle import Bundle
@@ -129,6 +130,8 @@ class Session:
     ) -> RunResult:
         """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
         self._engines.check(options)
+        if options.detach:
+            options = replace(options, cluster=self._engines.as_before(options.cluster))
         moment = ProcessState.now(None if options.detach else source)
 
         def work(blobs: BlobStore) -> CellJob:
@@ -147,7 +150,8 @@ class Session:
         with self._one_run():
             if options.detach:
                 find_launcher(options.cluster.launcher).plan(options.cluster)  # what cannot be had must not cost the engines that there are
-                self.stop_cluster()  # what they compute on is the run's now
+                self._stop_lanes()
+                self._engines.stop(is_lost=True)  # what they compute on is the run's now; the next cell is on the same hosts
                 return self.remote.run(options, work, output=output)
             self._stop_lanes()
             return self._runner.run(options.cluster, work, output=output)

@@ -246,8 +246,7 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
         It could sign no results.
     """
     user_secret()
-    engines = {name: getattr(options, name) for name in ("num_engines", "device", "devices", "force", "launcher")}
-    said = json.dumps({"engines": engines, "runs": str(runs)})
+    said = json.dumps({"engines": pickle.dumps(options).hex(), "runs": str(runs)})
     # A session of its own: Jupyter interrupts and kills a kernel's whole process group. -P: a file beside the notebook that is named
     # like a module is not imported.
     process = subprocess.Popen(
@@ -260,10 +259,14 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
     )
     assert process.stdout is not None
     try:
-        address = process.stdout.readline().decode().strip()
-        if not Path(address).is_socket():
-            rest = address + "\n" + process.stdout.read().decode(errors="replace")
-            raise ClusterError(f"The process of the detached run ended while starting:\n{rest.strip()}")
+        words: list[str] = []
+        for said_by_it in process.stdout:  # its address, or what it has to say before: its engines start beside
+            address = said_by_it.decode(errors="replace").strip()
+            if address.startswith("/") and Path(address).is_socket():
+                break
+            words.append(address)
+        else:
+            raise ClusterError("\n".join(["The process of the detached run ended while starting:", *words]).strip())
         line = PeerConnection.to(Path(address))
         line.send(Hello(os.getpid(), begins=True))
     except BaseException:

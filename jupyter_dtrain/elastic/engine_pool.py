@@ -74,7 +74,7 @@ class EnginePool:
             cluster = self.cluster
             if cluster is not None and _satisfies(cluster, options, self._options):
                 return cluster
-            options = self._as_before(options)
+            options = self.as_before(options)
             if self._cluster is not None:
                 find_launcher(options.launcher).plan(options)  # what cannot be had must not cost the cluster that there is
                 self._stop()
@@ -82,9 +82,9 @@ class EnginePool:
 
     def check(self, options: RunOptions) -> None:
         """Refuse, with a `UsageError`, what the cluster that a run would be on cannot do."""
-        find_launcher(self._as_before(options.cluster).launcher).check(options)
+        find_launcher(self.as_before(options.cluster).launcher).check(options)
 
-    def _as_before(self, options: ClusterOptions) -> ClusterOptions:
+    def as_before(self, options: ClusterOptions) -> ClusterOptions:
         """Return `options` with the hosts of the cluster that there is or was lost, where they name none: not this one without a word."""
         before = self._options
         if options.launcher is not None or before.launcher in (None, LOCAL):
@@ -93,7 +93,7 @@ class EnginePool:
 
     def num_engines_for(self, options: ClusterOptions, wanted: int) -> int | None:
         """Return how many engines to ask for where `options` do not say: `wanted`; ``None`` where these are on hosts that say it."""
-        cluster, asked = self.cluster, self._as_before(options)
+        cluster, asked = self.cluster, self.as_before(options)
         if not find_launcher(asked.launcher).hosts_say_how_many:
             return wanted
         fits = cluster is not None and _satisfies(cluster, replace(options, num_engines=wanted), self._options)

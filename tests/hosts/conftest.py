@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ class HostNotebook(Notebook):
         def launch(cmd: list[str], *, env: dict[str, str], cwd: str, **options: Any) -> Any:
             return launch_kernel(host.argv(cmd, env=variables, cwd=folder), cwd="/", **options)
 
+        name = f"kernel-{secrets.token_hex(4)}"
         # Through files, as this process is not in the host's network.
-        manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=str(lab.folder / "kernel.json"))
-        manager.ip = str(lab.folder / "kernel")
+        manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=str(lab.folder / f"{name}.json"))
+        manager.ip = str(lab.folder / name)
         with mock.patch.object(local_provisioner, "launch_kernel", launch):
             super().__init__(Path(folder), manager=manager)
 

@@ -54,7 +54,6 @@ class AgentLauncher(Launcher):
     def check(self, options: RunOptions) -> None:
         """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
         asked = {
-            "--detach": options.detach,
             "--vary": bool(options.vary),
             f"--strategy {options.strategy}": options.strategy not in ("auto", "zero1"),
             "--elastic": options.elastic is not None,
