@@ -248,7 +248,12 @@ class ModelCalls:
             computed_by=None if self.parameters is None else self.parameters.computed_by,
         )
         try:
-            return part.result()
+            result = part.result()
+            if self.parameters is None or not self.parameters.repeats(part):
+                return result
+            result = None  # with its graph
+            part.undo()
+            return self._on_part(view, own_call, module, given, own, placement)
         except RngChanged:
             raise
         except MarkedNow as now:
