@@ -93,15 +93,15 @@ def split_of_a_run(run: Run, where: str, rank: int | None) -> dict[str, float]:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_pause_is_found_in_the_part_where_it_is(ranks, where, world_size):
     for split in ranks.call(world_size, split_of_a_run, where, None):
+        # Not how much of all: on a busy machine whatever else there is takes longer too.
         assert max(split, key=split.__getitem__) == where
-        assert split[where] == pytest.approx(STEPS * PAUSE, rel=0.5)
-        assert split[where] > 0.5 * sum(split.values())
+        assert split[where] > 0.5 * STEPS * PAUSE
 
 
 @pytest.mark.parametrize("where", ["forward", "data", "backward"])
 def test_the_other_rank_waits_for_the_slow_one_and_it_is_called_communication(ranks, where):
     waiting, slow = ranks.call(2, split_of_a_run, where, 1)
     assert waiting["communication"] > 0.5 * STEPS * PAUSE
-    assert waiting["communication"] > 0.5 * sum(waiting.values())
-    assert slow[where] > 0.5 * sum(slow.values())
-    assert slow["communication"] < 0.3 * sum(slow.values())
+    assert max(waiting, key=waiting.__getitem__) == "communication"
+    assert max(slow, key=slow.__getitem__) == where
+    assert slow["communication"] < waiting["communication"]

@@ -175,12 +175,12 @@ def test_who_knocks_at_ranks_that_meet_holds_up_nobody_and_gets_nothing():
         assert answers() == 0
 
 
-def take_every_port(seconds: float) -> int:
+def take_every_port(until: Any) -> int:
     """Connect to each port that comes up, in the place of any rank; return how many connections that made."""
     taken: list[socket.socket] = []
     seen: set[int] = set()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end = time.monotonic() + 60
+    while not until.is_set() and time.monotonic() < end:
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             words = line.split()
             port = int(words[1].split(":")[1], 16)
@@ -223,13 +223,15 @@ def meets_late(pipe: Any, endpoint: FileEndpoint, rank: int) -> None:
 
 def in_a_network_of_its_own(pipe: Any, endpoint: FileEndpoint) -> None:
     network_of_its_own()
-    with stranger(take_every_port, 3.0) as taken:
-        context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("fork")
+    answered = context.Event()
+    with stranger(take_every_port, answered) as taken:
         ends = [context.Pipe() for _ in range(2)]
         ranks = [context.Process(target=meets_late, args=(theirs, endpoint, rank)) for rank, (_, theirs) in enumerate(ends)]
         for rank in ranks:
             rank.start()
         answers = [ours.recv() for ours, _ in ends]
+        answered.set()
         pipe.send((answers, taken()))
     os._exit(0)
 

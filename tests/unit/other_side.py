@@ -29,7 +29,7 @@ from jupyter_dtrain.serialization.unpickler import Unpacker
 from jupyter_dtrain.transport.blob_store import BlobFolder
 from jupyter_dtrain.transport.parcel import Parcel, from_parcel, to_parcel
 
-LIMIT = 60.0  # seconds for one cell
+LIMIT = 120.0  # seconds for one cell, of which the first imports torch
 
 
 class CellFailed(AssertionError):
@@ -40,6 +40,9 @@ class Engine:
     """The other process. Lives for many cells, as engines do."""
 
     def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._end, other = context.Pipe()
         self._process = context.Process(target=serve, args=(other,))
@@ -48,7 +51,10 @@ class Engine:
 
     def call(self, *request: Any) -> Any:
         self._end.send(request)
-        assert self._end.poll(LIMIT), "the engine does not answer"
+        if not self._end.poll(LIMIT):
+            self._process.kill()  # its answer is none to the next call
+            self._start()
+            raise AssertionError("the engine does not answer")
         ok, result = self._end.recv()
         if not ok:
             raise CellFailed(result)
