@@ -158,6 +158,32 @@ CASES = {
             optimizer.zero_grad()
         """,
     ),
+    "of parameters whose gradients somebody keeps": Case(
+        "for p in model.parameters():\n    p.register_hook(lambda g: torch.clamp(g, -0.05, 0.05))\n    p.register_post_accumulate_grad_hook(lambda p: None)",
+        """
+        for x, y in loader:
+            F.mse_loss(model(x), y).backward()
+            kept = [p.grad for p in model.parameters()]
+            F.l1_loss(model(x), y).backward()
+            seen.append([g.clone() for g in kept])
+            seen.append([g is p.grad for g, p in zip(kept, model.parameters())])
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    ),
+    "of a batch whose gradient somebody keeps": Case(
+        "",
+        """
+        for x, y in loader:
+            x.requires_grad_()
+            x.register_hook(lambda g: seen.append(g.sum().item()))
+            F.mse_loss(model(x), y).backward()
+            kept = x.grad
+            F.mse_loss(model(2 * x), y).backward()
+            seen.append(kept.sum().item())
+            step(F.mse_loss(model(x), y))
+        """,
+    ),
     "of several parameters together": Case(
         "register_multi_grad_hook(list(model.parameters()), lambda grads: seen.append(torch.stack([g.norm() for g in grads]).norm().item()))\n"
         "register_multi_grad_hook(list(model.parameters()), lambda g: seen.append(tuple(g.shape)), mode='any')",

@@ -52,7 +52,7 @@ def hooks_after_reduction(
 def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool) -> Iterator[None]:
     hooked = [(leaf, _hooks_of(leaf)[0]) for leaf in leaves]
     reached: list[torch.Tensor] = []
-    before = [None if leaf.grad is None else leaf.grad.clone() for leaf, _ in hooked]  # it may lie where the reducer writes
+    before = [(leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf, _ in hooked]
     with hooks_set_aside(leaf for leaf, _ in hooked):
         for leaf, hooks in hooked:
             hooks[0] = partial(_note, reached, leaf)
@@ -61,8 +61,9 @@ def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., Non
             yield
         finally:
             found = {id(leaf): leaf.grad for leaf, _ in hooked}
-            for (leaf, _), gradient in zip(hooked, before, strict=True):
-                leaf.grad = gradient
+            for (leaf, _), (gradient, numbers) in zip(hooked, before, strict=True):
+                found[id(leaf)] = _given_back(gradient, numbers, found[id(leaf)])
+                leaf.grad = gradient  # that very tensor, to which the pass adds: the cell may have it under another name
     there = {id(leaf) for leaf in reached}
     in_turn = [leaf for leaf in reversed(reached) if found[id(leaf)] is not None]  # what is made last is gone through first
     in_turn += [leaf for leaf, _ in hooked if id(leaf) not in there and found[id(leaf)] is not None]  # another rank has reached them
@@ -70,6 +71,17 @@ def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., Non
         with torch.enable_grad():
             ends = [_Same.apply(leaf) for leaf in in_turn]  # type: ignore[no-untyped-call]
         backward(ends, [found[id(leaf)] for leaf in in_turn], create_graph=create_graph)
+
+
+def _given_back(gradient: torch.Tensor | None, numbers: torch.Tensor | None, found: torch.Tensor | None) -> torch.Tensor | None:
+    """Give a gradient its `numbers` back, which may lie where the reducer writes, and return what was `found`, which lies elsewhere."""
+    if gradient is None or numbers is None or gradient.requires_grad or gradient.layout != torch.strided:
+        return found  # with a graph, or sparse, it is none that a reducer writes
+    if found is not None and found.layout == torch.strided and found.untyped_storage().data_ptr() == gradient.untyped_storage().data_ptr():
+        found = found.clone()
+    with torch.no_grad():
+        gradient.copy_(numbers)
+    return found
 
 
 def _note(reached: list[torch.Tensor], leaf: torch.Tensor, _: torch.Tensor) -> None:
