@@ -8,8 +8,9 @@ import pytest
 
 
 @pytest.fixture
-def healthy(lab):
-    """The hosts, whose logins are as they were afterwards."""
+def healthy(lab, notebook):
+    """The hosts, on which nothing runs, and whose logins are as they were afterwards."""
+    notebook.run("%distribute stop")
     keys = lab[2].state / "root/.ssh/authorized_keys"
     before = keys.read_text()
     yield lab
