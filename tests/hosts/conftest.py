@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -63,9 +65,19 @@ def lab():
 @pytest.fixture(scope="package")
 def notebook(lab):
     """A notebook on the first, in a folder that no other host has."""
-    notebook = HostNotebook(lab[0], lab, "/root")
+    with opened(lab, "/root") as notebook:
+        yield notebook
+
+
+@contextmanager
+def opened(lab: VirtualHosts, folder: str) -> Iterator[HostNotebook]:
+    """A notebook of its own on the first host, which may be killed."""
+    lab[0].run(["mkdir", "-p", folder])
+    notebook = HostNotebook(lab[0], lab, folder)
     OPEN.append(notebook)
-    notebook.run(IMPORTS)
-    yield notebook
-    OPEN.remove(notebook)
-    notebook.close()
+    try:
+        notebook.run(IMPORTS)
+        yield notebook
+    finally:
+        OPEN.remove(notebook)
+        notebook.close()

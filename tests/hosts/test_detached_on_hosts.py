@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 
 import pytest
 
-from tests.hosts.conftest import HostNotebook
+from tests.hosts.conftest import opened
 from tests.hosts.test_several_hosts import SETUP, TRAIN, assert_same, hosts_of, steps_logged, trained, waiting_for
-from tests.notebook.conftest import IMPORTS, OPEN
 
 FOLDER = "/root/detached"
 
@@ -21,20 +19,6 @@ def expected(notebook):
     found = trained(notebook)
     notebook.run("%distribute stop")
     return found
-
-
-@contextmanager
-def opened(lab):
-    """A notebook of its own on the first host, to be killed."""
-    (lab[0].state / "root/detached").mkdir(exist_ok=True)
-    notebook = HostNotebook(lab[0], lab, FOLDER)
-    OPEN.append(notebook)
-    try:
-        notebook.run(IMPORTS)
-        yield notebook
-    finally:
-        OPEN.remove(notebook)
-        notebook.close()
 
 
 def begin(notebook, lab, *, epochs=10):
@@ -61,7 +45,7 @@ def nothing_is_left(lab):
 
 
 def test_the_kernel_is_killed_and_another_takes_the_results(lab, expected):
-    with opened(lab) as first, opened(lab) as second:
+    with opened(lab, FOLDER) as first, opened(lab, FOLDER) as second:
         begin(first, lab)
         before = max(steps_logged(lab[1]))
         waiting_for(lambda: max(steps_logged(lab[1])) > before + 3)
@@ -79,7 +63,7 @@ def test_the_kernel_is_killed_and_another_takes_the_results(lab, expected):
 
 
 def test_it_is_stopped_on_all_hosts_by_another_kernel_and_ends_with_its_process(lab, expected):
-    with opened(lab) as first, opened(lab) as second:
+    with opened(lab, FOLDER) as first, opened(lab, FOLDER) as second:
         begin(first, lab, epochs=1000)
         cell = second.start("%distribute attach far")
         second.wait_for_stdout(cell, "epoch 1")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 
 import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.conftest import one_of
+from tests.hosts.conftest import opened
 from tests.notebook.kernel import SESSION
 
 SETUP = """
@@ -74,21 +76,22 @@ def expected(notebook):
     return short, trained(notebook)
 
 
+def begin(notebook, lab, hosts):
+    """Start the long cell on `hosts`, and return it when it has come to its third epoch, with the pids of the engines."""
+    for host in lab.up:
+        host.run(["rm", "-f", "/root/log.txt"])
+    notebook.run(SETUP)
+    notebook.run(f"%distribute start --hosts {hosts}")
+    pids = notebook.engines()
+    cell = notebook.start(f"%%distribute\n{LONG}")
+    notebook.wait_for_stdout(cell, "epoch 2")
+    return cell, pids
+
+
 @pytest.fixture
 def running(notebook, lab):
-    """Return a function that starts the long cell on hosts, and returns it when it has come to its third epoch."""
-
-    def start(hosts):
-        for host in lab.up:
-            host.run(["rm", "-f", "/root/log.txt"])
-        notebook.run(SETUP)
-        notebook.run(f"%distribute start --hosts {hosts}")
-        pids = notebook.engines()
-        cell = notebook.start(f"%%distribute\n{LONG}")
-        notebook.wait_for_stdout(cell, "epoch 2")
-        return cell, pids
-
-    return start
+    """Return a function that begins the long cell on hosts."""
+    return partial(begin, notebook, lab)
 
 
 @pytest.mark.parametrize("hosts", one_of(2, ["h1:2,h2:2", "h1:1,h2:1"]))
@@ -280,12 +283,15 @@ def test_the_host_of_rank_0_is_switched_off(notebook, lab, running, expected):
     assert_same(notebook, expected[1])
 
 
-def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab, running):
-    # Where the notebook's host has little shared memory, buffers lie in a folder of its own, on all hosts.
-    notebook.run("from jupyter_dtrain.cluster import folders\nfolders._roomy_shared_memory = lambda: None")
-    running("h1:1,h2:1")
-    notebook.process_in_host.kill()
-    waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and not lab[0].processes())
+def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab):
+    notebook.run("%distribute stop")
+    before = lab[0].processes()
+    with opened(lab, "/root/killed") as own:
+        # Where the notebook's host has little shared memory, buffers lie in a folder of its own, on all hosts.
+        own.run("from jupyter_dtrain.cluster import folders\nfolders._roomy_shared_memory = lambda: None")
+        begin(own, lab, "h1:1,h2:1")
+        own.process_in_host.kill()
+        waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and lab[0].processes() == before)
     for host in lab.up:
         assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(
             ["sh", "-c", "hostname; ps ax; ls -lR /tmp/jup*; cat /tmp/jup*/*.log; cat /tmp/jup*/owner; true"]

@@ -17,6 +17,7 @@ from ...errors import ClusterError
 from ...protocol import EngineInfo
 from ..base import Progress
 from ..devices import DevicePlan
+from ..folders import sweep
 from ..launch_config import CONTROLLER_ARGUMENTS, controller_module
 from ..launcher import Member, ProcessLauncher
 from ..local import WARM_MODULES, LocalCluster
@@ -69,6 +70,7 @@ class HostCluster(LocalCluster):
         on_progress: Progress | None,
     ) -> HostCluster:
         """Start a controller and the engines, and wait until all answer; where they do not come up nothing is left running."""
+        sweep()
         cluster = cls(hosts, plans, address)
         try:
             cluster._start([plan for _, plan in plans], cluster._arrival(on_progress, limit))
