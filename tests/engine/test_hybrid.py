@@ -2,64 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from jupyter_dtrain.engine.comm.mesh import Mesh
-from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
-from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
-from jupyter_dtrain.engine.strategies.tensor_parallel.grouped_layers import GroupedTraining
 from tests.engine import pipeline_cells
-from tests.engine.ranks import RankError, Run
+from tests.engine.ranks import RankError
 from tests.engine.test_pipeline import check, hold, run_staged, some
-from tests.engine.test_zero3 import CLOSE, distance, run_connected
 from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
 
 STAGES = {"dp": 2, "pp": 2}
-COLUMNS = {"dp": 2, "tp": 2}
-
-
-def run_grouped(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
-    """Run `setup` as it is and `cell` as the rank's part of a run whose layers groups compute by columns; plain on one rank."""
-
-    def connect(training: DataParallelTraining, memory: SharedMemory) -> GroupedTraining:
-        return GroupedTraining(training, memory, mesh=Mesh(run.rank, COLUMNS), source=cell, say=run.notes.append, least=0)
-
-    compared, grouped = run_connected(run, setup, cell, compare, connect)
-    if not isinstance(grouped, GroupedTraining):
-        return {"compared": compared}
-    return {"compared": compared, "by_columns": grouped.store.num_by_columns, "notes": run.notes}
-
-
-def check_grouped(ranks, setup: str, cell: str) -> list[dict[str, Any]]:
-    """Check that 2 × 2 ranks come to what one process comes to; return what came out on each."""
-    (one,) = ranks.call(1, run_grouped, setup, cell, STATE)
-    found: list[dict[str, Any]] = ranks.call(4, run_grouped, setup, cell, STATE)
-    for of_rank in found:
-        assert distance(one["compared"], of_rank["compared"]) < CLOSE
-    return found
-
-
-@pytest.mark.parametrize("model", some([("MLP",), ("transformer",)], MODELS))
-def test_columns_in_two_groups(ranks, model):
-    """A group computes its rows of the batch together, if the model can be."""
-    for of_rank in check_grouped(ranks, MODELS[model], LOOP):
-        assert (of_rank["by_columns"] > 0) == (model != "CNN")
-        assert ("takes statistics over the batch" in "".join(of_rank["notes"])) == (model == "CNN")
-
-
-@pytest.mark.parametrize("name", some([("print norms",), ("closure",)], [*IDIOMS, *MORE]))
-def test_cell_with_columns_in_two_groups(ranks, name):
-    check_grouped(ranks, MODELS["MLP"], {**IDIOMS, **MORE}[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "model"), some([("evaluation, its best state, metrics", "dropout")], pipeline_cells.CELLS, pipeline_cells.MODELS)
-)
-def test_models_of_several_kinds_by_columns(ranks, name, model):
-    for of_rank in check_grouped(ranks, pipeline_cells.MODELS[model], pipeline_cells.CELLS[name]):
-        assert of_rank["by_columns"] > 0
 
 
 @pytest.mark.parametrize("model", some([("MLP",), ("transformer",)], MODELS))

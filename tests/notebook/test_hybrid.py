@@ -17,7 +17,7 @@ from tests.notebook.test_zero3 import (
     run_cell_after_cell,
 )
 
-STAGES, COLUMNS = "--mesh dp=2,pp=2", "--mesh dp=2,tp=2"
+STAGES = "--mesh dp=2,pp=2"
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,6 @@ def test_cell_after_cell_in_any_strategy(notebook):
     assert (0, 128) in kept[0] or (0, 6) in kept[0]
 
 
-def test_cell_after_cell_by_columns_and_in_any_strategy(notebook):
-    kept, _ = run_cell_after_cell(notebook, COLUMNS)
-    assert (32, 128) in kept[0]
-
-
 def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
     check_a_loop_and_a_checkpoint_of_it(
         notebook, STAGES, "", "--strategy auto -n 3", "--mesh pp=2", "--mesh dp_shard=4", "--mesh dp=2,pp=2", name="stages"
@@ -48,19 +43,13 @@ def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
     assert notebook.fail("%distribute resume stages@6 -n 3").error == ("UsageError", said)
 
 
-def test_a_loop_by_columns_and_a_checkpoint_of_it_on_other_meshes(notebook):
-    check_a_loop_and_a_checkpoint_of_it(notebook, COLUMNS, "", "--strategy auto -n 3", "--mesh tp=2", STAGES, name="columns")
-
-
 @pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=pytest.mark.long), "rank == 3"])
-@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
-def test_an_error_of_all_ranks_or_of_one(notebook, mesh, where):
+def test_an_error_of_all_ranks_or_of_one(notebook, where):
     """Whether they have left or not."""
-    check_an_error(notebook, mesh, where)
+    check_an_error(notebook, STAGES, where)
 
 
-@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
-def test_what_the_cell_looks_at_is_that_of_one_process(notebook, mesh):
+def test_what_the_cell_looks_at_is_that_of_one_process(notebook):
     looks = """
     losses += [[p.norm().item(), p.grad.abs().max().item()] for p in model.parameters()]
     losses += [state["exp_avg"].sum().item() for state in optimizer.state_dict()["state"].values()]
@@ -69,7 +58,7 @@ def test_what_the_cell_looks_at_is_that_of_one_process(notebook, mesh):
     cell = CELL.replace("    optimizer.step()\n", looks[1:] + "    optimizer.step()\n")
     notebook.run(SETUP + cell)
     expected = notebook.value(STATE)
-    found, _ = run(notebook, f"%%distribute {mesh}", cell=cell)
+    found, _ = run(notebook, f"%%distribute {STAGES}", cell=cell)
     assert difference(found, expected) is None
 
 
@@ -87,10 +76,3 @@ def test_what_cannot_be_had_on_a_mesh_is_refused_before_the_first_step(notebook,
     cell = notebook.fail(f"%%distribute {STAGES} {option}{CELL}")
     assert cell.error[0] == "UsageError"
     assert notebook.value("losses") == []
-
-
-def test_what_is_not_computed_by_columns_is_said_in_one_line(notebook):
-    notebook.run(SETUP + "model.insert(1, nn.BatchNorm1d(128))\noptimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n")
-    cell = notebook.run(f"%%distribute {COLUMNS}" + CELL.replace("    scheduler.step()\n", ""))
-    assert cell.stderr.count("`--strategy tensor` computes no columns of `Sequential` by groups, and each engine fetches its layers: ") == 1
-    assert "it takes statistics over the batch (BatchNorm)." in cell.stderr

@@ -248,12 +248,7 @@ class ModelCalls:
             computed_by=None if self.parameters is None else self.parameters.computed_by,
         )
         try:
-            result = part.result()
-            if self.parameters is None or not self.parameters.repeats(part):
-                return result
-            result = None  # with its graph
-            part.undo()
-            return self._on_part(view, own_call, module, given, own, placement)
+            return part.result()
         except RngChanged:
             raise
         except MarkedNow as now:

@@ -45,8 +45,5 @@ class ShardedParameters(Protocol):
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
         """Return what makes a later call of a model on the rank's part: its `own_call`, or what comes to the same with other ranks."""
 
-    def repeats(self, sharded: ShardedCall) -> bool:
-        """Return whether a call is made again: a first one, where later ones come to other last digits and a run may go on between them."""
-
     def on_full_batch(self, module: nn.Module) -> None:
         """Be told that a model is called whose ``forward`` is to see all of a batch."""

@@ -96,9 +96,7 @@ class ShardedCall:
         self._first: ModuleState | None = None
         self._made: dict[int, nn.Module] = {}
         draws_known = self.draws is None or self.draws.knows(self.module)
-        is_known = self.called.results and draws_known and self.called.ways.is_known(self.module, self.given, self.settings)
-        self.is_first = not is_known
-        if self.is_first:
+        if not (self.called.results and draws_known and self.called.ways.is_known(self.module, self.given, self.settings)):
             self._before: ModuleState | LightModuleState = self._as_it_is()
             self._first = self._before
             return
@@ -154,8 +152,9 @@ class ShardedCall:
         except (NeedsFullBatch, FailedOnShard):
             if first is None and self.called.watch is not None and self.called.watch.changed(anything=True):
                 raise KeepsState(self.module) from None
+            handed.restore()
             try:
-                self.undo()
+                self._before.restore()
             except CannotRestore:
                 raise KeepsState(self.module) from None
             raise
@@ -167,11 +166,6 @@ class ShardedCall:
             self.view.functions.leave()
             if self.normalization is not None:
                 self.normalization.share = None
-
-    def undo(self) -> None:
-        """Let all be as it was before the call."""
-        self._handed.restore()
-        self._before.restore()
 
     def made(self, module: nn.Module) -> None:
         """Note that the call makes `module`, a layer that it uses once or a graph of the compiler's: what that holds is new anyway."""

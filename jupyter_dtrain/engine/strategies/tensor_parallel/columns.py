@@ -29,14 +29,9 @@ class Columns:
     """
 
     def __init__(self, memory: SharedMemory, sizes: Sequence[int]) -> None:
-        self._memory, self.sizes, self.rank = memory, tuple(sizes), memory.rank
-        self.start = sum(self.sizes[: self.rank])
-        self.size = self.sizes[self.rank]
-
-    @property
-    def num_ranks(self) -> int:
-        """How many ranks have them."""
-        return len(self.sizes)
+        self._memory, self._sizes, self.rank = memory, tuple(sizes), memory.rank
+        self.start = sum(self._sizes[: self.rank])
+        self.size = self._sizes[self.rank]
 
     def own(self, full: torch.Tensor, dim: int) -> torch.Tensor:
         """Return this rank's of a replicated value, in memory of its own."""
@@ -45,9 +40,9 @@ class Columns:
     def all_of(self, local: torch.Tensor, dim: int) -> torch.Tensor:
         """Return those of all ranks. Collective."""
         dim %= local.dim()
-        shapes = [(*local.shape[:dim], size, *local.shape[dim + 1 :]) for size in self.sizes]
+        shapes = [(*local.shape[:dim], size, *local.shape[dim + 1 :]) for size in self._sizes]
         parts = [local.contiguous() if rank == self.rank else local.new_empty(shape) for rank, shape in enumerate(shapes)]
-        if any(part.numel() for part in parts):
+        if local.numel():
             with Counted(COMMUNICATION), torch._C.DisableTorchFunction():
                 self._memory.exchange([[part.view(-1).view(torch.uint8)] for part in parts])
         return torch.cat(parts, dim)

@@ -57,10 +57,6 @@ class LayerParameter(ParameterShard):
         super().replaced()
         torch.autograd.graph.increment_version(self._alias)  # who has computed with the rows does not have those that were
 
-    def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of all rows from those that this rank has. Collective."""
-        return gather(rows, self.columns, 0)
-
     def collect(self, rows: torch.Tensor) -> None:
         """Add to what a pass has found of the rows of the gradient."""
         self._found = rows if self._found is None else self._found + rows
@@ -88,7 +84,7 @@ class _Rows(torch.autograd.Function):
         if shard.number in ctx.store.collecting and not torch.is_grad_enabled():
             shard.collect(gradient)
             return None, None, None
-        return shard.padded(gradient), None, None
+        return gather(gradient, shard.columns, 0), None, None
 
 
 class LayerStore(ParameterStore):

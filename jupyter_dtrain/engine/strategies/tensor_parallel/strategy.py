@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from ....parallel_dims import DATA_PARALLEL
 from ....system.resources import size_text
 from ..data_parallel.strategy import DataParallel
-from ..data_parallel.training import DataParallelTraining
 from ..zero3.strategy import Zero3
-from .grouped_layers import GroupedTraining
 from .layer_training import LayerTraining
 from .replicated_training import ReplicatedTraining
 
@@ -19,13 +15,8 @@ from .replicated_training import ReplicatedTraining
 class TensorParallel(Zero3):
     """Each rank has some columns of every large linear layer. What returns its parameters is what returns those of `zero3`."""
 
-    _sharded: LayerTraining | GroupedTraining | None = None
-
-    def begin(self, objects: Sequence[object]) -> None:
-        """Watch over models, loaders and optimizers: with whole batches, unless there are several groups of ranks."""
-        self._is_grouped = self.context.mesh.degree(DATA_PARALLEL) > 1
-        self.training = DataParallelTraining if self._is_grouped else ReplicatedTraining  # type: ignore[misc]  # of this cell
-        super().begin(objects)
+    training = ReplicatedTraining
+    _sharded: LayerTraining | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -40,11 +31,7 @@ class TensorParallel(Zero3):
                     )
                 yield
                 return
-            parts: dict[str, Any] = {"say": say, "least": self.least, "homes": self._homes, "arrived": self._objects}
-            if self._is_grouped:
-                self._sharded = GroupedTraining(self._training, memory, mesh=self.context.mesh, source=self.context.task.source, **parts)
-            else:
-                self._sharded = LayerTraining(self._training, memory, **parts)
+            self._sharded = LayerTraining(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
             with self._sharded.installed():
                 yield
 

@@ -59,18 +59,6 @@ class SharedRows:
                 if rank != self._rank and share.num_samples:
                     self._arena.read(rank, self._places[rank], flat[share.start * row : share.stop * row])
 
-    def read_part(self, part: torch.Tensor, start: int) -> None:
-        """Put the rows from `start` on into `part`, (p, ...), which is contiguous: whole ranks' rows."""
-        with quiet(), torch.no_grad():
-            flat, row = part.view(-1).view(torch.uint8), self.kind.row_bytes
-            for rank, share in enumerate(self.kind.shares):
-                if share.num_samples and start <= share.start < start + len(part):
-                    place = slice(share.start - start, share.stop - start)
-                    if rank == self._rank:
-                        part[place].copy_(self.rows)
-                    else:
-                        self._arena.read(rank, self._places[rank], flat[place.start * row : place.stop * row])
-
 
 def allocate(memory: SharedMemory, kinds: Sequence[Kind]) -> list[SharedRows]:
     """Return memory for the rows of `kinds`, the same on all ranks. Collective."""

@@ -321,10 +321,6 @@ class ParameterStore:
         """Return what makes a model's call: the rank by itself."""
         return sharded.own_call
 
-    def repeats(self, sharded: ShardedCall) -> bool:  # noqa: ARG002  # for others
-        """Make each call once."""
-        return False
-
     def on_full_batch(self, module: nn.Module) -> None:
         """Fetch parameters in such a call as in any."""
 
