@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..analysis.imports import brought
 from ..serialization.library_state import packages_of
@@ -117,7 +117,12 @@ def _module_name(value: Any) -> str:
     kind = type(value)
     if kind is ModuleType:
         return str(value.__name__)
-    return str(value.__module__) if kind is FunctionType or isinstance(value, type) else ""
+    return str(value.__module__) if kind is FunctionType or _is_class(value) else ""
+
+
+def _is_class(value: object) -> TypeGuard[type]:
+    """Return whether `value` is a class, without asking it: ``isinstance`` looks at its ``__class__``, which may warn, load or raise."""
+    return issubclass(type(value), type)
 
 
 def _patched_by(objects: Iterable[object]) -> list[str]:
@@ -125,10 +130,10 @@ def _patched_by(objects: Iterable[object]) -> list[str]:
     objects = list(objects)
     kinds = set(map(type, objects))
     if any(issubclass(kind, type) for kind in kinds):
-        kinds |= {obj for obj in objects if isinstance(obj, type)}
+        kinds |= {obj for obj in objects if _is_class(obj)}
     if ModuleType in kinds:  # whose classes the cell may make objects of
         modules = [obj for obj in objects if type(obj) is ModuleType]
-        kinds |= {value for module in modules for value in list(vars(module).values()) if isinstance(value, type)}
+        kinds |= {value for module in modules for value in list(vars(module).values()) if _is_class(value)}
     num_modules = len(sys.modules)  # who patches was imported
     found: set[str] = set()
     for kind in {base for one in kinds for base in one.__mro__}:
@@ -156,12 +161,15 @@ def _others_in(kind: type) -> frozenset[str]:
 
 def _homes_of(value: Any) -> Iterator[str]:
     """Yield the modules of the function, the property or the accessor that `value` is."""
-    match value:
-        case FunctionType():
-            yield str(value.__module__)
-        case property(fget=FunctionType() as function):
-            yield str(function.__module__)
-        case staticmethod() | classmethod():
-            yield str(getattr(value.__func__, "__module__", ""))
-        case _ if type(value) not in _PLAIN and not isinstance(value, type) and type(own := getattr(value, "__dict__", None)) is dict:
-            yield from (str(part.__module__) for part in own.values() if isinstance(part, type | FunctionType))
+    kind = type(value)
+    if kind is FunctionType:
+        yield str(value.__module__)
+    elif issubclass(kind, property):
+        if type(value.fget) is FunctionType:
+            yield str(value.fget.__module__)
+    elif issubclass(kind, staticmethod | classmethod):
+        yield str(getattr(value.__func__, "__module__", ""))
+    elif kind not in _PLAIN and not _is_class(value):
+        with contextlib.suppress(AttributeError):
+            own = object.__getattribute__(value, "__dict__")  # as it would say without code of its own
+            yield from (str(part.__module__) for part in own.values() if _is_class(part) or type(part) is FunctionType)

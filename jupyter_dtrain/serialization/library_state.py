@@ -185,18 +185,23 @@ def _changed(module: ModuleType) -> Iterator[Place]:
 
 
 def _is_other(name: str, first: Any, now: Any) -> bool:
-    if isinstance(now, threading.local):
+    kind = type(now)  # a proxy may load what it stands for, or raise, where `isinstance` looks at its ``__class__``
+    if issubclass(kind, threading.local):
         return first is EMPTY and bool(vars(now))
-    items: Iterable[Any] = now.values() if isinstance(now, dict) else now if isinstance(now, _CONTAINERS) else ()
-    if isinstance(first, _CONTAINERS) and first and type(now) is type(first):
-        return _differ(now, first) and not any(isinstance(item, _CODE) for item in items)
-    if isinstance(now, _CONTAINERS):
-        return any(not isinstance(item, _CODE) or _is_the_notebooks(item) for item in items)
-    if first is EMPTY or isinstance(now, _CODE):  # an object of its own, which may be as it was
+    items: Iterable[Any] = now.values() if issubclass(kind, dict) else now if issubclass(kind, _CONTAINERS) else ()
+    if isinstance(first, _CONTAINERS) and first and kind is type(first):
+        return _differ(now, first) and not any(_is_code(item) for item in items)
+    if issubclass(kind, _CONTAINERS):
+        return any(not _is_code(item) or _is_the_notebooks(item) for item in items)
+    if first is EMPTY or _is_code(now):  # an object of its own, which may be as it was
         return False
-    if (now is None or isinstance(now, int)) and _OF_THE_PROCESS.search(name):
+    if (now is None or issubclass(kind, int)) and _OF_THE_PROCESS.search(name):
         return False
-    return type(now) is not type(first) or _differ(now, first)
+    return kind is not type(first) or _differ(now, first)
+
+
+def _is_code(value: object) -> bool:
+    return issubclass(type(value), _CODE)
 
 
 def _is_the_notebooks(code: Any) -> bool:

@@ -34,6 +34,15 @@ MODULES = {
             def all(self): return int(2 * self._frame.to_numpy().sum())
     """,
     "modulepatch.py": "from torch import nn\ndef count(self): return sum(p.numel() for p in self.parameters())\nnn.Module.count_of_a_test = count",
+    "lazylib.py": """
+        class Lazy:
+            '''As a proxy of a request, or what PyTorch says is deprecated.'''
+            def __getattribute__(self, name): raise RuntimeError(f'somebody has looked at {name}')
+        request = Lazy()
+        class Base:
+            request = request
+            def run(self): return 'lazy'
+    """,
     "aside.py": "import json",
 }
 CASES = {
@@ -48,6 +57,8 @@ CASES = {
     ),
     "by importlib": ("import firstlib, importlib\nimportlib.import_module('secondlib')", "k = firstlib.Base().extra()", "extra of base"),
     "accessor": ("import pandas as pd\nimport accessors\ndf = pd.DataFrame({'a': [1, 2]})", "k = df.twice.all()", 6),
+    "object that is not to be looked at": ("import lazylib", "k = lazylib.Base().run()", "lazy"),
+    "object of a class that has one": ("import lazylib\nb = lazylib.Base()", "k = b.run()", "lazy"),
     "patch of PyTorch": ("import torch\nimport modulepatch\nmodel = torch.nn.Linear(2, 1)", "k = model.count_of_a_test()", 3),
 }
 
