@@ -62,6 +62,7 @@ def test_the_kernel_is_killed_and_another_takes_the_results(lab, expected):
     nothing_is_left(lab)
 
 
+@pytest.mark.long
 def test_it_is_stopped_on_all_hosts_by_another_kernel_and_ends_with_its_process(lab, expected):
     with opened(lab, FOLDER) as first, opened(lab, FOLDER) as second:
         begin(first, lab, epochs=1000)
@@ -80,6 +81,7 @@ def test_it_is_stopped_on_all_hosts_by_another_kernel_and_ends_with_its_process(
     nothing_is_left(lab)
 
 
+@pytest.mark.long
 def test_hosts_that_cannot_be_reached_are_told_and_the_next_cell_is_where_the_engines_were(notebook):
     cell = notebook.fail("%%distribute --detach --hosts h1:1,h9:1\n1 + 1")
     assert "h9: there is no host of that name" in cell.error[1]
