@@ -243,7 +243,16 @@ with ThreadPoolExecutor(1) as pool:
     for x, y in loader:
         pool.submit(step, x, y).exception()
 """
+    model = """
+class Looked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(8, 1)
+    def forward(self, x): return self.table(x[:, 0].abs().long())
+model = Looked(); X[14] = 100
+"""
     with pytest.raises(RankError) as failed:
-        ranks.call(2, run_notebook, f"{SETUP}model = Strict(); X[14] = float('nan')\n{OPT}", cell, "seen")
+        ranks.call(2, run_notebook, f"{SETUP}{model}{OPT}", cell, "seen")
     assert "The ranks are at different lines of the cell" in str(failed.value)
-    assert "Rank 1 had raised ValueError at line 22 (1 of 4 are no numbers), which the cell caught." in str(failed.value)
+    line = f"{SETUP}{model}".splitlines().index("    def forward(self, x): return self.table(x[:, 0].abs().long())") + 1
+    assert f"Rank 1 had raised IndexError at line {line} (index out of range in self), which the cell caught." in str(failed.value)
