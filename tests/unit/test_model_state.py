@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from typing import Any
 
 import numpy as np
@@ -200,3 +200,22 @@ def test_a_norm_that_writes_its_own_statistics_is_written_to():
         before = ModuleState(layer, None)
         layer(torch.randn(4, 2, 3) if isinstance(layer, nn.InstanceNorm1d) else torch.randn(4, 2))
         assert before.written() == written
+
+
+class Table(OrderedDict):
+    """A table of classes that makes one of what is looked up, as that of activations in transformers is."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+
+activations = Table(relu=nn.ReLU, needs_more=nn.Linear)
+
+
+def test_a_table_that_makes_what_is_looked_up_is_not_asked():
+    state = State(reached_from(Model(lambda model, x: activations["relu"](x))))
+    assert state.changes() == []
+    activations["tanh"] = nn.Tanh
+    assert [change.keys for change in state.changes()] == [["tanh"]]
+    state.restore()
+    assert list(activations) == ["relu", "needs_more"]

@@ -21,7 +21,7 @@ from ..tensor.batch_shard import BatchShard
 from ..tensor.materialize import attributes_worth_a_look
 from ..tensor.placement_types import GlobalTensor, Shard, from_local
 from ..tensor.view import NeedsFullBatch
-from .containers import MAPPINGS, copy_of, is_same, refill
+from .containers import MAPPINGS, copy_of, entries_of, is_same, refill
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
 _SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
@@ -167,7 +167,7 @@ def _spans(value: Any) -> bool:
 
 
 def _items(holder: Any) -> list[tuple[Any, Any]]:
-    return list(holder.items() if isinstance(holder, MAPPINGS) else enumerate(holder))
+    return list(entries_of(holder) if isinstance(holder, MAPPINGS) else enumerate(holder))
 
 
 def _get(holder: Holder, key: Any) -> Any:

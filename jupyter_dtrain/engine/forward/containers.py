@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import MutableMapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 MAPPINGS = (dict, MutableMapping)
@@ -11,7 +11,13 @@ MAPPINGS = (dict, MutableMapping)
 
 def copy_of(holder: Any) -> Any:
     """Return a copy of what is in a list, a dict, a set or what holds attributes, to be given to the functions below."""
-    return dict(holder) if isinstance(holder, MAPPINGS) else set(holder) if isinstance(holder, set) else list(holder)
+    return dict(entries_of(holder)) if isinstance(holder, MAPPINGS) else set(holder) if isinstance(holder, set) else list(holder)
+
+
+def entries_of(holder: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what is in a mapping: of a dict what it has, which its class may not show as it is (tables that make what is looked up)."""
+    kind: Any = OrderedDict if isinstance(holder, OrderedDict) else dict if isinstance(holder, dict) else type(holder)
+    return kind.items(holder)  # type: ignore[no-any-return]
 
 
 def is_same(holder: Any, copy: Any) -> bool:
@@ -19,7 +25,7 @@ def is_same(holder: Any, copy: Any) -> bool:
     if len(holder) != len(copy):
         return False
     if isinstance(holder, MAPPINGS):
-        return all(key in copy and copy[key] is value for key, value in holder.items())
+        return all(key in copy and copy[key] is value for key, value in entries_of(holder))
     return bool(holder == copy) if isinstance(holder, set) else all(left is right for left, right in zip(holder, copy, strict=True))
 
 

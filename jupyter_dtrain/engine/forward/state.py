@@ -93,7 +93,8 @@ class State:
             if is_same(holder, before):
                 continue
             if isinstance(holder, MAPPINGS):
-                keys = [key for key in {**before, **holder} if not is_value(holder.get(key, before), before.get(key, holder))]
+                now = copy_of(holder)
+                keys = [key for key in {**before, **now} if not is_value(now.get(key, before), before.get(key, holder))]
                 if keys:
                     found.append(Change(holder, keys))
             else:
