@@ -175,6 +175,19 @@ def test_watch_leaves_tensors_that_are_set_to_those_who_see_it():
     assert watch.changed()
 
 
+def test_watch_knows_keys_of_a_table_that_was_ordered_anew():
+    model: Any = Model(lambda model, x: None)
+    model.table = OrderedDict(counted=0, kept=0)
+    model.table.move_to_end("counted")
+    watch = Watch(model, (), {(id(model.table), "counted")})
+    watch.start()
+    model.table["counted"] = 1
+    assert not watch.changed()
+    watch.start()
+    model.table["kept"] = 1
+    assert watch.changed()
+
+
 def test_fingerprints_tell_values_and_not_objects():
     model = Model(lambda model, x: (model.space.kept.append({"mean": x.mean(), "n": [len(x)]}), model.last.append(float("nan"))))
     state = State(reached_from(model))

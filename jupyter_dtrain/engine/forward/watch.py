@@ -175,12 +175,17 @@ def _view(holder: Any) -> Any:
     return holder.values() if isinstance(holder, MAPPINGS) else holder
 
 
+def _keys(holder: Any) -> list[Any]:
+    """Return the keys of a mapping in the order of its values in :func:`_view`, which in an ``OrderedDict`` need not be its own."""
+    return list(dict.keys(holder) if isinstance(holder, dict) else holder)
+
+
 def _is_new(holder: Any, held: Sequence[Any], now: Sequence[Any], accepted: set[tuple[int, Any]]) -> bool:
     owner = id(owner_of(holder))
     if (owner, None) in accepted:
         return False
     of_module = isinstance(holder, ModuleAttributes)
-    keys = list(holder.owner) if of_module else list(holder) if isinstance(holder, MAPPINGS) else []
+    keys = list(holder.owner) if of_module else _keys(holder) if isinstance(holder, MAPPINGS) else []
     if len(keys) != len(now) or len(now) < len(held):
         return True
     before = [*held, *[_ABSENT] * (len(now) - len(held))]  # what is new is last
