@@ -7,10 +7,12 @@ what is compared: each is used once in the history that counts.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,6 +150,31 @@ class Disturbed:
         steps = self.notebook.folder / "steps"
         done = steps.stat().st_size if steps.exists() else 0  # one may be taken before the first
         self.wait_for_step(1 + done + 10, cell)
+
+    @contextlib.contextmanager
+    def slow_until_all(self) -> Iterator[object]:
+        """Let the cell be slow until all of its engines are there again, and yield what it comes to undisturbed."""
+        self.go()
+        expected = self.notebook.value(ROUNDED)
+        (self.notebook.folder / "all").unlink(missing_ok=True)
+        with self.notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+            yield expected
+
+    def go_on_with_fewer(self, cell: Cell, killed: Iterable[int], *, left: int) -> None:
+        """Kill engines, and see the cell make some steps on those that are left."""
+        for rank in killed:
+            os.kill(self.pids[rank], signal.SIGKILL)
+        fewer = f"continuing on {left} engine{'s' if left > 1 else ''}, and"
+        self.notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
+        assert cell.running, cell
+        self.wait_for_step((self.notebook.folder / "steps").stat().st_size + 5, cell)
+
+    def finish_with_all(self, cell: Cell) -> None:
+        """Wait until there are as many engines as at first, and for the end."""
+        back = f"with {self.engines} engines."
+        self.notebook.wait(lambda: back in cell.stderr or not cell.running, "all engines again", cell)
+        (self.notebook.folder / "all").touch()
+        self.notebook.finish(cell)
 
     def finish(self, cell: Cell) -> str:
         """Wait for the end, compare, and return what this project said meanwhile."""

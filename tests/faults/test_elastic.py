@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.faults.disturbed import AS_FAST, ROUNDED, SLOW_UNTIL_ALL, Disturbed, NoNewEngines
+from tests.faults.disturbed import ROUNDED, Disturbed, NoNewEngines
 from tests.notebook.kernel import SESSION, difference
 
 
@@ -27,26 +27,15 @@ def no_new_engines(run: Disturbed) -> NoNewEngines:
 )
 def test_fewer_engines_and_then_as_many_again(request, engines, killed, controller):
     run = request.getfixturevalue(engines)
-    notebook, number, left = run.notebook, run.engines, run.engines - len(killed)
-    run.go()
-    expected = notebook.value(ROUNDED)
-    (notebook.folder / "all").unlink(missing_ok=True)
-    with notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+    notebook, number = run.notebook, run.engines
+    with run.slow_until_all() as expected:
         cell = run.start(f"--elastic 1:{number}")
         with no_new_engines(run):
             run.wait_for_snapshot(cell)
-            for rank in killed:
-                os.kill(run.pids[rank], signal.SIGKILL)
-            fewer = f"continuing on {left} engine{'s' if left > 1 else ''}, and"
-            notebook.wait(lambda: fewer in cell.stderr or not cell.running, "fewer engines", cell)
-            assert cell.running, cell.stderr
-            run.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
+            run.go_on_with_fewer(cell, killed, left=run.engines - len(killed))
         if controller:  # the new cluster is as small as the one that was lost
             os.kill(run.processes["controller"], signal.SIGKILL)
-        back = f"with {number} engines."
-        notebook.wait(lambda: back in cell.stderr or not cell.running, "all engines again", cell)
-        (notebook.folder / "all").touch()
-        notebook.finish(cell)
+        run.finish_with_all(cell)
     assert cell.ok, cell
     assert cell.stderr.count("A new engine is up: resuming from step ") == len(killed)
     assert difference(notebook.value(ROUNDED), expected) is None
@@ -59,24 +48,15 @@ def test_one_of_two_that_are_lost_is_replaced(three):
     """The engine in reserve takes a place, as the rank that it is then, and no other comes up."""
     notebook = three.notebook
     notebook.run("%distribute stop")  # engines that were killed here before are not those in reserve
-    three.go()
-    expected = notebook.value(ROUNDED)
-    (notebook.folder / "all").unlink(missing_ok=True)
-    with notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+    with three.slow_until_all() as expected:
         cell = three.start("--elastic 2:3")
         # The one in reserve has been since the cell before.
         reserve = [pid for name, pid in three.processes.items() if name.startswith("engine-") and pid not in three.pids]
         assert len(reserve) == 1
         three.wait_for_snapshot(cell)
         with NoNewEngines(three.processes["guard"], three.processes.values()):
-            for rank in (0, 2):
-                os.kill(three.pids[rank], signal.SIGKILL)
-            notebook.wait(lambda: "continuing on 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
-            assert cell.running, cell
-            three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
-        notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
-        (notebook.folder / "all").touch()
-        notebook.finish(cell)
+            three.go_on_with_fewer(cell, [0, 2], left=2)
+        three.finish_with_all(cell)
     assert cell.ok, cell
     assert difference(notebook.value(ROUNDED), expected) is None
 

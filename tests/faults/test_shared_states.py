@@ -12,9 +12,7 @@ import pytest
 
 from tests.conftest import one_of
 from tests.faults.disturbed import (
-    AS_FAST,
     ROUNDED,
-    SLOW_UNTIL_ALL,
     STATE,
     Disturbed,
     kill_behind_a_checkpoint,
@@ -95,23 +93,14 @@ def test_interrupted_while_another_engine_starts(two):
 
 @pytest.mark.long
 def test_the_parts_are_divided_anew_among_fewer_engines_and_among_more(three):
-    notebook = three.notebook
-    three.go()
-    expected = notebook.value(ROUNDED)
-    (notebook.folder / "all").unlink(missing_ok=True)
-    with notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
+    with three.slow_until_all() as expected:
         cell = three.start("--strategy zero1 --elastic 2:3")
         with no_new_engines(three):
             three.wait_for_snapshot(cell)
-            os.kill(three.pids[1], signal.SIGKILL)
-            notebook.wait(lambda: "continuing on 2 engines, and" in cell.stderr or not cell.running, "fewer engines", cell)
-            assert cell.running, cell.stderr
-            three.wait_for_step((notebook.folder / "steps").stat().st_size + 5, cell)
-        notebook.wait(lambda: "with 3 engines." in cell.stderr or not cell.running, "all engines again", cell)
-        (notebook.folder / "all").touch()
-        notebook.finish(cell)
+            three.go_on_with_fewer(cell, [1], left=2)
+        three.finish_with_all(cell)
     assert cell.ok, cell
-    assert difference(notebook.value(ROUNDED), expected) is None
+    assert difference(three.notebook.value(ROUNDED), expected) is None
 
 
 @pytest.fixture(scope="module")

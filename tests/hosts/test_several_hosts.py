@@ -21,18 +21,20 @@ model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 losses = []
 """
-TRAIN = """
-import os, socket, time
-for epoch in range({epochs}):
-    for x, y in loader:
+STEP = """
         loss = F.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+"""
+TRAIN = f"""
+import os, socket, time
+for epoch in range({{epochs}}):
+    for x, y in loader:{STEP}
         with open("log.txt", "a") as file:
             print(len(losses), file=file)
-        time.sleep({pause})
+        time.sleep({{pause}})
     print("epoch", epoch, flush=True)
 where = socket.gethostname()
 """

@@ -5,19 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts.test_checkpoints_on_hosts import CHECKPOINTS, end_agents
-from tests.hosts.test_several_hosts import SETUP, TRAIN, assert_same, hosts_of, trained
+from tests.hosts.test_several_hosts import SETUP, STEP, TRAIN, assert_same, hosts_of, trained
 
 WIDE = SETUP.replace("nn.Linear(6, 16)", "nn.Linear(6, 128), nn.ReLU(), nn.Linear(128, 128)").replace("nn.Linear(16", "nn.Linear(128")
 MOMENTS = "[value.clone() for kept in optimizer.state.values() for value in kept.values()]"
-READING = """
+READING = f"""
 seen = []
 for epoch in range(2):
-    for x, y in loader:
-        loss = F.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    for x, y in loader:{STEP}
     seen.append([kept["exp_avg"].abs().sum().item() for kept in optimizer.state_dict()["state"].values()])
 """
 FRAGILE = """
@@ -32,15 +27,10 @@ class Fragile(TensorDataset):
 data = Fragile(*data.tensors)
 loader = DataLoader(data, batch_size=8)
 """
-FAILING = """
+FAILING = f"""
 for epoch in range(2):
-    data.broken = {broken} if epoch else None
-    for x, y in loader:
-        loss = F.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    data.broken = {{broken}} if epoch else None
+    for x, y in loader:{STEP}
 """
 
 
