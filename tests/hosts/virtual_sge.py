@@ -52,6 +52,7 @@ _SETTINGS = {
     "reporting_params": "accounting=true reporting=false flush_time=00:00:00 accounting_flush_time=00:00:00 joblog=false",
 }
 _SCHEDULER = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1", "schedd_job_info": "true"}
+_SCHEDULER["queue_sort_method"] = "seqno"  # by load the busier host is the last one, and rank 0's is another each time
 
 
 def why_no_sge() -> str:
@@ -101,7 +102,8 @@ class VirtualSge:
             self._wait_for(lambda: (self._try("qconf", "-sel") or "").split() == [node.name for node in self._nodes])
             self._change("-ssconf", "-Msconf", _SCHEDULER)
             self.run("qconf", "-Ap", self._written("pe", _PE.lstrip()))
-            self._change("-sq", "-Aq", {"qname": "all.q", "hostlist": "h1 h2", "slots": "2", "pe_list": "two", "load_thresholds": "NONE"})
+            queue = {"qname": "all.q", "hostlist": "h1 h2", "slots": "2", "pe_list": "two", "load_thresholds": "NONE"}
+            self._change("-sq", "-Aq", queue | {"seq_no": "1,[h1=1],[h2=2]"})
             self._wait_for(lambda: self.run("qstat", "-f").count("lx-amd64") == len(self._nodes))
         except BaseException:
             self.__exit__()
