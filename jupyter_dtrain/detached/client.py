@@ -15,7 +15,7 @@ from ..elastic.job import CellJob
 from ..elastic.runner import RunResult
 from ..errors import CheckpointError, ClusterError, UsageError
 from ..options import RunOptions
-from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, Command, Reply
+from ..protocol import RUN_PHASES_ENDED, Command, Reply
 from ..runs.detached_index import address_of, going, waiting
 from ..runs.record import RunRecord
 from ..runs.store import RunStore
@@ -131,7 +131,7 @@ class DetachedRuns:
             raise
         finally:
             self._follower = None
-            self._views.note_cluster(ClusterUpdate(phase="stopped"))
+            follower.end_cluster()
         mirror = follower.mirror
         if record is None and mirror is not None:
             record = self._store.get_run(mirror.run_update().run_id)

@@ -56,6 +56,7 @@ class Follower:
         self._line, self._views, self._is_leaving = line, views, is_leaving
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._replies: dict[str, queue.SimpleQueue[Reply]] = {}
+        self._telling, self._is_over = threading.Lock(), False
         self.mirror: RunMirror | None = None
         threading.Thread(target=self._receive, name="dtrain-follow", daemon=True).start()
 
@@ -129,6 +130,12 @@ class Follower:
         self._line.send(Taken())
         self.close()
 
+    def end_cluster(self) -> None:
+        """Tell views that the run's engines are nothing to this kernel any more, whatever the host still tells of them."""
+        with self._telling:
+            self._is_over = True
+            self._views.note_cluster(ClusterUpdate(phase="stopped"))
+
     def close(self) -> None:
         """Follow no longer."""
         self._line.close()
@@ -156,16 +163,21 @@ class Follower:
             self.mirror = RunMirror(run)
             self._views.start(self.mirror)
         if isinstance(first, Snapshot):
-            self._views.note_cluster(first.cluster)
+            self._note_cluster(first.cluster)
             if self.mirror is not None:
                 self.mirror.start(first)
         else:
             for message in messages:
                 if isinstance(message, ClusterUpdate):
-                    self._views.note_cluster(message)
+                    self._note_cluster(message)
             if self.mirror is not None:
                 self.mirror.apply(messages)
         self._views.on_news()
+
+    def _note_cluster(self, update: ClusterUpdate) -> None:
+        with self._telling:
+            if not self._is_over:
+                self._views.note_cluster(update)
 
 
 def _refused(pid: int) -> str:

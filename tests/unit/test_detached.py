@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import shutil
 import socket
@@ -15,7 +16,8 @@ import pytest
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
-from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, start_host
+from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, Updates, start_host
+from jupyter_dtrain.detached.follower import Follower
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
 from jupyter_dtrain.detached.mirror import RunMirror
 from jupyter_dtrain.detached.results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
@@ -125,6 +127,33 @@ def test_the_process_of_a_mirror_dies():
     mirror = RunMirror(RunUpdate(run_id="r", name="digits", phase="running", world_size=2, started=0.0, elapsed=1.0))
     mirror.end("It was killed.")
     assert (mirror.run_update().phase, mirror.run_update().error) == ("failed", "It was killed.")
+
+
+class Told:
+    """Views that remember how it is with the engines."""
+
+    def __init__(self):
+        self.phases, self.news = [], threading.Semaphore(0)
+
+    def note_cluster(self, update):
+        self.phases.append(update.phase)
+
+    def on_news(self):
+        self.news.release()
+
+
+def test_engines_of_a_run_that_has_ended_are_not_seen_stopping():
+    """Its host stops them when it has told how the cell ended: whoever hears that later would see them stop for ever."""
+    views = Told()
+    host, kernel = map(PeerConnection, multiprocessing.Pipe())
+    follower = Follower(kernel, views, is_leaving=lambda: False)
+    for phase in ("running", "stopping"):
+        host.send(Updates([ClusterUpdate(phase=phase)]))
+        assert views.news.acquire(timeout=60)
+        if phase == "running":
+            follower.end_cluster()
+    assert views.phases == ["running", "stopped"]
+    follower.close()
 
 
 class Heard:
