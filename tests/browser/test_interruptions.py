@@ -132,6 +132,7 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab, server):
     lab.expect_points(len(steps))
 
 
+@pytest.mark.long
 def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_on(lab, server):
     lab.start(long)
     output = lab.cell(long).locator(".jp-OutputArea-output")

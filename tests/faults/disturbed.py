@@ -20,6 +20,7 @@ import psutil
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
+from jupyter_dtrain.system.atomic_files import UNFINISHED
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import LIMIT, SESSION, Cell, Notebook, difference
 
@@ -268,6 +269,11 @@ def resume_killed(notebook: Notebook, engines: int) -> None:
     notebook.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
 
 
+def copy_folder(folder: Path, copy: Path) -> None:
+    """Copy a folder in which somebody may be at work: what is being written there has another name a moment later, and is left out."""
+    shutil.copytree(folder, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{UNFINISHED}*"))
+
+
 @dataclass(frozen=True)
 class Killed:
     """The folder of a notebook whose kernel was killed in the midst of a cell, and what that is to come to."""
@@ -285,7 +291,7 @@ class Killed:
 
     def check_resumed(self, new_notebook: Callable[[Path], Notebook], folder: Path, engines: int) -> None:
         """Let the cell go on in a copy of its folder, in a new kernel on so many engines, and compare."""
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        copy_folder(self.folder, folder)
         notebook = new_notebook(folder)
         resume_killed(notebook, engines)
         if engines == 2:  # to the last bit: all that is rounded below too, and random numbers, which can be drawn once

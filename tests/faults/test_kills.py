@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import time
 
@@ -12,7 +11,7 @@ import psutil
 import pytest
 
 from tests.conftest import one_of
-from tests.faults.disturbed import CELL, SETUP, STATE, STUCK, checkpoints, kill_kernel
+from tests.faults.disturbed import CELL, SETUP, STATE, STUCK, checkpoints, copy_folder, kill_kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
 
@@ -352,7 +351,7 @@ def stopped(module_notebook):
 @pytest.mark.parametrize("engines", one_of(3, [3, 2, 1]))
 def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engines):
     folder, expected = stopped
-    shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
+    copy_folder(folder / "dtrain-runs", tmp_path / "dtrain-runs")
     notebook = new_notebook(tmp_path)
     notebook.run("%load_ext jupyter_dtrain")
     assert "stopped: resuming from step 60." in notebook.run(f"%distribute resume stopped -n {engines}").stderr
@@ -363,7 +362,7 @@ def test_resumed_on_any_number_of_engines(new_notebook, stopped, tmp_path, engin
 @pytest.mark.parametrize("spoilt", one_of(2, ["0", "manifest.json"]))
 def test_a_damaged_checkpoint_is_never_used(new_notebook, stopped, tmp_path, spoilt):
     folder, _ = stopped
-    shutil.copytree(folder / "dtrain-runs", tmp_path / "dtrain-runs")
+    copy_folder(folder / "dtrain-runs", tmp_path / "dtrain-runs")
     for path in tmp_path.glob(f"dtrain-runs/*/checkpoints/*/{spoilt}"):
         path.write_bytes(path.read_bytes()[:-1])
     notebook = new_notebook(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.faults.disturbed import (
     ROUNDED,
     STATE,
     Disturbed,
+    copy_folder,
     kill_behind_a_checkpoint,
     resume_killed,
 )
@@ -113,7 +113,7 @@ def killed(module_notebook, two: Disturbed) -> tuple[Path, object]:
 @pytest.mark.parametrize("engines", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
 def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
     folder, expected = killed
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    copy_folder(folder, tmp_path)
     notebook = new_notebook(tmp_path)
     resume_killed(notebook, engines)
     found = notebook.value(STATE)

@@ -66,6 +66,7 @@ def theirs(lab, notebook):
     cluster.close()
 
 
+@pytest.mark.long
 def test_engines_without_this_package_or_with_another_torch_are_refused_in_a_sentence(notebook, lab, theirs):
     metadata = lab.folder / "other/torch-1.0.dist-info"
     metadata.mkdir(parents=True)
