@@ -104,7 +104,7 @@ class Server:
         for session in self.request("GET", "sessions"):
             self.request("DELETE", f"sessions/{session['id']}")
         _, left = psutil.wait_procs(processes, timeout=LIMIT)
-        assert not left, f"left behind: {[process.cmdline() for process in left]}"
+        assert not left, f"left behind: {left}"
 
     def stop(self) -> None:
         """Stop the server, its kernels too."""

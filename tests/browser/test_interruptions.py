@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from jupyter_dtrain.runs.store import RunStore
+from tests.processes import find_processes
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -102,7 +103,7 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab, server):
     lab.start(long)
     lab.wait_for_points(20)
     before = lab.points()
-    (kernel,) = (process for process in server.descendants() if "ipykernel_launcher" in process.cmdline())
+    (kernel,) = find_processes(server.descendants(), "ipykernel_launcher")
     threads = kernel.num_threads()
     notice = lab.part("notices").get_by_text("renorm` (line 9) has no sharding rule")
     expect(notice).to_be_visible()
@@ -142,7 +143,7 @@ def test_a_kernel_that_is_killed_in_a_run_leaves_how_far_it_came_and_how_to_go_o
     told = re.compile(r"at step [\d,]+ after .* on 2 engines.*%distribute resume (\S+) continue from step ([\d,]+)\.", re.DOTALL)
     expect(summary).to_have_text(told)
     expect(summary).to_be_hidden()
-    (kernel,) = [process for process in server.descendants() if "ipykernel_launcher" in process.cmdline()]
+    (kernel,) = find_processes(server.descendants(), "ipykernel_launcher")
     kernel.kill()
 
     expect(view).to_have_count(0)

@@ -18,6 +18,7 @@ from jupyter_dtrain.runs.store import RunStore
 from tests.faults.disturbed import CELL, ROUNDED, SETUP, SLOW_UNTIL_ALL, STATE, STEPS, NoNewEngines, wait_long
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, Notebook, difference
+from tests.processes import find_processes
 
 AFTERWARDS = "import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)"
 LINE = f"%%distribute --engines 2 --device cpu --name digits --detach{CELL}"
@@ -84,7 +85,7 @@ class Detached:
         kernel.wait()
 
     def kill_an_engine(self, number: int = signal.SIGKILL) -> None:
-        forked = [p for p in self.host.children(recursive=True) if "jupyter_dtrain.cluster.forkserver" in p.cmdline()]
+        forked = find_processes(self.host.children(recursive=True), "jupyter_dtrain.cluster.forkserver")
         _, *engines = sorted(forked, key=lambda process: process.create_time())
         self.processes += engines
         engines[0].send_signal(number)
@@ -210,7 +211,7 @@ def test_fewer_engines_and_then_as_many_again_while_no_kernel_is_there(two, new_
     two.go()
     expected = two.notebook.value(ROUNDED)
     run = Detached(new_notebook(), LINE.replace("--engines 2", "--elastic 1:2"), pace=SLOW_UNTIL_ALL)
-    (guard,) = (process for process in run.processes if any(part.endswith("cluster/guard.py") for part in process.cmdline()))
+    (guard,) = find_processes(run.processes, "cluster/guard.py")
     with NoNewEngines(guard.pid, [process.pid for process in run.processes]):
         run.wait_for_step(20)
         run.kill_kernel()
@@ -342,7 +343,7 @@ def test_interrupted_while_it_starts(new_notebook):
     cell = notebook.start("%%distribute --engines 2 --device cpu --detach\n1 + 1")
     shown = lambda: [c["data"]["text/plain"] for c in cell.contents("update_display_data")]  # noqa: E731
     notebook.wait(lambda: "starting 2 engines" in shown() or not cell.running, "the start of the engines", cell)
-    (host,) = (p for p in psutil.Process(pid_of(notebook)).children() if "jupyter_dtrain.host_app" in p.cmdline())
+    (host,) = find_processes(psutil.Process(pid_of(notebook)).children(), "jupyter_dtrain.host_app")
     processes = [host, *host.children(recursive=True)]
     notebook.interrupt()
     notebook.finish(cell)

@@ -14,6 +14,7 @@ from tests.conftest import one_of
 from tests.faults.disturbed import CELL, SETUP, STATE, STUCK, checkpoints, copy_folder, kill_kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
+from tests.processes import find_processes
 
 A_MINUTE = 60.0
 """Seconds that it would take at least until somebody's time is up: whoever is not waited for costs less, on a busy machine too."""
@@ -260,7 +261,7 @@ def test_the_controller_twice(two):
     cell, guard = two.start(), psutil.Process(two.processes["guard"])
     for _ in range(2):
         two.wait_for_snapshot(cell)
-        (controller,) = (child for child in guard.children() if "jupyter_dtrain.cluster.controller_app" in child.cmdline())
+        (controller,) = find_processes(guard.children(), "jupyter_dtrain.cluster.controller_app")
         controller.kill()
         wait_for_new_engines(two, cell)
     assert two.finish(cell).count("(the controller of the engines has ended): resuming from step ") == 2

@@ -12,6 +12,7 @@ import pytest
 from tests.faults.disturbed import kill_kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
+from tests.processes import find_processes
 
 SETUP = """
 import os, time
@@ -101,7 +102,7 @@ def test_the_controller_of_one(trying):
     cell, processes = begun(trying, pace=0.01)
     guard = psutil.Process(processes[0.1]).parent()
     assert guard is not None
-    (controller,) = [process for process in guard.children() if "jupyter_dtrain.cluster.controller_app" in process.cmdline()]
+    (controller,) = find_processes(guard.children(), "jupyter_dtrain.cluster.controller_app")
     controller.kill()
     trying.finish(cell)
     assert cell.ok

@@ -58,7 +58,10 @@ def test_nothing_listens_that_is_not_in_the_table(notebook, kind):
     ports: list[tuple[str, int]] = []
     paths: set[Path] = set()
     for process in kernel.children(recursive=True):
-        connections = process.net_connections(kind="all")
+        try:
+            connections = process.net_connections(kind="all")
+        except psutil.NoSuchProcess:  # it has ended meanwhile
+            continue
         ports += [(found.laddr.ip, found.laddr.port) for found in connections if found.status == psutil.CONN_LISTEN]
         paths |= {Path(name) for found in connections if (name := str(found.laddr)).startswith("/")}
     (notebook.folder / "go").touch()

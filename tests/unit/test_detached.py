@@ -138,6 +138,9 @@ class Told:
     def note_cluster(self, update):
         self.phases.append(update.phase)
 
+    def start(self, mirror):
+        raise AssertionError("nothing was told of a run")
+
     def on_news(self):
         self.news.release()
 
