@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
 from jupyter_dtrain.engine.comm.collectives import reducer_group
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.comm.store import StoreChannel
+from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.task import Semantics

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .cluster.folders import Folders
 from .detached.connection import SOCKET, Ended, Ready
-from .detached.results import DetachedResult, mark_taken, results_of, write_ending
+from .detached.detached_results import DetachedResult, mark_taken, results_of, write_ending
 from .detached.server import Kernel, Server
 from .elastic.engine_pool import EnginePool
 from .elastic.job import CellJob

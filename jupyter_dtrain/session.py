@@ -18,7 +18,7 @@ from .capture.bundle import Bundle
 from .checkpoint.metadata import Wanted
 from .cluster.base import Cluster
 from .cluster.launchers import find_launcher
-from .detached.client import DetachedRuns
+from .detached.detached_runs import DetachedRuns
 from .detached.mirror import RunMirror
 from .elastic.agent import Agent
 from .elastic.engine_pool import EnginePool
@@ -41,8 +41,8 @@ from .transport.blob_store import Sending
 from .trials.grid import Trial
 from .trials.pool import LanePool, lanes_for
 from .trials.pruning import Pruning
-from .trials.recorder import SideBySide
 from .trials.scheduler import Prepare, TrialScheduler
+from .trials.side_by_side import SideBySide
 
 NOT_RUNNING = "No cell is running."
 

@@ -38,7 +38,7 @@ from ..serialization.torch_reducers import operators
 from ..serialization.unpickler import Unpacker
 from ..system import cuda_random
 from ..system.interpreter import collection_paused
-from .effects import imported_for_effect
+from .import_effects import imported_for_effect
 from .library_patches import patches
 
 _MAX_DEPTH = 8  # how far a value is searched for what cannot be sent

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..capture.bundle import unpack
-from ..engine.results import CellResults
+from ..engine.cell_results import CellResults
 from ..engine.snapshot.snapshotter import assembled
 from ..errors import CheckpointError, UsageError
 from ..runs.detached_index import DEFAULT_FOLDER

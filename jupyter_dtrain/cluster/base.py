@@ -1,8 +1,8 @@
 """What a run asks of a cluster, whoever starts its engines and wherever they are.
 
 Three seams, from the outside in: a `Launcher` starts clusters and is found by its name; a `Cluster` is engines in rank order that can be
-reached, watched and replaced; `Processes` are those of one host, by name. `local.py` and `processes.py` implement them for the kernel's own
-machine. Nothing above this folder knows a pid, or a file that only one host has.
+reached, watched and replaced; `Processes` are those of one host, by name. `local.py` and `guarded_processes.py` implement them for the
+kernel's own machine. Nothing above this folder knows a pid, or a file that only one host has.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ away from their parents included, then remove the cluster's folders. On Linux th
 (``PR_SET_CHILD_SUBREAPER``), so "below" has no holes, and its own children die with it should someone kill the guard.
 
 It runs as a script of the standard library alone, without ``site``: it starts in some 20 ms, stays small, and cannot
-fail over an environment that is being changed under it. ``processes.py`` is the kernel's side. Both talk in lines of JSON:
+fail over an environment that is being changed under it. ``guarded_processes.py`` is the kernel's side. Both talk in lines of JSON:
 
 - in: ``{"do": "start", "name", "argv", "env", "cwd", "log", "how"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
   the end of the input means stop too. `how` is ``"exec"``, ``"template"`` for the process that others are forked from

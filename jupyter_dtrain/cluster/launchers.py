@@ -12,8 +12,8 @@ from ..options import ClusterOptions
 from ..system.entry_points import installed, load
 from .base import Cluster, Launcher, Processes, Progress
 from .devices import DevicePlan, plan_devices
+from .guarded_processes import GuardedProcesses
 from .local import LocalCluster
-from .processes import GuardedProcesses
 
 GROUP = "jupyter_dtrain.launchers"
 """The group of entry points: each names a class that is a `Launcher`."""

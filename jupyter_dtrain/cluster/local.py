@@ -30,9 +30,9 @@ from .client import unregister
 from .crash_log import last_words
 from .devices import DevicePlan, plan_devices
 from .file_endpoint import FileEndpoint
+from .guarded_processes import GuardedProcesses
 from .launch_config import CONTROLLER, id_of
 from .launcher import Member, ProcessLauncher
-from .processes import GuardedProcesses
 from .spare import Spare
 from .startup import NEXT_STEP, STEP, Arrival, Disturbed
 

@@ -8,6 +8,6 @@ from __future__ import annotations
 from .csv_files import csv
 from .dask_collections import from_dask
 from .parquet_files import parquet
-from .rows import RowGroupDataset
+from .row_groups import RowGroupDataset
 
 __all__ = ["RowGroupDataset", "csv", "from_dask", "parquet"]

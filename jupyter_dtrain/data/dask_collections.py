@@ -13,7 +13,7 @@ from ..errors import DataError, UsageError
 from .columns import Names, column_of, columns_to_read, nbytes_of, selected
 from .files import check_extra
 from .order import Numbers
-from .rows import RowGroupDataset, RowGroups
+from .row_groups import RowGroupDataset, RowGroups
 from .tables import TableRowGroups, said_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ..errors import DataError
 from .columns import Names, column_of, columns_to_read, selected
 from .files import File, Paths, check_unchanged, find_files, no_rows
 from .order import Numbers
-from .rows import RowGroupDataset
+from .row_groups import RowGroupDataset
 from .tables import TableRowGroups, common_schema, said_of
 
 if TYPE_CHECKING:

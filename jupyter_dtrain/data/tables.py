@@ -10,7 +10,7 @@ import torch
 from ..errors import DataError
 from .columns import Column, Selection, fill_nulls, nbytes_of
 from .order import Numbers
-from .rows import RowGroups
+from .row_groups import RowGroups
 
 if TYPE_CHECKING:
     import pyarrow as pa

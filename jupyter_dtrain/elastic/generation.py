@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ..cluster import client
 from ..engine import worker
-from ..engine.side_effects.output import Count
+from ..engine.side_effects.shown_output import Count
 from ..engine.task import Task
 from ..engine.telemetry.kernel_link import CONTROL_MESSAGE
 from ..errors import ProtocolError
@@ -24,7 +24,7 @@ from ..protocol import Homeward, Message, Notice, RankStarted, parse
 from ..runs.record import ViewedRun
 from ..system.interpreter import Interrupts
 from .escalation import ASKED, AT_ONCE, FAILED, Means, Patience
-from .output import Inbox, RankLines
+from .main_thread_output import Inbox, RankLines
 from .worker_group import RankEnds, WorkerGroup, WorkerResult
 
 REST = timedelta(seconds=3)  # for output that is still on its way when the results are there

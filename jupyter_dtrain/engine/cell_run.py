@@ -25,16 +25,16 @@ from .arrival.objects import DeviceNames, connect_schedulers
 from .arrival.rebuilt import Rebuilt
 from .arrival.warnings import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
+from .cell_results import CellResults
 from .comm.mesh import Mesh
 from .comm.process_group import shared_memory
-from .comm.store import StoreChannel
+from .comm.rank_store import StoreChannel
 from .control import Control, StopRun, all_failed_alike
 from .forward.watch import KeepsState
 from .memory import can_be_used
-from .results import CellResults
 from .resume.loops import Loops
 from .side_effects.file_journal import FileLog, cut_back
-from .side_effects.output import Count, Shown, logged_at_home
+from .side_effects.shown_output import Count, Shown, logged_at_home
 from .side_effects.temp_dirs import TemporaryFolders
 from .snapshot.rank_state import RankState
 from .snapshot.rescue import Rescue

@@ -20,7 +20,7 @@ from datetime import timedelta
 
 from .cell import Failure
 from .comm.process_group import shared_memory
-from .comm.store import StoreChannel
+from .comm.rank_store import StoreChannel
 
 _NEVER = 2**62  # a step that no run reaches
 

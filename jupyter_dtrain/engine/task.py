@@ -17,7 +17,7 @@ from ..strategies import StrategyInfo
 from ..transport.parcel import Parcel
 from .cell import Failure
 from .comm.process_group import Rendezvous
-from .side_effects.output import Count, Held
+from .side_effects.shown_output import Count, Held
 from .verify.report import GoBack
 
 # What the ranks share out, and what stays as on one process.

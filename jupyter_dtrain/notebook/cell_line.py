@@ -11,7 +11,7 @@ from ..options import Metric, RunOptions, View
 from ..parallel_dims import ParallelDims
 from ..search import Search
 from ..strategies import DEFAULT, available
-from .arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
+from .magic_arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
 
 
 def _every(text: str) -> timedelta | int:

@@ -18,12 +18,12 @@ from ..errors import CellInterrupted, UsageError
 from ..options import View
 from ..system.interpreter import Interrupts, interrupted_before_the_cell
 from ..system.resources import give_back
-from .arguments import HelpRequested, renamed
 from .busy import busy
 from .cell_line import parse_cell_line
 from .kernel import cell_names, compiled, number_of_cell, origin_of_cell
+from .magic_arguments import HelpRequested, renamed
 from .output import CellOutput, show
-from .preview import preview_text
+from .preview_magic import preview_text
 
 if TYPE_CHECKING:
     from ..analysis.names import CellNames

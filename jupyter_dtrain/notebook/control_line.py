@@ -10,7 +10,7 @@ from typing import Literal
 from ..errors import UsageError
 from ..options import ClusterOptions
 from ..parallel_dims import ParallelDims
-from .arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse, whole_number
+from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse, whole_number
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
 from .comm import Telemetry
 
 if TYPE_CHECKING:
-    from ..checkpoint.commands import CheckpointShelf
+    from ..checkpoint.checkpoint_commands import CheckpointShelf
     from ..elastic.engine_pool import EnginePool
     from ..options import ClusterOptions, View
     from ..protocol import ClusterUpdate, Command, Message, Reply, Snapshot
@@ -137,7 +137,7 @@ class LazySession:
         folder = self._past_runs().folder
         with self._lock:
             if self._shelf is None:
-                from ..checkpoint.commands import CheckpointShelf
+                from ..checkpoint.checkpoint_commands import CheckpointShelf
 
                 self._shelf = CheckpointShelf(folder)
             return self._shelf

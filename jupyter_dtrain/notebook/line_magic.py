@@ -13,12 +13,12 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..options import View
 from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
-from .arguments import HelpRequested
 from .busy import busy
 from .control_line import parse_line
 from .kernel import compiled
+from .magic_arguments import HelpRequested
 from .output import CellOutput, show
-from .preview import cell_to_preview, plan_text, preview_text
+from .preview_magic import cell_to_preview, plan_text, preview_text
 from .summary import describe, detached_text
 
 if TYPE_CHECKING:

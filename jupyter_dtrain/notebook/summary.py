@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, DetachedRun, Points, RunUpdate
 from ..runs.curves import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
-from ..runs.progress import duration
+from ..runs.run_progress import duration
 from ..runs.svg_chart import picture
 
 MAX_ROWS = 8

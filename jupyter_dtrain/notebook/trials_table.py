@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..protocol import RUN_PHASES_ENDED, RunUpdate
 from ..runs.curves import LOSS
-from ..runs.progress import duration
+from ..runs.run_progress import duration
 from .display import Display
 from .summary import number, spark
 

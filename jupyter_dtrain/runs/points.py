@@ -7,7 +7,7 @@ import sqlite3
 
 from ..protocol import CurveSummary
 from .curves import KEPT, OF_DEVICES, Curve
-from .rows import summary_of
+from .record_rows import summary_of
 
 _FINITE = "abs(value) < 9e999"
 

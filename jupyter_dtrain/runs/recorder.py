@@ -43,7 +43,7 @@ from .curves import (
     finite,
     non_finite_text,
 )
-from .progress import DeviceReports, KnownHyperparameters, Notices, Pace, Throughput, TimeSplits
+from .run_progress import DeviceReports, KnownHyperparameters, Notices, Pace, Throughput, TimeSplits
 
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""

@@ -28,7 +28,7 @@ from .detached_index import DEFAULT_FOLDER
 from .owner import Owner
 from .points import all_points, cut_points, points_between, summaries, value_between, write_points
 from .record import CellOrigin, RunRecord, new_run_id
-from .rows import ForeignRowError, owner_of, record_of
+from .record_rows import ForeignRowError, owner_of, record_of
 
 MAX_LISTED = 10_000
 """Runs of a folder that are looked at, the newest."""

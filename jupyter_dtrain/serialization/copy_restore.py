@@ -31,7 +31,7 @@ from .iterators import is_iterator, put_in_place, standing_of
 from .pickler import Numbers
 from .python_reducers import slots_of
 from .reducers import foreign_attributes
-from .shared_memory import is_in_shared_memory
+from .shared_tensors import is_in_shared_memory
 from .shared_values import is_shared_value, set_bytes
 from .torch_reducers import is_leaf
 from .weak_references import is_weak_container, items_of_weak, refill

@@ -33,7 +33,7 @@ from .iterators import is_iterator
 from .module_reducers import ModuleName, is_dynamic
 from .python_reducers import with_annotations
 from .reducers import reduced
-from .shared_memory import is_shared, shared_tensor
+from .shared_tensors import is_shared, shared_tensor
 from .torch_reducers import as_array
 from .weak_references import PROXIES
 

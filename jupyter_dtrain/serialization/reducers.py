@@ -47,7 +47,7 @@ from .python_reducers import (
     wants_arguments,
 )
 from .registries import registered
-from .shared_memory import reduced_array
+from .shared_tensors import reduced_array
 from .shared_values import reduced_shared_value
 from .torch_reducers import (
     methods_of,

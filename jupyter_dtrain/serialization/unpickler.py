@@ -14,7 +14,7 @@ import torch
 from IPython import get_ipython
 
 from .pickler import NOTEBOOKS_OPEN, Packed, Reference
-from .shared_memory import in_shared_memory
+from .shared_tensors import in_shared_memory
 
 _SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
 

@@ -16,8 +16,8 @@ from ..runs.store import RunStore
 from .executor import Lane
 from .grid import Trial
 from .pruning import Pruning
-from .recorder import SideBySide
 from .scheduler import Prepare, TrialScheduler
+from .side_by_side import SideBySide
 
 
 class LanePool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..elastic.generation import Output
 from ..elastic.job import CellJob
-from ..elastic.output import Inbox, RankLines
+from ..elastic.main_thread_output import Inbox, RankLines
 from ..elastic.runner import RunResult
 from ..errors import ClusterError, DtrainError
 from ..options import Metric

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
-from jupyter_dtrain.engine.comm.store import StoreChannel
+from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.task import Semantics

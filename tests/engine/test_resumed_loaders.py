@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jupyter_dtrain.engine.comm.store import StoreChannel
+from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining

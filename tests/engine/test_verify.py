@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jupyter_dtrain.engine.verify.gradients import differ
+from jupyter_dtrain.engine.verify.gradient_probes import differ
 from tests.engine.ranks import Ranks, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 

@@ -8,7 +8,7 @@ from tests.notebook.conftest import IMPORTS
 
 TOY = """
 from jupyter_dtrain.cluster.launchers import LocalLauncher
-from jupyter_dtrain.cluster.processes import GuardedProcesses
+from jupyter_dtrain.cluster.guarded_processes import GuardedProcesses
 
 started = []
 

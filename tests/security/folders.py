@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from jupyter_dtrain.checkpoint.commands import CheckpointShelf
+from jupyter_dtrain.checkpoint.checkpoint_commands import CheckpointShelf
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.errors import DtrainError
 from jupyter_dtrain.protocol import Command, Reply

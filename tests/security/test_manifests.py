@@ -15,8 +15,8 @@ from jupyter_dtrain.checkpoint import reader as checkpoint_files
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import FORMAT, checksum_of, other_versions
 from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
-from jupyter_dtrain.detached import results as endings
-from jupyter_dtrain.detached.results import DetachedResult, read_ending, results_of, write_ending
+from jupyter_dtrain.detached import detached_results as endings
+from jupyter_dtrain.detached.detached_results import DetachedResult, read_ending, results_of, write_ending
 from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.protocol import ClusterUpdate, Snapshot
 from jupyter_dtrain.runs.store import RunStore

@@ -20,7 +20,7 @@ from jupyter_dtrain.capture.process_state import ProcessSettings
 from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
 from jupyter_dtrain.engine.arrival.objects import DeviceNames, connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
-from jupyter_dtrain.engine.results import CellResults
+from jupyter_dtrain.engine.cell_results import CellResults
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
 from jupyter_dtrain.serialization.library_state import left_as_it_was

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.notebook.arguments import HelpRequested, renamed
 from jupyter_dtrain.notebook.cell_line import parse_cell_line
 from jupyter_dtrain.notebook.control_line import LineCommand, parse_line
+from jupyter_dtrain.notebook.magic_arguments import HelpRequested, renamed
 from jupyter_dtrain.options import ClusterOptions, RunOptions
 
 CELL_LINES = {

@@ -17,10 +17,10 @@ from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
 from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, Updates, start_host
+from jupyter_dtrain.detached.detached_results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.follower import Follower
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
 from jupyter_dtrain.detached.mirror import RunMirror
-from jupyter_dtrain.detached.results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.server import Server
 from jupyter_dtrain.elastic.engine_pool import EnginePool
 from jupyter_dtrain.errors import CheckpointError, ClusterError
@@ -266,7 +266,7 @@ def test_results_wait_in_memory_until_the_disk_has_room(host, tmp_path, monkeypa
 
 
 def test_a_kernel_gets_results_that_the_disk_has_no_room_for(host, tmp_path, monkeypatch):
-    monkeypatch.setattr("jupyter_dtrain.detached.results._check_room", full_but_in_memory(host))
+    monkeypatch.setattr("jupyter_dtrain.detached.detached_results._check_room", full_but_in_memory(host))
     line = PeerConnection.to(host._folders.sockets / "line")
     line.send(Hello(11))
     delivery = threading.Thread(target=host._deliver, args=(DetachedResult(snapshot(), error=ClusterError("lost")),))
@@ -306,7 +306,7 @@ def test_a_checkpoint_that_is_deleted_takes_no_results_along_that_are_being_writ
         return write_manifest(*args, **options)
 
     monkeypatch.setattr("jupyter_dtrain.detached.server.RETRY", timedelta(seconds=0.01))
-    monkeypatch.setattr("jupyter_dtrain.detached.results.write_manifest", when_half_written)
+    monkeypatch.setattr("jupyter_dtrain.detached.detached_results.write_manifest", when_half_written)
     host._deliver(DetachedResult(snapshot(), error=ClusterError("lost")))
     assert checkpoints.newest_first() == []
     assert str(read_ending(results_of(run_folder), "r", trusted=False).error) == "lost"

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from jupyter_dtrain.engine.comm.store import StoreChannel
+from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.strategies.zero1.distant_orphans import DistantOrphans
 
 LIMIT = timedelta(seconds=0.5)

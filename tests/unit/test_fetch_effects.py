@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from jupyter_dtrain.analysis.code_objects import keep_text
-from jupyter_dtrain.engine.data.effects import has_effects, tells_others
+from jupyter_dtrain.engine.data.fetch_effects import has_effects, tells_others
 from jupyter_dtrain.engine.data.fetch_state import FetchState
 
 D = "class D(Dataset):\n    def __len__(self): return 20\n"

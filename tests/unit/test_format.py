@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator
 
 from jupyter_dtrain.checkpoint.manifest import FORMAT
-from jupyter_dtrain.detached.results import Stored
+from jupyter_dtrain.detached.detached_results import Stored
 from jupyter_dtrain.engine.result_pickler import Changes, Head
 from jupyter_dtrain.engine.snapshot.rank_state import Snapshot
 from jupyter_dtrain.engine.task import Task
@@ -17,7 +17,7 @@ from jupyter_dtrain.serialization.copy_restore import Contents
 from jupyter_dtrain.serialization.pickler import Numbers
 
 ROOTS = (Task, Snapshot, Stored, Told, Changes, Head, Contents, Numbers)
-KNOWN = {2: "fd6f6ac096bc44b6"}
+KNOWN = {2: "32f915cbdf4c4ce0"}
 """The hash of the fields, by `FORMAT`. Where a class that is pickled has changed since the last release, let `FORMAT` rise and add its hash
 here; where that `FORMAT` was in no release, the new hash takes the place of the old one."""
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from jupyter_dtrain.engine.telemetry.hyperparameters import MAX_TEXT, HyperparameterLog, plain
 from jupyter_dtrain.protocol import Hyperparameters
-from jupyter_dtrain.runs.progress import KnownHyperparameters
+from jupyter_dtrain.runs.run_progress import KnownHyperparameters
 
 
 def found(log, known=None):

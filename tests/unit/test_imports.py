@@ -11,6 +11,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -64,7 +65,7 @@ ENGINE_ORDER = [
     "tensor",
     "rng",
     "result_pickler",
-    "results",
+    "cell_results",
     "backward",
     "forward",
     "data",
@@ -163,6 +164,15 @@ def test_modules_that_its_docstrings_point_to_are_there(module):
         above = len(dots) - (path.name == "__init__.py")
         target = ".".join([*parts[: len(parts) - above], name]) if dots else name
         assert target.removeprefix(f"{PACKAGE}.") in MODULES, f"{path}: {dots}{name}"
+
+
+ROLES = {"base", "strategy"}
+"""Names that say what a file is in each folder of a kind: what all behind a seam have in common, and a strategy's own class."""
+
+
+def test_a_file_is_known_by_its_name():
+    times = Counter(module.rpartition(".")[2] for module, path in MODULES.items() if path.name != "__init__.py")
+    assert {name for name, count in times.items() if count > 1} == ROLES
 
 
 def test_no_circles():

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from jupyter_dtrain.capture.loggers import Loggers, LoggerSettings, handle, written
-from jupyter_dtrain.engine.side_effects.output import logged_at_home
+from jupyter_dtrain.engine.side_effects.shown_output import logged_at_home
 
 
 class Kept(logging.Handler):

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.engine.telemetry.progress import fraction_done
-from jupyter_dtrain.runs.progress import Pace
+from jupyter_dtrain.runs.run_progress import Pace
 
 
 class Endless(IterableDataset):

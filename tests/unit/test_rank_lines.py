@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dtrain.elastic.output import RankLines
+from jupyter_dtrain.elastic.main_thread_output import RankLines
 
 
 def shown(*printed: tuple[int, str, str]) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from jupyter_dtrain.checkpoint import commands as module
-from jupyter_dtrain.checkpoint.commands import CheckpointShelf, keep_facts
+from jupyter_dtrain.checkpoint import checkpoint_commands as module
+from jupyter_dtrain.checkpoint.checkpoint_commands import CheckpointShelf, keep_facts
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.protocol import Command
 from jupyter_dtrain.runs.curves import Curve

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from jupyter_dtrain.engine.comm.store import StoreChannel
+from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 
 LIMIT = timedelta(seconds=20)
 

@@ -12,7 +12,7 @@ from ...options import ClusterOptions, RunOptions
 from ..base import Cluster, Launcher, Progress
 from ..devices import DevicePlan
 from . import host_agent
-from .checks import findings_of
+from .host_checks import findings_of
 from .host_cluster import HostCluster
 from .remote_host import RemoteHost
 

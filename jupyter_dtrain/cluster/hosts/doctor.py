@@ -10,8 +10,8 @@ from ...options import ClusterOptions
 from ..base import Progress
 from ..launchers import SSH, find_launcher
 from .agent_launcher import AgentLauncher, address_of_notebook
-from .checks import Finding, findings_of
 from .folder_token import folder_token
+from .host_checks import Finding, findings_of
 from .remote_host import RemoteHost
 
 HEADINGS = ("host", "check", "found", "what to do")

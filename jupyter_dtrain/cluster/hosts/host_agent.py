@@ -187,9 +187,9 @@ class HostAgent:
 
     def do_begin(self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str], hash_seed: str) -> Header:
         """Make the host's folders, and start what its engines are forked from."""
+        from ..guarded_processes import GuardedProcesses
         from ..launch_config import process_environment
         from ..launcher import ProcessLauncher
-        from ..processes import GuardedProcesses
 
         sweep()
         with contextlib.suppress(OSError):  # as an engine does that is to be in a folder that is not there

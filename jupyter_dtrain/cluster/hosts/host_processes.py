@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..base import Processes, StartMethod
 from ..devices import DevicePlan
+from ..guarded_processes import GuardedProcesses
 from ..launch_config import engine_name
-from ..processes import GuardedProcesses
 from .frames import Header
 from .remote_host import RemoteHost
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ..comm.collectives import all_gather
 from .failed_pass import has_come_to, noted
-from .reducers import Reducer, average
+from .gradient_reducers import Reducer, average
 
 _REACHED, _DENSE = 1, 2
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..comm.process_group import shared_memory
 from .agreeing import AgreeingReducer
-from .reducers import BucketReducer, Reducer, SharedMemoryReducer
+from .gradient_reducers import BucketReducer, Reducer, SharedMemoryReducer
 
 MAX_REDUCERS = 8
 """Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""

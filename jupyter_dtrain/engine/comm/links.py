@@ -16,8 +16,8 @@ from typing import Any
 
 from torch.distributed import DistStoreError
 
+from .rank_store import wait_for
 from .sockets import own_sockets
-from .store import wait_for
 
 LIMIT = timedelta(seconds=20)
 """Time for the others to tell of theirs: all have come to the group at one moment."""

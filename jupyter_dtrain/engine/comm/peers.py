@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ...system.peer_credentials import is_own
-from .store import wait_for
+from .rank_store import wait_for
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports

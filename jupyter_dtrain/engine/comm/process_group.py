@@ -23,8 +23,8 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  
 from ...cluster.base import Endpoint
 from . import links
 from .peers import Peers
+from .rank_store import wait_for
 from .shared_memory import SharedMemory
-from .store import wait_for
 from .strangers import guarded_groups
 
 LIMIT = timedelta(seconds=60)

@@ -21,8 +21,8 @@ from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .collate import Agree
 from .divided_sources import DividedSources, Iteration
-from .effects import has_effects
 from .fetch import Make, taking_rows
+from .fetch_effects import has_effects
 from .followed_stream import FollowedStream, check_replayed, is_followed
 from .iterable import Streams
 from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState

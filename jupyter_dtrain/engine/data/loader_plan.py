@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..module_tree import IdentityMap
 from ..tensor.batch_shard import BatchShard
 from .collate import Agree, Collation, is_default
-from .effects import has_effects, tells_others
+from .fetch_effects import has_effects, tells_others
 from .iterable import Streams
 from .own_iterators import iterates_itself
 from .sources import JoinedBatches, draws_by_itself, with_batches

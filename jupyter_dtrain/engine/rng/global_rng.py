@@ -27,7 +27,7 @@ from ..tensor.function_bodies import BODIES
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import NeedsFullBatch
-from .recompute import RecomputedSampling
+from .recomputed_draws import RecomputedSampling
 from .sample_sites import Drawn, SampleSites, Site, dims_of, guess, guesses
 from .sampling_ops import BY_VALUE, DROPS, Kind, Rows, Shape, kind_of
 from .streams import ModelStream, TorchState

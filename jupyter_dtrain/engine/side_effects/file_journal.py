@@ -31,9 +31,9 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ...serialization.open_files import of_cell
 from ...system.patches import patched
-from .files import CLOCK_STEP, OwnFiles
-from .folders import FolderChannel, asked_path, is_within_open_folder
+from .made_folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
+from .written_files import CLOCK_STEP, OwnFiles
 
 Entry = dict[str, Any]
 KEPT_MARKS = 16

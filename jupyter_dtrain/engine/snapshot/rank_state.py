@@ -14,12 +14,12 @@ from ...capture.process_state import ProcessSettings
 from ...serialization.open_files import kept_open, opened_by
 from ...serialization.pickler import Packed
 from ...transport.parcel import Parcel
+from ..cell_results import CellResults
 from ..dedup import Apart, Common
-from ..results import CellResults
 from ..resume.loops import Loops
 from ..resume.position import Position
 from ..side_effects.file_journal import FileLog
-from ..side_effects.output import Count, Shown
+from ..side_effects.shown_output import Count, Shown
 from ..side_effects.temp_dirs import TemporaryFolders
 from ..staging import bytes_of_state
 from ..strategies.base import Strategy

@@ -33,10 +33,10 @@ from ...serialization.pickler import Packed
 from ...system.atomic_files import write_whole
 from ...transport.blob_store import BlobFolder
 from ...transport.parcel import from_parcel, to_parcel
-from ..comm.store import StoreChannel
+from ..cell_results import CannotSave
+from ..comm.rank_store import StoreChannel
 from ..control import Control
 from ..dedup import Apart, Common
-from ..results import CannotSave
 from ..resume.position import Position
 from ..staging import Staging, check_memory
 from ..telemetry.best_metric import Best

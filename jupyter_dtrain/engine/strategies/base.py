@@ -23,12 +23,12 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 from ...strategies import StrategyInfo
 from ..comm.mesh import Mesh
 from ..comm.process_group import ProcessGroup
-from ..comm.store import StoreChannel
+from ..comm.rank_store import StoreChannel
 from ..control import Control
 from ..dedup import NOTHING_APART, Apart
 from ..resume.loops import Loops
 from ..side_effects.file_journal import FileLog
-from ..side_effects.output import Shown
+from ..side_effects.shown_output import Shown
 from ..side_effects.temp_dirs import TemporaryFolders
 from ..task import Task
 from ..telemetry.reporter import Reports

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from ...system.patches import put
-from ..side_effects.output import Shown
+from ..side_effects.shown_output import Shown
 from .emitter import Publish
 
 CONTROL_MESSAGE = "dtrain_command"

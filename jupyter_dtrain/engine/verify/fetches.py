@@ -22,9 +22,9 @@ from ..data.collate import is_default
 from ..module_tree import IdentityMap
 from ..tensor.batch_shard import BatchShard
 from .frozen import Freezer, Frozen, apart
+from .noted_state import Changes, StateBefore
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import Schedule, Turn
-from .state import Changes, StateBefore
 from .trial import GivenUp, unnoticed
 
 Agree = Callable[[Any], list[Any]]

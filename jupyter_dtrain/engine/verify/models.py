@@ -26,10 +26,10 @@ from ..tensor.placement_types import GlobalTensor, Shard, to_local
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange
 from .frozen import Freezer, apart
-from .gradients import Projections, projections
+from .gradient_probes import Projections, projections
+from .noted_state import StateBefore
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import FAR, Schedule, Turn
-from .state import StateBefore
 from .trial import GivenUp, unnoticed
 from .verdict import GRADIENTS, SeenCall, WholeCall, differs_here, verdict
 

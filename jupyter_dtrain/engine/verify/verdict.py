@@ -10,8 +10,8 @@ import torch
 from ..rng.streams import OtherStreams
 from ..tensor.redistribute import Exchange
 from .frozen import Freezer, Frozen, apart, as_tensor, sums_are_apart
-from .gradients import Projections, differ
-from .state import Changes, StateBefore
+from .gradient_probes import Projections, differ
+from .noted_state import Changes, StateBefore
 
 RESULT, GRADIENTS = "what it returns", "its gradients"
 

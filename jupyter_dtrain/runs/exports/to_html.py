@@ -11,8 +11,8 @@ from html import escape
 
 from ...protocol import CurveSummary, Points
 from ..curves import OF_DEVICES
-from ..progress import duration
 from ..record import RunRecord
+from ..run_progress import duration
 from ..store import RunStore
 from ..svg_chart import picture
 from .exported import settings_of, state_of

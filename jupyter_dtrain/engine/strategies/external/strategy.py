@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ....system.patches import patched
 from ...comm.env_rendezvous import ADDRESS, env_rendezvous
 from ...comm.process_group import ProcessGroup
-from ...comm.store import StoreChannel
+from ...comm.rank_store import StoreChannel
 from ...task import Task
 from ...telemetry.not_shared import ALONE
 from ..base import RankContext, Strategy

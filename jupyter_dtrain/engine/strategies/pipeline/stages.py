@@ -23,8 +23,8 @@ from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.placement_types import GlobalTensor, Shard, from_local
 from ..zero3.eligibility import why_not, why_replicated
 from ..zero3.parameter import ParameterShard
-from ..zero3.rows import SharedRows, quiet
-from ..zero3.store import ParameterStore
+from ..zero3.parameter_store import ParameterStore
+from ..zero3.sharded_rows import SharedRows, quiet
 from .calls import LOCAL, StageCalls
 from .handover import Handover
 

@@ -15,7 +15,7 @@ from ...backward.backward_pass import BackwardPass
 from ...tensor.placement_types import GlobalTensor
 from ...tensor.redistribute import was_exchanged
 from ..zero3.gradients import ShardedGradients
-from ..zero3.rows import quiet
+from ..zero3.sharded_rows import quiet
 from .layers import LayerParameter, LayerStore
 
 

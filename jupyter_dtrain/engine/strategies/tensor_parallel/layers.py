@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ...module_tree import modules_in
 from ...tensor.rank0_guard import alone_now
 from ..zero3.parameter import ParameterShard
-from ..zero3.rows import SharedRows, quiet
+from ..zero3.parameter_store import ParameterStore
 from ..zero3.saved import in_transform
-from ..zero3.store import ParameterStore
-from .columns import Columns, apply, copy, gather, split
+from ..zero3.sharded_rows import SharedRows, quiet
+from .column_parallel import Columns, apply, copy, gather, split
 from .replicated_training import check_same
 
 

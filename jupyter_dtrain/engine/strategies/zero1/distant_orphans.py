@@ -15,7 +15,7 @@ from pathlib import Path
 from torch.distributed import DistError
 
 from ....protocol import Message, ShardLeft
-from ...comm.store import StoreChannel
+from ...comm.rank_store import StoreChannel
 from .orphans import Left, OrphanShards
 from .sharded_optimizer import ShardedOptimizerStates
 

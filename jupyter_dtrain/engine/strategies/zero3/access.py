@@ -17,8 +17,8 @@ from ...tensor.placement_types import GlobalTensor
 from ...tensor.view import TRANSFORMS
 from ...user_frames import is_users
 from .parameter import ParameterShard, Zero3Parameter, name_of
-from .rows import quiet
-from .store import ParameterStore
+from .parameter_store import ParameterStore
+from .sharded_rows import quiet
 
 MOST_WRITTEN = 1 << 26
 """Bytes of parameters that the cell has written to, and that are whole until the ranks are at one place."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .rows import quiet
+from .sharded_rows import quiet
 
 
 class BufferPool:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...forward.module_state import may_write
-from .rows import quiet
+from .sharded_rows import quiet
 
 
 def why_replicated(module: nn.Module) -> dict[int, str]:

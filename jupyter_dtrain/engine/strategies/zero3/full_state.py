@@ -16,8 +16,8 @@ from ...comm.collectives import exchange
 from ...dedup import Apart, Held, shared_out
 from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
-from .rows import give_back, quiet
-from .store import ParameterStore
+from .parameter_store import ParameterStore
+from .sharded_rows import give_back, quiet
 
 _CPU = torch.device("cpu")
 

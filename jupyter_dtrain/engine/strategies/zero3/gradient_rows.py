@@ -9,7 +9,7 @@ from torch import nn
 
 from ...tensor.batch_shard import BatchShard
 from ...tensor.placement_types import GlobalTensor, Shard, from_local, to_local
-from .rows import quiet
+from .sharded_rows import quiet
 
 
 class GradientRows(ABC):

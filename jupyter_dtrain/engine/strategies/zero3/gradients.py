@@ -13,12 +13,12 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from ...backward.backward_pass import BackwardPass
-from ...backward.reducers import average
+from ...backward.gradient_reducers import average
 from ...comm.collectives import all_gather
 from ...timing import COMMUNICATION, Counted
 from .parameter import ParameterShard
-from .rows import quiet
-from .store import ParameterStore
+from .parameter_store import ParameterStore
+from .sharded_rows import quiet
 
 
 class ShardedReduction:

@@ -24,8 +24,8 @@ from ...module_tree import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Quiet, Step, has_known_step, is_pytorchs, original_step, parameters_of, step_by
 from .parameter import ParameterShard
-from .rows import Kind, SharedRows, allocate, give_back, quiet
-from .store import ParameterStore
+from .parameter_store import ParameterStore
+from .sharded_rows import Kind, SharedRows, allocate, give_back, quiet
 
 _NOT_BY_NUMBER = frozenset(("Adafactor", "Muon", "SparseAdam"))
 _BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in _NOT_BY_NUMBER)

@@ -18,7 +18,7 @@ from torch import nn
 
 from .buffers import BufferPool
 from .gradient_rows import GradientRows
-from .rows import SharedRows, give_back, quiet
+from .sharded_rows import SharedRows, give_back, quiet
 
 _ASKS_FOR_NO_NUMBERS = frozenset(
     """

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from .parameter import ParameterShard
-from .rows import quiet
+from .sharded_rows import quiet
 
 _CHANGED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: {what}. It is at version {now}; "

@@ -14,7 +14,7 @@ from .access import ParameterAccess
 from .full_state import FullState
 from .gradients import ShardedGradients
 from .optimizers import ShardedSteps
-from .store import LEAST, ParameterStore
+from .parameter_store import LEAST, ParameterStore
 
 
 class ShardedTraining:

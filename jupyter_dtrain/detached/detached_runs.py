@@ -23,10 +23,10 @@ from ..serialization.pickler import Packed
 from ..transport.base import BlobStore
 from ..transport.blob_store import HASHED, BlobFolder
 from .connection import Ended, Hello, Interrupt, PeerConnection, start_host
+from .detached_results import DetachedResult, mark_taken, read_ending, results_of
 from .follower import Follower, Views
 from .journal import calls_in, replay
 from .mirror import RunMirror
-from .results import DetachedResult, mark_taken, read_ending, results_of
 
 ENDING_LIMIT = timedelta(seconds=60)
 """Time in which a host that has hung up writes the results and ends."""

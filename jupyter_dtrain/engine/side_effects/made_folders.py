@@ -23,7 +23,7 @@ from ..user_frames import OURS, is_users
 
 # Whether the cell's own code is what asks for something of a file, and of which.
 
-_FOLLOWING = frozenset(str(Path(__file__).with_name(name)) for name in ("files.py", "file_journal.py", "folders.py"))
+_FOLLOWING = frozenset(str(Path(__file__).with_name(name)) for name in ("written_files.py", "file_journal.py", "made_folders.py"))
 
 
 def is_within_open_folder(options: Mapping[str, Any]) -> bool:

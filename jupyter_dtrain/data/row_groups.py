@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UsageError
 from .cache import GroupCache, cache_of
-from .collate import RowBatch, row_of
 from .columns import Piece, Selection, gather
 from .order import BatchRows, EpochOrder, Numbers, plan
 from .samplers import RowBatchSampler, RowSampler
+from .whole_batches import RowBatch, row_of
 
 CACHE_BYTES = 1 << 29
 

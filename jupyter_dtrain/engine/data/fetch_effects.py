@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from ...analysis.code_objects import closed_over, names_in, original_code
 from ...serialization.python_reducers import attribute_holders
-from ...serialization.shared_memory import is_in_shared_memory, shared_tensor
+from ...serialization.shared_tensors import is_in_shared_memory, shared_tensor
 from ...serialization.shared_values import is_shared_value
 from ..user_frames import is_users, is_users_module
 from .fetch import has_rows

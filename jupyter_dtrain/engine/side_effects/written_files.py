@@ -3,7 +3,8 @@
 The cell runs on every rank, and what it writes is one file: a line appended to a log must not be there as often as there are
 ranks, and no rank may read a checkpoint that another is just writing. So on the other ranks what the cell writes into the notebook's
 folder, or with ``torch.save`` and PyTorch's profiler, goes into a folder of the rank's own, and is read from there. What they remove or
-rename, and folders that they make, rank 0 does: it says how it has fared with a folder (:mod:`.folders`), and the others fare the same.
+rename, and folders that they make, rank 0 does: it says how it has fared with a folder (:mod:`.made_folders`), and the others fare
+the same.
 
 Only Python's own ways are followed (``open``, `os`, ``torch.save``, the trace of a profile), and only where the user's code is what calls;
 libraries that write by themselves, caches and this project's checkpoints are left alone.
@@ -29,7 +30,7 @@ from IPython.core import interactiveshell
 from torch.autograd import profiler
 
 from ...system.patches import patched
-from .folders import FolderChannel, asked_path, is_within_open_folder
+from .made_folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind

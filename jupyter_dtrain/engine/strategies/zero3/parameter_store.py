@@ -32,8 +32,8 @@ from ...timing import COMMUNICATION, Counted
 from .buffers import BufferPool
 from .eligibility import why_not, why_replicated
 from .parameter import ParameterShard, Zero3Parameter
-from .rows import Kind, SharedRows, allocate, quiet
 from .saved import SavedParameters, in_transform
+from .sharded_rows import Kind, SharedRows, allocate, quiet
 
 _WORD = torch.int64
 _SAID = 0x53414944
