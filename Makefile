@@ -23,14 +23,14 @@ export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
-.PHONY: help docs install demo dist test test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
+.PHONY: help docs install demo dist test test-long test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
 
 # $(call timed,PART,COMMAND) runs a command and notes how long it took; $(call tell_times) says so of all.
 timed = @begun=$$(date +%s); echo '$(2)'; { $(2); }; status=$$?; echo "$$(( $$(date +%s) - begun )) s  $(1)" >> $(TIMES); exit $$status
 tell_times = { read begun; printf '\n'; cat; echo "$$(( $$(date +%s) - begun )) s  all"; } < $(TIMES)
 
 help: ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 install: $(VENV)/.installed $(EXTENSION) ## make .venv with everything in it, the front end built
 
@@ -51,8 +51,15 @@ test-python: install
 	tests/browser/chromium.sh
 	tests/hosts/sshd.sh
 	tests/hosts/slurm.sh
-	tests/hosts/schedulers.sh
 	$(call timed,pytest,MAKEFLAGS= $(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder)
+
+# Hours: with words for pytest, OPTIONS="tests/hosts -x".
+test-long: install ## run the tests that `make test` leaves out
+	tests/browser/chromium.sh
+	tests/hosts/sshd.sh
+	tests/hosts/slurm.sh
+	tests/hosts/schedulers.sh
+	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder -m long $(OPTIONS)
 
 test-frontend: install
 	$(call timed,front end,$(BESIDE) $(BIN)/jlpm test)

@@ -56,6 +56,7 @@ def go_to(lab, name):
     lab.wait_until_ready()
 
 
+@pytest.mark.long
 def test_two_notebooks_at_once(open_lab, settings):
     long, short = cells.TRAIN.format(name="long", steps=100_000), cells.TRAIN.format(name="short", steps=100)
     lab = open_lab(SETUP, long, name="one.ipynb")

@@ -107,6 +107,7 @@ for epoch in range(9):
 """
 
 
+@pytest.mark.long
 def test_trials_that_a_search_stops_early_are_seen_as_such(open_lab, screenshot):
     lab = open_lab(SETUP, SEARCH)
     lab.open_sidebar()

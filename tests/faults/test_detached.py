@@ -110,6 +110,7 @@ def opened(new_notebook, folder: Path):
     return notebook, notebook.run("%load_ext jupyter_dtrain").stdout
 
 
+@pytest.mark.long
 def test_followed_to_its_end_by_its_own_kernel(two, new_notebook):
     run = Detached(new_notebook())
     run.notebook.finish(run.cell)
@@ -281,6 +282,7 @@ def test_stopped_from_another_kernel(new_notebook):
     assert run.record.phase == "stopped"
 
 
+@pytest.mark.long
 def test_stopped_in_its_own_kernel(new_notebook):
     run = Detached(new_notebook(), ENDLESS)
     run.notebook.wait_for_stdout(run.cell, "epoch 1\n")
@@ -337,6 +339,7 @@ def test_its_process_killed(two, new_notebook):
     assert run.notebook.value(STATE) == two.expected
 
 
+@pytest.mark.long
 def test_interrupted_while_it_starts(new_notebook):
     notebook = new_notebook()
     notebook.run(IMPORTS)

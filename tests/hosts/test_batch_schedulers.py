@@ -151,6 +151,7 @@ def sge(lab, notebook):
 SGE = "--launcher sge --nodes 2 -n 2 --launcher-config sge.sh"
 
 
+@pytest.mark.long
 def test_real_grid_engine_trains_on_two_nodes_and_its_end_is_told(notebook, sge, expected):
     notebook.run(SETUP)
     notebook.run(f"%%distribute {SGE}\n{SHORT}")
@@ -188,6 +189,7 @@ def test_real_grid_engine_ends_a_job_that_is_out_of_time(notebook, sge):
     assert "is out of time: its limit was 0:00:40" in cell.error[1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("mpiexec") is None, reason="there is no mpiexec (Debian's openmpi-bin)")
 def test_real_open_mpi_starts_agents_and_a_lost_one_ends_no_other(notebook, lab, expected):
     notebook.run("import os; os.environ |= {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}")

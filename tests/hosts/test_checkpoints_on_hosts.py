@@ -48,6 +48,7 @@ def test_a_run_goes_on_from_disk_on_more_hosts_when_all_of_its_were_lost(noteboo
     assert_same(notebook, expected)
 
 
+@pytest.mark.long
 def test_a_run_of_hosts_goes_on_here(notebook, lab, expected):
     """And its best is kept as well, and the notebook's environment, of which hosts have their own."""
     notebook.run(SETUP)

@@ -44,6 +44,7 @@ def nothing_is_left(lab):
         assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"])
 
 
+@pytest.mark.long
 def test_the_kernel_is_killed_and_another_takes_the_results(lab, expected):
     with opened(lab, FOLDER) as first, opened(lab, FOLDER) as second:
         begin(first, lab)
