@@ -61,6 +61,7 @@ def test_one_of_two_that_are_lost_is_replaced(three):
     assert difference(notebook.value(ROUNDED), expected) is None
 
 
+@pytest.mark.long
 def test_below_the_fewest_the_cell_ends_and_says_why(two):
     cell = two.start("--elastic 2:2")
     with no_new_engines(two):

@@ -148,6 +148,7 @@ def test_an_engine_that_was_stopped_before_the_cell(two, rank):
     assert time.monotonic() - began < A_MINUTE, "where the controller takes a minute to find out"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_that_was_stopped_before_the_ranks_have_met(two, rank):
     two.notebook.run("%distribute stop")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jupyter_dtrain.runs.store import RunStore
 from tests.notebook.corpus_cells import apart
 
@@ -31,6 +33,7 @@ for number, (x, y) in enumerate(loader):
 STATE = "([p.detach() for p in model.parameters()], losses)"
 
 
+@pytest.mark.long
 def test_a_run_goes_back_to_count_labels_that_it_had_taken_for_complete(two):
     notebook = two.notebook
     notebook.run(SETUP + "make_labels()")

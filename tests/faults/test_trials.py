@@ -70,6 +70,7 @@ def test_an_engine_of_each_trial_in_turn(trying):
         assert re.findall(rf"\[lr={lr}\] epoch (\d+)", cell.stdout) == [str(epoch) for epoch in range(40)], "each line once"
 
 
+@pytest.mark.long
 def test_an_engine_of_a_trial_that_is_stopped_early(trying):
     """What is decided, and what the record has of it, is what it would have been."""
     line = "%%distribute --engines 2 --vary lr=0.05,0.0001 --search asha:2,seed=1,min_resource=10 --best final"

@@ -141,6 +141,7 @@ with mlflow.start_run() as run:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_a_run_of_mlflow_that_the_cell_is_in_goes_on(two, rank, tmp_path):
     notebook = two.notebook

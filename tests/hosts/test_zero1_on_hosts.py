@@ -100,6 +100,7 @@ def test_after_an_error_of_all_the_state_is_there(notebook):
     assert_all_same(notebook, expected)
 
 
+@pytest.mark.long
 def test_an_engine_that_keeps_moments_is_killed(notebook, lab, expected):
     cell, pids = started(notebook, "h1:1,h2:1", epoch=3)
     lab[2].run(["kill", "-9", pids[1]])
@@ -123,6 +124,7 @@ def test_a_host_that_keeps_moments_is_switched_off(notebook, lab, expected, goes
     assert_all_same(notebook, expected)
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_on_more_engines_and_on_the_notebooks_host(notebook, lab, expected):
     cell, _ = started(notebook, "h1:1,h2:1", epoch=2, options="--checkpoint-every 5")
     end_agents(lab[1], lab[2])
