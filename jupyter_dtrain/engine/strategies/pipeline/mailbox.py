@@ -58,6 +58,7 @@ class Mailbox:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._files, self._wakes = self._of_these(memory.exchange_files(self._file)), self._of_these(memory.exchange_files(self._wake))
         self._heads = {rank: mmap.mmap(file, self._head, access=mmap.ACCESS_READ) for rank, file in self._files.items()}
+        self._counts, self._theirs = counts_in(self._own), {rank: counts_in(head) for rank, head in self._heads.items()}
         for file in (*self._files.values(), *self._wakes.values()):
             os.set_inheritable(file, False)
         weakref.finalize(self, _close, (self._file, self._wake, *self._files.values(), *self._wakes.values()))
@@ -93,18 +94,18 @@ class Mailbox:
         number = self._sent[rank]
         _PLACE.pack_into(self._own, self._ring(rank, number), begin, start + end)
         self._sent[rank] = number + 1
-        _WORD.pack_into(self._own, rank * 2 * _WORD.size, number + 1)
+        self._counts[rank * 2] = number + 1
         os.eventfd_write(self._wakes[rank], 1)
         self.num_bytes += end
 
     def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
         """Yield what was sent to this rank and not received yet: by whom, the message, and its tensors."""
         for rank, head in self._heads.items():
-            while self._read[rank] < _WORD.unpack_from(head, self.rank * 2 * _WORD.size)[0]:
+            while self._read[rank] < self._theirs[rank][self.rank * 2]:
                 begin, length = _PLACE.unpack_from(head, self._ring(self.rank, self._read[rank]))
                 message, tensors = self._message(self._files[rank], begin, length)
                 self._read[rank] += 1
-                _WORD.pack_into(self._own, (rank * 2 + 1) * _WORD.size, self._read[rank])
+                self._counts[rank * 2 + 1] = self._read[rank]
                 yield rank, message, tensors
 
     def wait(self, work: Callable[[], None], is_over: Callable[[], bool]) -> None:
@@ -131,7 +132,7 @@ class Mailbox:
 
     def _place(self, rank: int, length: int) -> int:
         """Return where there is room for a message."""
-        read = {other: _WORD.unpack_from(head, (self.rank * 2 + 1) * _WORD.size)[0] for other, head in self._heads.items()}
+        read = {other: counts[self.rank * 2 + 1] for other, counts in self._theirs.items()}
         self._unread = sorted(one for one in self._unread if one[3] >= read[one[2]])
         if self._sent[rank] - read[rank] >= RING:
             raise RuntimeError(f"Rank {rank} does not read what is sent to it.")
@@ -169,6 +170,11 @@ class Mailbox:
                     done += count
                 tensors.append(tensor)
         return message, tensors
+
+
+def counts_in(memory: mmap.mmap) -> memoryview[int]:
+    """Return memory as counters, each written and read at once: ``pack_into`` of `struct` fills it with zeros first, which others see."""
+    return memoryview(memory).cast("Q")
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
