@@ -108,6 +108,21 @@ def exchanged(run: Run, reads: bool) -> list[bool]:
     return found
 
 
+def exchanged_in_part(run: Run) -> list[bool]:
+    """Return of each of another rank's parts, of which every second one is wanted, whether it is there."""
+    there = [[part(10 * rank + index, 5 + index, torch.uint8) for index in range(6)] for rank in range(run.world_size)]
+    wanted = lambda index: index % 2 == run.rank % 2  # noqa: E731
+    parts = [
+        [
+            whole.clone() if rank == run.rank else torch.zeros_like(whole, device=None if wanted(index) else "meta")
+            for index, whole in enumerate(of_rank)
+        ]
+        for rank, of_rank in enumerate(there)
+    ]
+    collectives.exchange(parts, device=torch.device("cpu"))
+    return [torch.equal(parts[rank][index], there[rank][index]) for rank in range(run.world_size) for index in range(6) if wanted(index)]
+
+
 def exchanged_otherwise(run: Run) -> list[bool]:
     with mock.patch.object(collectives, "shared_memory", return_value=None), mock.patch.object(collectives, "PIECE", 1000):
         return exchanged(run, run.rank == 0)
@@ -116,6 +131,10 @@ def exchanged_otherwise(run: Run) -> list[bool]:
 def test_parts_of_different_sizes_are_there_for_all_who_want_them(ranks):
     assert ranks.call(3, exchanged, True) == ranks.call(3, exchanged, False) == [[True] * 4] * 3
     assert ranks.call(3, exchanged_otherwise) == [[True] * 4] * 3
+
+
+def test_some_of_the_parts_that_go_together_are_there_for_who_wants_these(ranks):
+    assert ranks.call(2, exchanged_in_part) == [[True] * 6] * 2
 
 
 def objects(run: Run) -> list[Any]:

@@ -255,6 +255,31 @@ def test_what_the_cell_has_kept_of_what_it_trains(ranks, cell):
     check(ranks, 2, "MLP", cell)
 
 
+def snapshot_gradients(run: Run) -> list[bool]:
+    """Return for each gradient that this rank puts together for a snapshot whether it is that of all rows."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(6)))
+    training = run.training(model)
+    memory = shared_memory()
+    assert memory is not None
+    sharded = ShardedTraining(training, memory, least=0)
+    with training.installed(), sharded.installed():
+        for parameter in model.parameters():
+            parameter.grad = torch.arange(float(parameter.numel())).view(parameter.shape) + parameter.numel()
+        for shard in sharded.store.shards():
+            shard.cut_gradient()
+        with sharded.full.standing_in() as apart:
+            own = {held.storage._cdata for held in apart.held if held.rank == run.rank}
+            found = [p.grad for p in model.parameters() if p.grad is not None and p.grad.untyped_storage()._cdata in own]
+            return [torch.equal(grad, torch.arange(float(grad.numel())).view(grad.shape) + grad.numel()) for grad in found]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_gradients_in_a_snapshot_are_whole_on_the_rank_that_writes_them(ranks, num_ranks):
+    found = ranks.call(num_ranks, snapshot_gradients)
+    assert [one for of_rank in found for one in of_rank] == [True] * 12
+
+
 def test_writing_by_numpy_is_an_error(ranks):
     """PyTorch counts no such write, and whether all ranks have seen it cannot be told: loud rather than wrong."""
     cell = LOOP + "for p in model.parameters():\n    a = p.detach().numpy()\n    a *= 0.5\n"

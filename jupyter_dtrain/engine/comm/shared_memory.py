@@ -178,8 +178,10 @@ class SharedMemory:
                     self._number += 1
                     self._meet(total & 0xFFFFFFFF)
                     for rank, tensors in enumerate(there):
-                        if rank != own and tensors and tensors[0].device.type != "meta":
-                            torch._foreach_copy_(tensors, _cut(slots[rank], tensors))
+                        places = [] if rank == own else zip(tensors, _cut(slots[rank], tensors), strict=True)
+                        wanted = [pair for pair in places if pair[0].device.type != "meta"]  # of one piece perhaps some and others not
+                        if wanted:
+                            torch._foreach_copy_([tensor for tensor, _ in wanted], [place for _, place in wanted])
         except FailedElsewhere:
             raise
         except BaseException:  # as in `_in_parts`
