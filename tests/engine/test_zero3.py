@@ -255,6 +255,32 @@ def test_what_the_cell_has_kept_of_what_it_trains(ranks, cell):
     check(ranks, 2, "MLP", cell)
 
 
+FUSED = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)\n"
+OWN_STEP = """
+class Own(torch.optim.AdamW):
+    def step(self, closure=None):
+        return super().step(closure)
+optimizer = Own(model.parameters(), lr=1e-3, fused=True)
+"""
+BY_FUNCTION = """
+from torch.optim.sgd import sgd
+model[0].weight.sum().item()
+with torch.no_grad():
+    sgd([*model.parameters()], [torch.ones_like(p) for p in model.parameters()], [None] * 8, fused=True, weight_decay=0.0, momentum=0.0,
+        lr=0.1, dampening=0.0, nesterov=False, maximize=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [FUSED + LOOP + "kept = [s['exp_avg'] for s in optimizer.state.values()]\n" + LOOP + KEPT, OWN_STEP + LOOP, BY_FUNCTION + LOOP],
+    ids=["moments are held", "a step of the cell's own", "a function"],
+)
+def test_fused_optimizers_of_all_of_a_parameter(ranks, cell):
+    """They write without PyTorch counting it."""
+    check(ranks, 2, "MLP", cell)
+
+
 def snapshot_gradients(run: Run) -> list[bool]:
     """Return for each gradient that this rank puts together for a snapshot whether it is that of all rows."""
     torch.manual_seed(0)

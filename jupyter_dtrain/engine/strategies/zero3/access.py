@@ -72,7 +72,11 @@ class ParameterAccess:
                 for shard in found:
                     shard.is_lent = True
             with self._store.followed():
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+            if name.startswith("_fused_"):
+                for shard in found:
+                    shard.mark_written()
+            return result
 
     def _make_room(self, needed: Sequence[ParameterShard]) -> None:
         self._store.sweep(keep=needed)

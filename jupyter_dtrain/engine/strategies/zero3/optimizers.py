@@ -165,6 +165,7 @@ class ShardedSteps:
             shard.uses -= 1
             shard.is_pinned = False
             shard.parameter.__class__ = shard.kind()
+            shard.mark_written()
         self._store.sync()
 
     def _is_by_number(self, optimizer: Optimizer) -> bool:

@@ -295,6 +295,10 @@ class ParameterShard(GradientRows):
     def _is_data_written(self) -> bool:
         return self._data is not None and self._data._version != self._data_seen
 
+    def mark_written(self) -> None:
+        """Count as written what is all there: fused optimizers write without counting."""
+        self._seen = -1
+
     def write_back(self) -> None:
         """Let the rows be what was written to the parameter."""
         with quiet(), torch.no_grad():
