@@ -130,6 +130,25 @@ def test_parameters_with_hooks_are_on_every_engine_and_said_so(ranks):
     assert found[0]["notes"] == ["`--strategy zero3` keeps 8 parameters on every engine from now on: they have hooks."]
 
 
+def known_after_replicating(run: Run) -> int:
+    """Return of how many addresses of memory it is known that a parameter lies there, when all parameters are plain again."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    training = run.training(model)
+    memory = shared_memory()
+    assert memory is not None
+    homes = [parameter.untyped_storage()._cdata for parameter in model.parameters()]
+    sharded = ShardedTraining(training, memory, least=0, homes=homes)
+    with training.installed(), sharded.installed():
+        with sharded.store.in_use(sharded.store.shards()):
+            sharded.store.replicate([*model.parameters()], "the test")
+        return len(sharded.store.saved._by_storage)
+
+
+def test_memory_that_parameters_have_left_is_not_taken_for_theirs(ranks):
+    """A tensor that a graph keeps may lie there later."""
+    assert ranks.call(2, known_after_replicating) == [0, 0]
+
+
 WITHOUT_A_PASS = """
 import weakref
 class Token: pass

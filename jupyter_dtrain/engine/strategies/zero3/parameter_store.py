@@ -163,6 +163,8 @@ class ParameterStore:
 
     def remove(self, shard: ParameterShard, gradient: torch.Tensor | None) -> None:
         """Let a parameter be plain and whole on this rank from now on; `gradient` is all of the one that is sharded."""
+        if shard.full is not None:
+            self.saved.forget(shard.full.untyped_storage()._cdata)  # whose address another tensor may have later
         shard.return_home(gradient)
         shard.uses = 0
         self._shards.remove(shard.parameter)
