@@ -13,6 +13,9 @@ from typing import Any, Protocol
 class Run(Protocol):
     """The run that a cell belongs to, as one rank sees it."""
 
+    rank: int
+    world_size: int
+
     def is_main(self) -> bool:
         """Return whether this is rank 0."""
 
@@ -63,6 +66,16 @@ def is_main() -> bool:
     Values over a batch are read before the branch: reading them (``loss.item()``) takes all ranks.
     """
     return current is None or current.is_main()
+
+
+def rank() -> int:
+    """Return the number of this rank; in a plain cell 0."""
+    return 0 if current is None else current.rank
+
+
+def world_size() -> int:
+    """Return how many ranks there are; in a plain cell 1."""
+    return 1 if current is None else current.world_size
 
 
 def log(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .csv_files import csv
 from .dask_collections import from_dask
 from .parquet_files import parquet
+from .parquet_writer import ParquetWriter, to_parquet
 from .row_groups import RowGroupDataset
 
-__all__ = ["RowGroupDataset", "csv", "from_dask", "parquet"]
+__all__ = ["ParquetWriter", "RowGroupDataset", "csv", "from_dask", "parquet", "to_parquet"]

@@ -66,7 +66,7 @@ def find_files(paths: Paths, filesystem: Any, suffix: str) -> tuple[fs.FileSyste
     found: dict[str, File] = {}
     system: Any = None
     for path in given:
-        system, inside = _opened(path, filesystem)
+        system, inside = opened(path, filesystem)
         files = list(_matching(system, inside, suffix))
         if not files:
             raise DataError(f"There is no file {path}." if not _WILD.search(path) else f"No file matches {path}.")
@@ -79,7 +79,8 @@ def no_rows(files: Sequence[File]) -> DataError:
     return DataError(f"There are no rows in {files[0].path}" + (f" and {len(files) - 1} other files." if len(files) > 1 else "."))
 
 
-def _opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
+def opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
+    """Return the file system that a path or address is in, and where it is there."""
     from pyarrow import ArrowInvalid, fs
 
     if isinstance(filesystem, fs.FileSystem):

@@ -100,6 +100,34 @@ def test_loader_that_the_cell_makes(with_table):
     assert difference(notebook.value(STATE), expected) is None
 
 
+PREDICT = """
+model.eval()
+rows, scores = [], []
+with data.to_parquet("preds", part_rows=200) as preds, torch.no_grad():
+    for x, target in loader:
+        score = model(x)
+        rows.append(target[:, 1])
+        scores.append(score)
+        preds.append(row=target[:, 1], score=score, text=[f"row {row:.0f}" for row in target[:, 1]])
+"""
+FOUND = (
+    '(pq.read_table("preds").to_pydict(), [path.name for path in sorted(Path("preds").iterdir())], len(preds), '
+    "torch.cat(rows), torch.cat(scores))"
+)
+
+
+def test_predictions_come_in_the_order_of_the_loader(with_table):
+    notebook = with_table
+    notebook.run(f'make()\nloader = data.parquet("taxi", {FEATURES}, seed=3).loader(batch_size=48)\n{PREDICT}')
+    expected = notebook.value(FOUND)
+    assert sorted(expected[0]["row"]) == list(range(633)) and expected[0]["row"] == expected[3].tolist()
+    assert expected[1] == [f"part-{number:06}.parquet" for number in range(3)]
+    for engines, options in ((3, "--split-eval"), (2, "")):
+        notebook.run(f'loader = data.parquet("taxi", {FEATURES}, seed=3).loader(batch_size=48)')
+        notebook.run(f"%%distribute --engines {engines} {options}\n{PREDICT}")
+        assert difference(notebook.value(FOUND), expected) is None
+
+
 def test_file_that_vanishes_is_named_and_the_notebook_goes_on(with_table):
     notebook = with_table
     notebook.run(f"make()\nloader = {LOADERS['parquet']}\nPath('taxi/1.parquet').rename('away')")

@@ -27,7 +27,7 @@ LEVELS = {
     "strategies": 2,
     "parallel_dims": 3,
     "search": 2,
-    "api": 2,
+    "api": 1,
     "analysis": 2,
     "data": 2,
     "options": 4,

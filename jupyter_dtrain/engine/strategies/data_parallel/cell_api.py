@@ -22,18 +22,18 @@ class CellApi:
     """
 
     def __init__(self, *, rank: int, world_size: int, alone: Alone, observer: Observer) -> None:
-        self.rank, self._world_size = rank, world_size
+        self.rank, self.world_size = rank, world_size
         self._alone, self._observer = alone, observer
 
     def is_main(self) -> bool:
         """Return whether this is rank 0."""
-        if self.rank == 0 and self._world_size > 1:
+        if self.rank == 0 and self.world_size > 1:
             self._alone.asked()
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's `value` in rank order. A collective."""
-        return [value] if self._world_size == 1 else Exchange.objects(value)
+        return [value] if self.world_size == 1 else Exchange.objects(value)
 
     def log(self, values: Mapping[str, float]) -> None:
         """Record values at the current step."""

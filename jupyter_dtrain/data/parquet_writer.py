@@ -1,0 +1,231 @@
+"""What a cell computes of each batch, written as Parquet files while it runs: predictions that need not fit into memory.
+
+A part is a file of whole batches, numbered in the order in which they were added. What is in it and what it is called do not depend on how
+many engines there are: each writes some of the parts, those whose number it comes to in turn. So a part that is written a second time,
+after a lost engine or by a run that goes on, is the same once more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .. import api
+from ..errors import DataError, UsageError
+from .files import check_extra, opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import fs
+
+PART_ROWS = 65_536
+_PART = re.compile(r"part-(\d{6,})\.parquet(\.[0-9]+)?")  # the second while it is being written
+_Column = list[Any]
+
+
+def to_parquet(folder: str | os.PathLike[str], *, part_rows: int = PART_ROWS, filesystem: Any = None) -> ParquetWriter:
+    """Return what writes rows into Parquet files of a folder, in the order in which they are added, from one process or from engines.
+
+    Parameters
+    ----------
+    folder : path
+        A folder of its own, or an address like ``"s3://bucket/predictions"``; engines on several hosts need one that all of them see. Parts
+        of an earlier time are removed with the first rows, as ``open(…, "w")`` does.
+    part_rows : int
+        A file is written when so many rows have come, with all of the batch that was added last.
+    filesystem : pyarrow.fs.FileSystem or fsspec file system, optional
+        By default what the address says.
+
+    Examples
+    --------
+    ``with data.to_parquet("predictions") as preds:`` and for each batch ``preds.append(model(x))``
+    """
+    return ParquetWriter(folder, part_rows=part_rows, filesystem=filesystem)
+
+
+class ParquetWriter:
+    """Rows on their way into the files of a folder; see `to_parquet`. On engines all call it at the same place."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, part_rows: int, filesystem: Any = None) -> None:
+        check_extra()
+        if part_rows < 1:
+            raise UsageError(f"A part has at least one row, and `part_rows` is {part_rows}.")
+        self.folder, self.part_rows = os.fspath(folder), part_rows
+        self._filesystem = filesystem
+        self._columns: dict[str, _Column] | None = None  # by name, what was added since the last part
+        self._pending = self._num_written = self._num_parts = 0
+        self._is_closed = False
+
+    def append(self, values: Any = None, /, **columns: Any) -> None:
+        """Add a row for each sample of a batch.
+
+        Parameters
+        ----------
+        values : tensor, array or list, shape (B,) or (B, C)
+            A column of the name ``value``; or a dict of several, by name.
+        **columns
+            The same, by name.
+        """
+        if self._is_closed:
+            raise UsageError("The writer was closed, and takes no other rows.")
+        given = {**(values if isinstance(values, Mapping) else {} if values is None else {"value": values}), **columns}
+        batch = {name: _kept(name, column) for name, column in given.items()}
+        lengths = {name: len(column) for name, column in batch.items()}
+        if len(set(lengths.values())) != 1:
+            raise UsageError(f"Columns of a batch have one length, and these have {lengths or 'none'}.")
+        if self._columns is None:
+            self._begin()
+            self._columns = {name: [] for name in batch}
+        if self._columns.keys() != batch.keys():
+            raise UsageError(f"The columns were {list(self._columns)} before, and are {list(batch)} now.")
+        for name, column in batch.items():
+            self._columns[name].append(column)
+        self._pending += next(iter(lengths.values()))
+        if self._pending >= self.part_rows:
+            self._write()
+
+    def close(self) -> None:
+        """Write the rows that are left, and see that all parts are there."""
+        if self._is_closed:
+            return
+        if self._columns is None:
+            self._begin()
+        if self._pending:
+            self._write()
+        self._is_closed = True
+        _gather(None)  # all have written theirs
+        missing = _gather(self._missing() if api.rank() == 0 else 0)[0]
+        if missing:
+            raise DataError(
+                f"{missing} of {self._num_parts} parts are not in {self.folder} on the notebook's host: engines on other hosts wrote "
+                "them there. Give a folder that all hosts see, or an address (s3://…)."
+            )
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+
+    def __len__(self) -> int:
+        return self._num_written + self._pending
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows, {self._num_parts:,} parts in {self.folder})"
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Make the folder and remove the parts of an earlier time, which would be read as if they were of this one."""
+        problem = None
+        if api.rank() == 0:
+            try:
+                self._clear()
+            except (OSError, DataError) as error:
+                problem = str(error)
+        problem = _gather(problem)[0]
+        if problem is not None:
+            raise DataError(f"Nothing can be written to {self.folder}: {problem.rstrip('.')}.")
+
+    def _clear(self) -> None:
+        from pyarrow import fs
+
+        system, base = opened(self.folder, self._filesystem)
+        system.create_dir(base, recursive=True)
+        names = {info.base_name: info for info in system.get_file_info(fs.FileSelector(base))}
+        others = sorted(name for name in names if not _PART.fullmatch(name))
+        if others:
+            raise DataError(f"there is something else in it ({others[0]}), and parts are written to a folder of their own")
+        for info in names.values():
+            system.delete_file(info.path)
+
+    def _write(self) -> None:
+        """Write what has been added as the next part. Each engine has it whole, and one of them writes it."""
+        assert self._columns is not None
+        number, rank = self._num_parts, api.rank()
+        whole = {name: [_whole(piece) for piece in column] for name, column in self._columns.items()}
+        if number % api.world_size() == rank:
+            system, base = opened(self.folder, self._filesystem)
+            try:
+                _put(system, f"{base.rstrip('/')}/part-{number:06}.parquet", f".{rank}", _table(whole))
+            except OSError as error:
+                raise DataError(f"Part {number} cannot be written to {self.folder}: {error}") from None
+        self._num_parts += 1
+        self._num_written += self._pending
+        self._pending = 0
+        self._columns = {name: [] for name in self._columns}
+
+    def _missing(self) -> int:
+        """Return how many parts are not there, and remove what an engine that was lost has not written to its end."""
+        from pyarrow import fs
+
+        system, base = opened(self.folder, self._filesystem)
+        there = set()
+        for info in system.get_file_info(fs.FileSelector(base)):
+            match = _PART.fullmatch(info.base_name)
+            if match and match[2]:
+                system.delete_file(info.path)
+            elif match:
+                there.add(int(match[1]))
+        return self._num_parts - sum(number in there for number in range(self._num_parts))
+
+
+def _gather(value: Any) -> list[Any]:
+    if api.current is None and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        raise UsageError("Processes that are distributed by the cell's own code would write the same files: give each a folder of its own.")
+    return api.gather(value)
+
+
+def _kept(name: str, column: Any) -> Any:
+    """Return a column without what it need not hold: a graph, a device's memory."""
+    if isinstance(column, torch.Tensor):
+        column = column.detach().cpu().clone()  # a view would keep all of what it is a view of
+    elif isinstance(column, np.ndarray):
+        column = column.copy()
+    else:
+        column = list(column) if isinstance(column, Sequence) and not isinstance(column, str | bytes) else np.asarray(column)
+    if not isinstance(column, list) and column.ndim not in (1, 2):
+        raise UsageError(f"Column {name!r} has shape {tuple(column.shape)}, and a column is (B,) or (B, C): `.flatten(1)` makes it such.")
+    return column
+
+
+def _whole(piece: Any) -> Any:
+    """Return a piece as an array or list; of a batch that spans the engines all rows. Collective."""
+    if not isinstance(piece, torch.Tensor):
+        return piece
+    return (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()
+
+
+def _table(columns: Mapping[str, _Column]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.table({name: pa.chunked_array([_array(piece) for piece in pieces]) for name, pieces in columns.items()})
+
+
+def _array(piece: Any) -> pa.Array:
+    import pyarrow as pa
+
+    if isinstance(piece, list) or piece.ndim == 1:
+        return pa.array(piece)
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(piece).ravel()), piece.shape[1])
+
+
+def _put(system: fs.FileSystem, path: str, suffix: str, table: pa.Table) -> None:
+    """Write a file that is there as a whole or not at all."""
+    import pyarrow.parquet as pq
+    from pyarrow import fs
+
+    if not isinstance(system, fs.LocalFileSystem):  # an object store has a file when it is whole
+        with system.open_output_stream(path) as stream:
+            pq.write_table(table, stream)
+        return
+    with system.open_output_stream(path + suffix) as stream:
+        pq.write_table(table, stream)
+    system.move(path + suffix, path)
