@@ -67,6 +67,15 @@ def test_gradients_of_gradients_are_not_handed_on_from_the_first_step(notebook):
     assert "hands no activations on, and each engine fetches the blocks of models: the cell has `create_graph`." in shown.stderr
 
 
+@pytest.mark.parametrize("strategy", ["pipeline", pytest.param("zero3", marks=pytest.mark.long)])
+def test_a_model_whose_first_call_is_in_a_transform(notebook, strategy):
+    """Whatever ranks do with its parameters then is no part of what is transformed."""
+    cell = "\nfrom torch.func import jacrev, vmap\nkept.append(vmap(jacrev(model))(inputs[:8]).detach())" + CELL
+    expected, _ = run(notebook, "%%distribute --engines 2", cell=cell)
+    found, _ = run(notebook, f"%%distribute --engines 2 --strategy {strategy}", cell=cell)
+    assert difference(found, expected) is None
+
+
 @pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first"])
 def test_an_option_that_it_does_not_support_is_refused(notebook, option):
     cell = notebook.fail(f"{LINE} {option}{CELL}")

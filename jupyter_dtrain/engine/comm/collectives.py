@@ -13,6 +13,7 @@ from torch.futures import Future
 from ..timing import COMMUNICATION, Counted
 from .process_group import shared_memory
 from .shared_memory import SharedMemory, in_pieces
+from .transforms import outside_transforms
 
 PIECE = 1 << 25
 """Bytes that are put together for one broadcast at most."""
@@ -81,40 +82,42 @@ def _broadcast_from(source: int, piece: Sequence[torch.Tensor], device: torch.de
 
 def all_gather_object(value: Any) -> list[Any]:
     """Return every rank's `value`, in rank order: what can be pickled."""
-    if shared_memory() is None:
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, value)
-        return found
-    pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    sizes = [torch.empty(1, dtype=torch.long, device="cpu") for _ in range(dist.get_world_size())]
-    all_gather(sizes, torch.tensor([len(pickled)], device="cpu"))
-    most = max(int(size) for size in sizes)
-    texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
-    all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
-    return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
+    with outside_transforms():
+        if shared_memory() is None:
+            found: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(found, value)
+            return found
+        pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        sizes = [torch.empty(1, dtype=torch.long, device="cpu") for _ in range(dist.get_world_size())]
+        all_gather(sizes, torch.tensor([len(pickled)], device="cpu"))
+        most = max(int(size) for size in sizes)
+        texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
+        all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
+        return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
 
 
 def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
     """Return this rank's of the `values` that rank `source` has, one for each rank: what can be pickled. Collective."""
-    shared, rank, world_size = shared_memory(), dist.get_rank(), dist.get_world_size()
-    if shared is None:
-        found: list[Any] = [None]
-        dist.scatter_object_list(found, None if values is None else list(values), src=source)
-        return found[0]
-    pickled = [pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) for value in values or [None] * world_size]
-    sizes = [torch.empty(world_size, dtype=torch.long, device="cpu") for _ in range(world_size)]
-    all_gather(sizes, torch.tensor([len(text) for text in pickled], device="cpu"))
-    for target, size in enumerate(sizes[source].tolist()):
-        if target == source:
-            continue
-        if rank == source:
-            text = torch.frombuffer(bytearray(pickled[target]), dtype=torch.uint8)
-        else:
-            text = torch.empty(size, dtype=torch.uint8, device="cpu" if rank == target else "meta")
-        shared.exchange([[text] if shows == source else [] for shows in range(world_size)])
-        if rank == target:
-            own = pickle.loads(text.numpy().data)
-    return values[rank] if rank == source and values is not None else own
+    with outside_transforms():
+        shared, rank, world_size = shared_memory(), dist.get_rank(), dist.get_world_size()
+        if shared is None:
+            found: list[Any] = [None]
+            dist.scatter_object_list(found, None if values is None else list(values), src=source)
+            return found[0]
+        pickled = [pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) for value in values or [None] * world_size]
+        sizes = [torch.empty(world_size, dtype=torch.long, device="cpu") for _ in range(world_size)]
+        all_gather(sizes, torch.tensor([len(text) for text in pickled], device="cpu"))
+        for target, size in enumerate(sizes[source].tolist()):
+            if target == source:
+                continue
+            if rank == source:
+                text = torch.frombuffer(bytearray(pickled[target]), dtype=torch.uint8)
+            else:
+                text = torch.empty(size, dtype=torch.uint8, device="cpu" if rank == target else "meta")
+            shared.exchange([[text] if shows == source else [] for shows in range(world_size)])
+            if rank == target:
+                own = pickle.loads(text.numpy().data)
+        return values[rank] if rank == source and values is not None else own
 
 
 def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..comm.transforms import outside_transforms
 from ..module_tree import OF_ALL_MODULES, has_hooks
 from ..rng.global_rng import ModelSampling, RngChanged
 from ..rng.streams import ModelStream
@@ -108,7 +109,8 @@ class ModelCalls:
         self.known.of(module).is_model = True
         self._on_first_call(module)
         if self.parameters is not None:
-            self.parameters.adopt(module)
+            with outside_transforms():
+                self.parameters.adopt(module)
 
     def shard(self, parameters: ShardedParameters) -> None:
         """Let `parameters` have those of all models from now on. Collective."""

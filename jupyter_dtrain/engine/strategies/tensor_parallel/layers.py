@@ -17,11 +17,11 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ...comm.transforms import in_transform
 from ...module_tree import modules_in
 from ...tensor.rank0_guard import alone_now
 from ..zero3.parameter import ParameterShard
 from ..zero3.parameter_store import ParameterStore
-from ..zero3.saved import in_transform
 from ..zero3.sharded_rows import SharedRows, quiet
 from .column_parallel import Columns, apply, copy, gather, split
 from .replicated_training import check_same

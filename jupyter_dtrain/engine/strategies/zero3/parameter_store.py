@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn.parameter import is_lazy
 
 from ...comm.arena import Arena
 from ...comm.shared_memory import SharedMemory
+from ...comm.transforms import in_transform, outside_transforms
 from ...forward.activation_checkpoint import blocks_in
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
@@ -32,7 +32,7 @@ from ...timing import COMMUNICATION, Counted
 from .buffers import BufferPool
 from .eligibility import why_not, why_replicated
 from .parameter import ParameterShard, Zero3Parameter
-from .saved import SavedParameters, in_transform
+from .saved import SavedParameters
 from .sharded_rows import Kind, SharedRows, allocate, quiet
 
 _WORD = torch.int64
@@ -185,8 +185,7 @@ class ParameterStore:
 
     def fetch(self, shards: Iterable[ParameterShard]) -> None:
         """Have all of some parameters."""
-        # Under a transform of torch.func new memory would be one of its wrappers.
-        with Counted(COMMUNICATION), temporarily_clear_interpreter_stack() if in_transform() else nullcontext():
+        with Counted(COMMUNICATION), outside_transforms():
             for shard in shards:
                 if shard.full is None:
                     shard.fetch()

@@ -97,8 +97,3 @@ class SavedParameters:
                 return kept.tensor
             result: torch.Tensor = kept
             return result
-
-
-def in_transform() -> bool:
-    """Return whether a transform of torch.func is under way, which knows no hooks of saved tensors."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
