@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..strategies import Feature, available
 
 if TYPE_CHECKING:
     from ..options import ClusterOptions
@@ -35,7 +34,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     """
     from ..analysis.names import find_names
     from ..cluster.devices import bytes_for_each, plan_devices
-    from ..planning.memory_plan import choice, measure, plans, table
+    from ..planning.memory_plan import choice, measure, plans, strategies_on, table
 
     if cluster.hosts:
         raise UsageError("%distribute plan knows the memory of this host alone: omit --hosts, and give --engines N.")
@@ -43,8 +42,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})
     trained = measure(tree, {name: namespace[name] for name in find_names(tree) if name in namespace}, engines=engines, device=device)
-    strategies = [info for info in available() if Feature.SHARDING in info.supports and device in info.divides_on]
-    found = plans(trained, strategies, engines)
+    found = plans(trained, strategies_on(device), engines)
     step = next(iter(trained.steps.values()))
     by = " and ".join(type(optimizer).__name__ for optimizer in trained.optimizers) or "no optimizer"
     return "\n".join(

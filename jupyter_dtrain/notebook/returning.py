@@ -12,6 +12,7 @@ from ..errors import CellInterrupted
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import Interrupts
 from .kernel import cell_names
+from .memory_advice import name_plan
 from .results import apply_outcome, device_here
 from .tracebacks import cell_error, ended
 
@@ -60,6 +61,7 @@ def bring_home(
             error = CellInterrupted(raised.lines if raised is not None else stopped)
         del raised
     if error is not None:
+        name_plan(error, shell.user_ns, result.task)
         # An error has the frames that it went through. If those had it in turn, both, and all that the cell was sent and sent back,
         # would stay until Python next looks for circles.
         del result, tracked

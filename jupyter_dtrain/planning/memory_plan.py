@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..errors import UsageError
-from ..strategies import Divided, StrategyInfo
+from ..strategies import Divided, Feature, StrategyInfo, available
 from ..system.resources import size_text
 from .fake_step import Call, StepMemory, train_on_fakes
 from .forked import call_in_fork
@@ -78,7 +78,7 @@ class Trained:
     not_counted: str
 
 
-def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[int], device: str) -> Trained:
+def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[int], device: str, limit: timedelta = LIMIT) -> Trained:
     """Go through a training step of a cell's model on fake tensors, for each share of a batch that an engine can have.
 
     Parameters
@@ -91,6 +91,8 @@ def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[in
         How many there may be.
     device : {"cpu", "cuda"}
         Of the engines.
+    limit : timedelta
+        Time that it may take.
 
     Raises
     ------
@@ -114,7 +116,7 @@ def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[in
     call = _calls(tree, name, model)
 
     try:
-        size, steps = call_in_fork(lambda: train_on_fakes(model, optimizers, loader, engines, device=device, call=call), limit=LIMIT)
+        size, steps = call_in_fork(lambda: train_on_fakes(model, optimizers, loader, engines, device=device, call=call), limit=limit)
     except UsageError as error:
         raise UsageError(f"What {name} takes cannot be told before the cell runs: {error}. While it runs, the sidebar shows it.") from None
     return Trained(name, optimizers, size, steps, _not_counted(model, device))
@@ -158,6 +160,11 @@ def _largest_part(size: int, num_parts: int, more: float) -> int:
     return min(size, -(-size // num_parts) + int(size * more))
 
 
+def strategies_on(device: str) -> list[StrategyInfo]:
+    """Return the strategies of which it is known what they take on such devices."""
+    return [info for info in available() if Feature.SHARDING in info.supports and device in info.divides_on]
+
+
 def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
     """Return the plan of `engines` engines that exchanges least among those that have room, and why in a sentence."""
     if not capacity:
@@ -176,6 +183,21 @@ def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | N
         f"None has room: --strategy {least.strategy.name} takes least, {size_text(least.total)} for each of {engines} engines, which have "
         f"{size_text(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
     )
+
+
+def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) -> str:
+    """Return in a sentence which plan takes less than the one that is called `taken`, for as many engines; empty: none does.
+
+    It is the one that exchanges least of those that have room, or else takes least.
+    """
+    own = next((plan for plan in found if plan.engines == engines and plan.strategy.name == taken), None)
+    less = [] if own is None else [plan for plan in found if plan.engines == engines and plan.total * MARGIN <= own.total]
+    if own is None or not less:
+        return ""
+    fitting = sorted((plan for plan in less if plan.fits(capacity)), key=lambda plan: len(plan.strategy.divides))
+    plan = fitting[0] if fitting else min(less, key=lambda plan: plan.total)
+    takes = f"would take {size_text(plan.total)} on each of {engines} engines, where {taken} takes {size_text(own.total)}"
+    return f"`--strategy {plan.strategy.name}` {takes}."
 
 
 def table(found: Sequence[Plan]) -> str:

@@ -112,13 +112,15 @@ def _quota_v1(folder: Path) -> float:
 
 # Room that has run out, in the memory of a device or of the host or on a disk: how it is known, and what can be done.
 
+PLAN = "`%distribute plan` says what each strategy takes."
 ON_DEVICE = (
     "The device has no room for this step. A smaller batch_size takes less of it, and so do more engines, which share each batch; "
-    "`torch.autocast` in bfloat16 halves the activations."
+    f"`torch.autocast` in bfloat16 halves the activations. {PLAN}"
 )
 ON_HOST = (
     "A smaller batch_size takes less memory, and so do fewer engines, as each has a model and an optimizer of its own; "
-    "data that is read when it is needed (`np.load(..., mmap_mode='r')`, a Dataset that opens files) takes none before."
+    "data that is read when it is needed (`np.load(..., mmap_mode='r')`, a Dataset that opens files) takes none before. "
+    f"{PLAN}"
 )
 AFTER_KERNEL = (
     "An operation on the GPU has failed, which is noticed later than it happens: with CUDA_LAUNCH_BLOCKING=1 in the environment before the "

@@ -422,3 +422,25 @@ if dist.get_rank() == 1:
     assert re.match(r"\(The rank's process held \S+ [GM]iB; of the \S+ GiB that it may have, \S+ GiB were free\. ", told)
     assert re.search(r"free\. [\d,]+ GiB were asked for at once\. A smaller batch_size ", told)
     assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"
+
+
+WIDE = """
+model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(32, 64), torch.randn(32, 1)), batch_size=16)
+"""
+
+
+def test_the_strategy_that_would_take_less_is_named_where_there_is_no_memory(notebook):
+    """With what it takes, and the command that says so of all of them."""
+    notebook.run(WIDE)
+    cell = notebook.fail(
+        "%%distribute --engines 2\nfor x, y in loader:\n    loss = F.mse_loss(model(x), y)\n    loss.backward()\n"
+        "    torch.empty(10**15)\n    optimizer.step()\n"
+    )
+    said = re.search(r"`(--strategy \w+)` would take (\d\S+) MiB on each of 2 engines, where auto takes (\d\S+) MiB", cell.traceback)
+    assert said is not None, cell.traceback
+    rows = [line.split() for line in notebook.run("%distribute plan --engines 2 --device cpu").stdout.splitlines() if line]
+    planned = {f"--strategy {row[1]}": row[2] for row in rows if row[0] == "2"}
+    assert (planned[said[1]], planned["--strategy auto"]) == (said[2], said[3])
+    assert "`%distribute plan` says what each strategy takes." in cell.traceback

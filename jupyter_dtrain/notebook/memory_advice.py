@@ -1,0 +1,55 @@
+"""What is added to an error of a cell that found no memory: which strategy would take less of it, by ``%distribute plan``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CellError
+from ..system.resources import PLAN
+
+if TYPE_CHECKING:
+    from ..engine.task import Task
+
+LIMIT = timedelta(seconds=20)
+"""Time that is spent on it, as the error is shown after that."""
+
+
+def name_plan(error: BaseException, namespace: Mapping[str, Any], task: Task) -> None:
+    """Put in front of where `error` names the command what that says, if it can be told; else the error is as it was.
+
+    Parameters
+    ----------
+    namespace : mapping of str to object
+        The notebook's names.
+    task : Task
+        Of the cell.
+    """
+    lines = error.lines if isinstance(error, CellError) else [str(error)]
+    is_hybrid = task.options.mesh is not None and len(task.options.mesh.degrees) > 1
+    if is_hybrid or task.spans_hosts or not any(PLAN in line for line in lines):
+        return
+    try:
+        sentence = _less(namespace, task)
+    except (Exception, KeyboardInterrupt):  # the error is what is to be told
+        return
+    if not sentence:
+        return
+    lines = [line.replace(PLAN, f"{sentence} {PLAN}") for line in lines]
+    if isinstance(error, CellError):
+        error.lines = lines
+    else:
+        error.args = (*lines, *error.args[1:])
+
+
+def _less(namespace: Mapping[str, Any], task: Task) -> str:
+    from ..analysis.names import find_names
+    from ..cluster.devices import bytes_for_each
+    from ..planning.memory_plan import less_than, measure, plans, strategies_on
+
+    tree, device, engines = ast.parse(task.source), task.device.partition(":")[0], task.world_size
+    values = {name: namespace[name] for name in find_names(tree) if name in namespace}
+    found = plans(measure(tree, values, engines=[engines], device=device, limit=LIMIT), strategies_on(device), [engines])
+    return less_than(task.strategy.name, found, engines, bytes_for_each(engines, device=device))
