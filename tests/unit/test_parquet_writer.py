@@ -122,6 +122,13 @@ def test_mistakes_are_told_of(tmp_path):
         data.to_parquet(tmp_path, part_rows=0)
 
 
+def test_processes_that_distribute_themselves_write_no_folder_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(UsageError, match="give each a folder of its own"):
+        data.to_parquet(tmp_path).append([1])
+
+
 def test_an_address_is_written_to(tmp_path):
     import fsspec
 
