@@ -55,15 +55,51 @@ def test_killed_engine(table):
         (notebook.folder / name).unlink()
 
 
+PREDICT = """
+model.eval()
+with data.to_parquet("preds", part_rows=100) as preds, torch.no_grad():
+    for x, target in loader:
+        preds.append(row=target[:, 1], score=model(x))
+        used.append(len(preds))
+        pace()
+"""
+PREDICTED = '(used, pq.read_table("preds").to_pydict(), [path.name for path in sorted(Path("preds").iterdir())])'
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("every", [5], ids=["twice in an epoch"])
+def test_killed_engine_that_writes_predictions(table):
+    notebook, _ = table
+    notebook.run(f"make()\nevery = 99\nloader = {LOADER}\n{PREDICT}")
+    expected = notebook.value(PREDICTED)
+    assert expected[2] == [f"part-{number:06}.parquet" for number in range(5)]
+    notebook.run("%distribute start -n 2 --device cpu")
+    pids = notebook.engines()
+    steps = notebook.folder / "steps"
+    steps.unlink()
+    notebook.run(f"make()\nevery = 3\nloader = {LOADER}")
+    cell = notebook.start(f"%%distribute --engines 2 --split-eval\n{PREDICT}")
+    notebook.wait(lambda: not cell.running or (steps.exists() and steps.stat().st_size >= 10), "step 10", cell)
+    os.kill(pids[1], signal.SIGKILL)
+    for stop in (1, 2):
+        (notebook.folder / f"stop{stop}").touch()
+    notebook.finish(cell)
+    assert cell.ok, cell
+    assert "Lost rank 1" in cell.stderr
+    assert difference(notebook.value(PREDICTED), expected) is None
+    for name in ("stop1", "stop2", "steps"):
+        (notebook.folder / name).unlink()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("every", "sizes"), [(5, (2, 3, 1)), (4, (4, 2, 4))], ids=["2 to 3 to 1", "4 to 2 to 4"])
 @pytest.mark.timeout(400)
-def test_resumed_twice_on_other_numbers_of_engines(table, new_notebook, every):
+def test_resumed_twice_in_an_epoch_on_other_numbers_of_engines(table, new_notebook, every, sizes):
+    """As torchtitan#816 (4 to 2 and 2 to 4 ranks) and KempnerForge#57 (two resumes in an epoch)."""
     notebook, expected = table
-    notebook.run(f"make()\nevery = {every}\nloader = {LOADER}")
     name = f"taxi{every}"
-    cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every {every} --name {name}\n{CELL}")
-    for stop, engines in ((1, 3), (2, 1)):
+    notebook.run(f"make()\nevery = {every}\nloader = {LOADER}")
+    cell = notebook.start(f"%%distribute --engines {sizes[0]} --checkpoint-every {every} --name {name}\n{CELL}")
+    for stop, engines in enumerate(sizes[1:], 1):
         checkpoint = f"dtrain-runs/*/checkpoints/step-{stop * every:06}"
         stopped = lambda cell=cell, pattern=checkpoint: not cell.running or list(table[0].folder.glob(pattern))  # noqa: E731
         notebook.wait(stopped, "a checkpoint", cell)
