@@ -5,23 +5,27 @@ It is read with one pattern, as a library has thousands of modules and most of w
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ..analysis.plain_values import plain_value
 
 _TEXT = re.compile(
     r"^(?:class[ ]+(?P<kind>\w+)|(?P<other>(?:def|async|if|for|try|with|while|else|elif|except|finally)\b)"
     r"|(?P<indent>[ ]{4}|)(?P<name>[A-Za-z_]\w*)(?:[ ]*:[^=\n]+)?[ ]*=[ ]*"
     r"(?P<value>\{\}|\[\]|\(\)|None|True|False|-?\d[\w.]*|\"[^\"\\\n]*\"|'[^'\\\n]*'|[A-Za-z_][\w.]*\(\)"
-    r"|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))|[{\[].*)[ ]*(?:\#.*)?$)",
+    r"|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))|[{\[(].*|[-+~]*[\w.]+(?:\(.*\))?[ ]*(?:[-+*/%<>|&^].*|(?:if|and|or)\b.*)"
+    r"|(?:float|int|math\.\w+)\b.*|[A-Z_][A-Z0-9_]+)[ ]*(?:\#.*)?$)",
     re.MULTILINE,
 )
 _MOST = 20_000  # characters of a container that a text fills: what is longer is a table and no setting
 _SHARED_BY_ALL = re.compile(r"__dict__\s*=\s*(?:self|cls|[A-Z]\w*)\.(\w+)")
+_CALL = re.compile(r"[A-Za-z_][\w.]*\(\)|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))")
 EMPTY = object()
 """Stands for what a call makes (`dict()`, `defaultdict(list)`, `threading.local()`)."""
 
@@ -51,22 +55,35 @@ def _read(text: str) -> Iterator[tuple[str, str, Any]]:
             kind = match["kind"] or ""
         elif match["name"] and not match["name"].startswith("__") and (bool(kind) or not match["indent"]):
             value = match["value"]
-            with suppress(ValueError, SyntaxError, TypeError, RecursionError):
-                if value[0] in "{[" and value not in ("{}", "[]"):
-                    first = _filled(text, match)
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, LookupError, ArithmeticError):
+                place = kind if match["indent"] else "", match["name"]
+                if value[0] in "{[(" and value not in ("{}", "[]", "()"):
+                    first = _filled(text, match, partial(_known, text, found, place[0]))
+                elif _CALL.fullmatch(value):
+                    first = EMPTY
                 else:
-                    first = EMPTY if value.endswith(")") and value != "()" else ast.literal_eval(value)
-                found[kind if match["indent"] else "", match["name"]] = first
+                    first = plain_value(value, partial(_known, text, found, place[0]))
+                found[place] = first
     yield from ((kind, name, first) for (kind, name), first in found.items())
 
 
-def _filled(text: str, match: re.Match[str]) -> Any:
-    """Return the container of plain values that begins in a line, and ends there or with a line that closes it."""
+def _known(text: str, found: dict[tuple[str, str], Any], kind: str, name: str) -> Any:
+    """Return what a name has that an expression mentions, in a class or a module, where nothing else in the text may have set it."""
+    place = (kind, name) if (kind, name) in found else ("", name)
+    value = found[place]
+    others = re.findall(rf"^[ \t]+{name}[ ]*[-+*/|]?=[^=]|\b(?:for|as|import)\b.*\b{name}\b", text, re.MULTILINE)
+    if value is EMPTY or len(others) > (1 if place[0] else 0):
+        raise ValueError(name)
+    return value
+
+
+def _filled(text: str, match: re.Match[str], known: Callable[[str], Any]) -> Any:
+    """Return the value that begins with a bracket in a line, and ends there or with a line that closes it."""
     line = match["value"]
     with suppress(SyntaxError):
-        return ast.literal_eval(line)
-    end = re.compile(rf"^{match['indent']}[}}\]]", re.MULTILINE).search(text, match.end(), match.end() + _MOST)
-    return ast.literal_eval(text[match.start("value") : end.end() if end is not None else match.end()])
+        return plain_value(line, known)
+    end = re.compile(rf"^{match['indent']}[}}\])].*", re.MULTILINE).search(text, match.end(), match.end() + _MOST)
+    return plain_value(text[match.start("value") : end.end() if end is not None else match.end()], known)
 
 
 def shared_by_all(module: ModuleType) -> set[str]:

@@ -10,6 +10,7 @@ from tests.unit.test_copy_restore import Case, comparable
 
 LIBRARY = '''
 import collections
+import math
 import threading
 
 _FLOATX = "float32"
@@ -25,6 +26,27 @@ TABLE = {
     "names": ["x"],
 }
 
+BASE = 32
+RATE = 1e-3 * 2
+WIDTH = BASE * 4  # wide
+EPSILON = float("1e-8")
+ROOT = math.sqrt(2)
+LARGEST = 1 << 20
+SHAPE = (3, BASE // 2)
+NAMES = ["a", "b" + "c"]
+SIZES = {"a": 1 / 3, "b": BASE}
+LONG = (
+    1e-3
+    * 2
+)
+SAME = BASE
+SHARE: float = 1 / 2
+CHOSEN = 3 if BASE else 4
+
+
+def configure(**values):
+    globals().update(values)
+
 
 class State:
     """All objects of it share their attributes."""
@@ -32,11 +54,17 @@ class State:
     _shared_state = {}
     verbose = False
     count = 0
+    rate = 1e-3 * 2
+    decay = rate / 10
     _kinds = ["a", "b"]
 
     def __init__(self, **values):
         self.__dict__ = self._shared_state
         self.__dict__.update(values)
+
+    @classmethod
+    def set_rate(cls, value):
+        cls.rate = cls.decay = value
 
     @property
     def known(self):
@@ -83,6 +111,9 @@ def local():
 
 
 def reset():
+    configure(BASE=32, RATE=1e-3 * 2, WIDTH=128, EPSILON=1e-8, ROOT=math.sqrt(2), LARGEST=1 << 20, SHAPE=(3, 16), NAMES=["a", "bc"])
+    configure(SIZES={"a": 1 / 3, "b": 32}, LONG=1e-3 * 2, SAME=32, SHARE=0.5, CHOSEN=3)
+    State.rate, State.decay = 1e-3 * 2, 1e-3 * 2 / 10
     global _FLOATX, _LIMIT, _initialized, _block_size
     _FLOATX, _LIMIT, _initialized, _block_size = "float32", 5, False, 8
     PRESETS.clear()
@@ -146,6 +177,14 @@ CASES = {
     "thread-local": Case(
         SETUP + "statelib.set_local('pandas')", "k = statelib.local(); statelib.set_local('polars')", "k, statelib.local()"
     ),
+    "expressions": Case(
+        SETUP
+        + "names = 'RATE WIDTH EPSILON ROOT LARGEST SHAPE NAMES SIZES LONG SAME SHARE CHOSEN'.split()\n"
+        + "statelib.configure(**{name: [name, 5] if name in ('NAMES', 'SHAPE') else 5 for name in names}); State.set_rate(7)",
+        "k = [getattr(statelib, name) for name in names], State.rate, State.decay\n"
+        "statelib.configure(RATE=6, SHAPE=(1,), LONG=4.0); State.set_rate(8)",
+        "k, [getattr(statelib, name) for name in names], State.rate, State.decay",
+    ),
     "annotated": Case(SETUP + "statelib._LIMIT = 6", "k = statelib._LIMIT", "k"),
     "by an import in the cell": Case(SETUP + "statelib.set_floatx('float64')", "from statelib import floatx\nk = floatx()", "k"),
 }
@@ -202,9 +241,11 @@ def test_a_librarys_state_is_the_notebooks(name, library, notebook, other_notebo
     notebook.plain("statelib.reset()")
     notebook.distribute(
         "import statelib\nleft = statelib.floatx(), statelib.State.count, dict(statelib.State._shared_state), statelib.local()\n"
+        "computed = statelib.RATE, statelib.SHAPE, statelib.NAMES, statelib.LONG, statelib.State.rate\n"
         "filled = statelib.block_size(), dict(statelib.PRESETS), dict(statelib.TABLE)"
     )
     assert notebook.names["left"] == ("float32", 0, {}, None)
+    assert notebook.names["computed"] == (1e-3 * 2, (3, 16), ["a", "bc"], 1e-3 * 2, 1e-3 * 2)
     assert notebook.names["filled"] == (8, {"small": 4, "large": 16}, {"scale": 1.0, "names": ["x"]})
 
 

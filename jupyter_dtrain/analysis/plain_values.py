@@ -1,0 +1,105 @@
+"""What an expression comes to that is made of numbers, texts, containers and names of such: ``1e-3 * 2``, ``(WIDTH // 2, "x")``.
+
+Nothing is called but a few functions of numbers, and nothing is read from the process: the same text has the same value everywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+_LARGEST = 1 << 200  # of a whole number that is raised, shifted or repeated
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+    ast.BitXor: operator.xor,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+    ast.Not: operator.not_,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (float, int, bool, str, complex, tuple, list, dict, set)},
+    **{function.__name__: function for function in (abs, max, min, round, sum)},
+}
+
+
+def plain_value(text: str, known: Callable[[str], Any]) -> Any:
+    """Return what the expression `text` comes to.
+
+    Parameters
+    ----------
+    text : str
+    known : callable
+        Returns what a name has. Raises :class:`LookupError` or :class:`ValueError` where it has nothing plain.
+
+    Raises
+    ------
+    ValueError
+        It is made of something else. What arithmetic raises, too.
+    """
+    return _value(ast.parse(text, mode="eval").body, known)
+
+
+def _value(node: ast.expr, known: Callable[[str], Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return known(name)
+        case ast.Attribute(value=ast.Name("math"), attr=name) if isinstance(value := getattr(math, name, None), float):
+            return value
+        case ast.UnaryOp(op=op, operand=operand):
+            return _UNARY[type(op)](_value(operand, known))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _combined(type(op), _value(left, known), _value(right, known))
+        case ast.Tuple(elts=items):
+            return tuple(_value(item, known) for item in items)
+        case ast.List(elts=items):
+            return [_value(item, known) for item in items]
+        case ast.Set(elts=items):
+            return {_value(item, known) for item in items}
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_value(key, known): _value(value, known) for key, value in zip(keys, values, strict=True) if key is not None}
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, known) else orelse, known)
+        case ast.Call(func=function, args=args, keywords=keywords) if all(keyword.arg for keyword in keywords):
+            values = [_value(arg, known) for arg in args]
+            return _function(function)(*values, **{str(keyword.arg): _value(keyword.value, known) for keyword in keywords})
+    raise ValueError(ast.dump(node))
+
+
+def _combined(op: type[ast.operator], left: Any, right: Any) -> Any:
+    if op in (ast.Pow, ast.LShift, ast.Mult) and any(isinstance(side, int) and abs(side) > _LARGEST for side in (left, right)):
+        raise ValueError("too large")
+    if op in (ast.Pow, ast.LShift) and isinstance(right, int) and abs(right) > 1000:
+        raise ValueError("too large")
+    if op is ast.Mult and any(
+        isinstance(a, str | bytes | list | tuple) and isinstance(b, int) and b > 1000 for a, b in ((left, right), (right, left))
+    ):
+        raise ValueError("too long")
+    return _BINARY[op](left, right)
+
+
+def _function(node: ast.expr) -> Callable[..., Any]:
+    match node:
+        case ast.Name(id=name):
+            return _FUNCTIONS[name]
+        case ast.Attribute(value=ast.Name("math"), attr=name) if callable(getattr(math, name, None)):
+            function: Callable[..., Any] = getattr(math, name)
+            return function
+    raise ValueError(ast.dump(node))
