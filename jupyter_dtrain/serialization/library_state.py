@@ -23,7 +23,7 @@ from typing import Any
 
 from ..analysis.code_objects import installed_folders
 from ..integrations.registry import states_of_libraries
-from .library_text import EMPTY, first_values, shared_by_all
+from .library_text import EMPTY, first_values, set_by_conditions, shared_by_all
 
 Place = tuple[str, str, str]  # a module, a class in it or "", and the name
 
@@ -327,10 +327,12 @@ def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None
         state = _state_at(place)
         if place in noted or state is None:
             continue
+        is_certain = bool(place[1]) or place[2] not in set_by_conditions(module)
         if state.kind == "value":
-            if isinstance(state.held, _PLAIN):
+            if isinstance(state.held, _PLAIN) and is_certain:
                 noted[place] = LibraryState(place, first[place[1:]], "value")
         elif isinstance(first[place[1:]], _CONTAINERS) and first[place[1:]]:  # a container that the text fills, of plain values
-            noted[place] = LibraryState(place, copy.deepcopy(first[place[1:]]), "items")
+            if is_certain:
+                noted[place] = LibraryState(place, copy.deepcopy(first[place[1:]]), "items")
         elif state.kind == "attributes" or place[2] in shared_by_all(module):  # another container may be filled by imports
             noted[place] = LibraryState(place, type(state.held)(), state.kind)

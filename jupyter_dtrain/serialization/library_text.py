@@ -24,6 +24,8 @@ _TEXT = re.compile(
     re.MULTILINE,
 )
 _MOST = 20_000  # characters of a container that a text fills: what is longer is a table and no setting
+_BLOCK = re.compile(r"^(?:if|for|try|with|while|else|elif|except|finally)\b.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
+_SET_IN_IT = re.compile(r"^[ \t]+([A-Za-z_]\w*)[ \t]*(?::[^=\n]+)?=[^=]", re.MULTILINE)
 _SHARED_BY_ALL = re.compile(r"__dict__\s*=\s*(?:self|cls|[A-Z]\w*)\.(\w+)")
 _CALL = re.compile(r"[A-Za-z_][\w.]*\(\)|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))")
 EMPTY = object()
@@ -84,6 +86,12 @@ def _filled(text: str, match: re.Match[str], known: Callable[[str], Any]) -> Any
         return plain_value(line, known)
     end = re.compile(rf"^{match['indent']}[}}\])].*", re.MULTILINE).search(text, match.end(), match.end() + _MOST)
     return plain_value(text[match.start("value") : end.end() if end is not None else match.end()], known)
+
+
+def set_by_conditions(module: ModuleType) -> set[str]:
+    """Return the names that the text of `module` may give another value while it is imported: within ``if``, ``try``, a loop."""
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    return {name for block in _BLOCK.findall(text + "\n") for name in _SET_IN_IT.findall(block)}
 
 
 def shared_by_all(module: ModuleType) -> set[str]:

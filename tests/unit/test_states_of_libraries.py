@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
 
+from jupyter_dtrain.serialization.library_state import left_as_it_was
 from tests.unit.test_copy_restore import Case, comparable
 
 LIBRARY = '''
@@ -259,3 +261,25 @@ def test_a_state_that_cannot_be_sent_is_left_out_and_the_cell_runs(library, note
     notebook.plain(SETUP + "State(rows=(row for row in ())); statelib.set_floatx('float64')")
     notebook.distribute("k = statelib.floatx(), State().known")
     assert notebook.names["k"] == ("float64", False)
+
+
+PROBING = """
+HAS_NUMPY = False
+RATE = 1e-3 * 2
+try:
+    import numpy
+
+    HAS_NUMPY = True
+except ImportError:
+    pass
+"""
+
+
+def test_what_a_library_finds_out_while_it_is_imported_stays(tmp_path, monkeypatch):
+    (tmp_path / "probing.py").write_text(PROBING)
+    monkeypatch.syspath_prepend(tmp_path)
+    probing = importlib.import_module("probing")
+    with left_as_it_was() as tell:
+        tell([probing])
+        probing.RATE = 1.0
+    assert (probing.HAS_NUMPY, probing.RATE) == (True, 1e-3 * 2)
