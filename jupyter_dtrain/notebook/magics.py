@@ -17,6 +17,8 @@ from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
 from .lazy import LazySession
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..options import View
 
 
@@ -29,6 +31,7 @@ class DistributeMagics(Magics):
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell=shell)
         self.session = LazySession()
+        self.take_debugger_away: Callable[[], None] = lambda: None
 
     @validate("view")
     def _known_view(self, proposal: dict[str, Any]) -> str:
@@ -64,7 +67,7 @@ def load(shell: InteractiveShell) -> None:
     shell.input_transformers_cleanup.append(_body_for_help)
     _document()
     _complete(shell, magics.session)
-    _debug_engines(shell, magics.session)
+    magics.take_debugger_away = _debug_engines(shell, magics.session)
     magics.session.telemetry.start()
     if detached := unfollowed(DEFAULT_FOLDER):
         from .output import show
@@ -82,7 +85,7 @@ def unload(shell: InteractiveShell) -> None:
     if isinstance(magics, DistributeMagics):
         shell.configurables.remove(magics)  # type: ignore[arg-type]
         magics.session.close()
-    vars(shell).pop("debugger", None)
+        magics.take_debugger_away()
     if _body_for_help in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(_body_for_help)
     for kind in ("line", "cell"):
@@ -101,9 +104,9 @@ def _document() -> None:
     cast("Any", DistributeMagics.distribute).getdoc = lambda: help_of("line")
 
 
-def _debug_engines(shell: InteractiveShell, session: LazySession) -> None:
-    """Let ``%debug`` look at the failed rank's frames where the last error came from the engines."""
-    original: Any = shell.debugger
+def _debug_engines(shell: InteractiveShell, session: LazySession) -> Callable[[], None]:
+    """Let ``%debug`` look at the failed rank's frames where the last error came from the engines; return what undoes that."""
+    before, original = vars(shell).get("debugger"), cast("Any", shell.debugger)
 
     def debugger(force: bool = False) -> None:
         if not force and not shell.call_pdb:
@@ -113,7 +116,15 @@ def _debug_engines(shell: InteractiveShell, session: LazySession) -> None:
         if not debug_last_error(session, shell):
             original(force=force)
 
+    def take_away() -> None:
+        if vars(shell).get("debugger") is not debugger:
+            return  # another extension's calls it, and finds no engines any more
+        del vars(shell)["debugger"]
+        if before is not None:
+            vars(shell)["debugger"] = before
+
     vars(shell)["debugger"] = debugger
+    return take_away
 
 
 def _complete(shell: InteractiveShell, session: LazySession) -> None:

@@ -36,6 +36,15 @@ def test_unloading_stops_the_engines_and_takes_the_magics_away(fresh):
     assert fresh.value("[t.name for t in __import__('threading').enumerate() if t.name.startswith('dtrain')]") == []
 
 
+def test_unloading_gives_debug_back_to_who_had_it(fresh):
+    fresh.run("get_ipython().debugger = before = lambda force=False: print('another one')")
+    fresh.run("%load_ext jupyter_dtrain")
+    assert fresh.value("get_ipython().debugger is not before")
+    fresh.run("%unload_ext jupyter_dtrain")
+    assert fresh.run("%debug").stdout == "another one\n"
+    fresh.run("del get_ipython().debugger")
+
+
 def test_loading_it_twice_and_again_gives_one_of_everything(fresh):
     fresh.run("%load_ext jupyter_dtrain\n%load_ext jupyter_dtrain\n%reload_ext jupyter_dtrain")
     assert fresh.run("%distribute status").stdout.count("No engines are running.") == 1
