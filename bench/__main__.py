@@ -13,16 +13,18 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .contenders import ALL, Contender, Timing, peers_python
+from .contenders import ALL, Contender, Timing, of_another_time, peers_python
 from .jobs import Job, jobs
-from .report import machine, picture, table
+from .report import before_and_after, machine, picture, table
 
+Kinds = Sequence[Callable[[Path], Contender]]
 RESULTS = Path(__file__).parent / "results"
 
 
-def compare(job: Job, rounds: int, names: list[str], limit: float) -> dict[str, list[Timing | None]]:
+def compare(job: Job, rounds: int, names: list[str], limit: float, kinds: Kinds = ALL) -> dict[str, list[Timing | None]]:
     """Return the timings of every contender on one job, each with processes of its own.
 
     Who fails takes no further part, and after `limit` seconds no other round begins.
@@ -31,7 +33,7 @@ def compare(job: Job, rounds: int, names: list[str], limit: float) -> dict[str, 
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         contenders: list[Contender] = []
-        for kind in ALL:
+        for kind in kinds:
             name = getattr(kind, "name", "")
             if names and name not in names:
                 continue
@@ -93,7 +95,7 @@ def page(results: dict[str, dict[str, list[Timing | None]]]) -> str:
     lines = [f"Measured on: {machine()}; load average at the end {load}; medians of the rounds (least–greatest).", ""]
     for name, contenders in results.items():
         num_rounds = max(map(len, contenders.values()), default=0)
-        lines.append(table(f"{name}, {num_rounds} rounds", contenders))
+        lines += [table(f"{name}, {num_rounds} rounds", contenders), *before_and_after(contenders)]
     return "\n".join(lines)
 
 
@@ -106,12 +108,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600, help="seconds of a job after which no other round begins (default: 600)")
     parser.add_argument("--write", action="store_true", help="write the results of some of the jobs or contenders too")
     parser.add_argument("--contender", action="append", default=[], help="only these, and torchrun; may be given again")
+    parser.add_argument("--before", type=Path, help="a checkout of this project: compare with it alone, and write nothing")
     arguments = parser.parse_args()
+    kinds = of_another_time(arguments.before.resolve()) if arguments.before else ALL
     names = [*arguments.contender, "torchrun"] if arguments.contender else []
     chosen = dict((*choice.split(":"), "")[:2] for choice in arguments.job)
-    is_written = arguments.write or not (arguments.quick or arguments.job or names)
+    is_written = arguments.write or not (arguments.quick or arguments.job or names or arguments.before)
     try:
-        peers_python()
+        if kinds is ALL:
+            peers_python()
     except subprocess.CalledProcessError as error:
         print(f"No peers: {error}", flush=True)
     results: dict[str, dict[str, list[Timing | None]]] = {}
@@ -120,7 +125,7 @@ def main() -> None:
         if rounds is None:
             continue
         print(job.name, flush=True)
-        results[job.name] = compare(job, int(rounds or arguments.rounds), names, arguments.limit)
+        results[job.name] = compare(job, int(rounds or arguments.rounds), names, arguments.limit, kinds)
         if is_written:
             write(results)
     print(page(results))

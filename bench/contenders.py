@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jupyter_client.manager import KernelManager
@@ -26,6 +27,7 @@ from .jobs import IMPORTS, STAMPS, Job
 LIMIT = 180.0  # seconds for any cell or script
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MKL_NUM_THREADS": "1"}  # torchrun's own default, and loopback
 PEERS = ["accelerate", "nbdistributed"]
+BEFORE = "before: "
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,8 @@ class Ours(InKernel):
     load = "%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu"
     above = "%%distribute --engines 2 --device cpu\n"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, env={})
+    def __init__(self, folder: Path, *, env: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(folder, env=env)
 
     def prepare(self, job: Job) -> None:
         super().prepare(job)
@@ -179,9 +181,13 @@ class OursCold(Contender):
     name = "%%distribute, cold"
     kernel: Kernel | None = None
 
+    def __init__(self, folder: Path, *, env: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(folder)
+        self.env = env
+
     def prepare(self, _job: Job) -> None:
         self.close()
-        self.kernel = Kernel(self.folder)
+        self.kernel = Kernel(self.folder, env=self.env)
         self.kernel.run("%load_ext jupyter_dtrain")
 
     def start(self, job: Job) -> str:
@@ -269,6 +275,25 @@ engines[:].execute("import torch.distributed as dist; dist.init_process_group('g
             self.kernel.run("cluster.stop_cluster_sync()", limit=20)
         finally:
             super().close()
+
+
+def of_another_time(checkout: Path) -> list[Callable[[Path], Contender]]:
+    """Return `Ours` and `OursCold` as they are in another checkout of this project, and here."""
+    env = {"PYTHONPATH": str(checkout)}
+
+    class Before(Ours):
+        name = BEFORE + Ours.name
+
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder, env=env)
+
+    class BeforeCold(OursCold):
+        name = BEFORE + OursCold.name
+
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder, env=env)
+
+    return [Before, Ours, BeforeCold, OursCold]
 
 
 ALL: list[Callable[[Path], Contender]] = [OneProcess, Ours, OursCold, Torchrun, NotebookLauncher, NbDistributed, Px]

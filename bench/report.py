@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from .contenders import Timing
+from .contenders import BEFORE, Timing
 
 Rounds = Mapping[str, Sequence[Timing | None]]  # by contender, one for each round; None where it failed
 BASE = "torchrun"
@@ -40,10 +40,23 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 0.1 else f"{value:.3g}"
 
 
-def ratios(rounds: Rounds, name: str, of: Callable[[Timing], float]) -> list[float]:
-    """Return a contender's figures as multiples of those of `BASE` in the same round."""
-    pairs = zip(rounds[name], rounds.get(BASE, []), strict=False)
+def ratios(rounds: Rounds, name: str, of: Callable[[Timing], float], base: str = BASE) -> list[float]:
+    """Return a contender's figures as multiples of those of `base` in the same round."""
+    pairs = zip(rounds[name], rounds.get(base, []), strict=False)
     return [of(mine) / of(base) for mine, base in pairs if mine is not None and base is not None]
+
+
+def before_and_after(rounds: Rounds) -> list[str]:
+    """Return, for each contender that another checkout has too, how much faster it is here: above 1 it is."""
+    lines = []
+    for before in rounds:
+        name = before.removeprefix(BEFORE)
+        if name == before or name not in rounds:
+            continue
+        first, whole = (ratios(rounds, before, of, name) for of in (lambda t: t.first_step, lambda t: t.whole))
+        parts = {"to the first step": first, "steps/s": ratios(rounds, name, lambda t: t.rate, before), "until all is back": whole}
+        lines.append(f"{name}, × before: " + ", ".join(f"{what} {spread(values)}" for what, values in parts.items() if values))
+    return lines
 
 
 def table(job: str, rounds: Rounds) -> str:

@@ -13,7 +13,7 @@ from bench.gpu import CELL, LINES, LOADER, ONE, PLAIN, SETUP, UNWATCHED, WARM, p
 from bench.gpu import Figures as OnGpu
 from bench.gpu import jobs as gpu_jobs
 from bench.jobs import IMPORTS, STAMPS, jobs
-from bench.report import picture, table
+from bench.report import before_and_after, picture, table
 
 QUICK = {job.name: job for job in jobs(quick=True)}
 
@@ -114,3 +114,13 @@ def test_the_page_of_a_gpu_has_ratios_within_a_round():
     lines = page({"a job": found}, card="a card").splitlines()
     assert lines[8] == "| a job, one engine | 9.00, 2 (2–2) | 72 (49–95) | 0.965 (0.95–0.98) | 0.99 (0.98–1) | 0.9 (0.9–0.9) | 12 (12–12) |"
     assert lines[-1] == "| a job, two engines on the card | failed: OutOfMemoryError: no room | | | | | |"
+
+
+def test_another_checkout_is_compared_within_a_round():
+    rounds: dict[str, list[Timing | None]] = {
+        "before: ours": [Timing(2.0, 30.0, 6.0), Timing(3.0, 20.0, 4.0), None],
+        "ours": [Timing(1.0, 60.0, 3.0), Timing(3.0, 20.0, 4.0), Timing(1.0, 1.0, 1.0)],
+        "torchrun": [],
+    }
+    (line,) = before_and_after(rounds)
+    assert line == "ours, × before: to the first step 1.5 (1–2), steps/s 1.5 (1–2), until all is back 1.5 (1–2)"
