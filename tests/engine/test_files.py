@@ -138,23 +138,23 @@ def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
 
 def test_folders_that_no_other_rank_makes_are_waited_for_once(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine.side_effects import files
-files.MKDIR_TIMEOUT = 2.0
+from jupyter_dtrain.engine.side_effects import written_files
+written_files.MKDIR_TIMEOUT = 2.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """
     cell = """
-began = files.time.monotonic()
+began = written_files.time.monotonic()
 path = f"runs/{os.getpid()}/files/media/images/of/epochs"
 os.makedirs(path)
-found = os.path.isdir(path) and files.time.monotonic() - began < 5 * files.MKDIR_TIMEOUT
+found = os.path.isdir(path) and written_files.time.monotonic() - began < 5 * written_files.MKDIR_TIMEOUT
 """
     assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [True, True]
 
 
 def test_folders_that_no_other_rank_makes_are_removed_by_who_has_made_them(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine.side_effects import files
-files.MKDIR_TIMEOUT = 1.0
+from jupyter_dtrain.engine.side_effects import written_files
+written_files.MKDIR_TIMEOUT = 1.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """
     cell = """
