@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import pytest
 
@@ -278,7 +279,7 @@ except ImportError:
 def test_what_a_library_finds_out_while_it_is_imported_stays(tmp_path, monkeypatch):
     (tmp_path / "probing.py").write_text(PROBING)
     monkeypatch.syspath_prepend(tmp_path)
-    probing = importlib.import_module("probing")
+    probing: Any = importlib.import_module("probing")
     with left_as_it_was() as tell:
         tell([probing])
         probing.RATE = 1.0
