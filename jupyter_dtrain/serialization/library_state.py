@@ -323,11 +323,13 @@ def arrived() -> list[Place]:
 def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None:
     """Let what a cell has left in `module` be as at first."""
     first = {(kind, name): value for kind, name, value in first_values(module)}
-    for place in list(_changed(module)):
+    changed = list(_changed(module))
+    uncertain = set_by_conditions(module) if changed else set()
+    for place in changed:
         state = _state_at(place)
         if place in noted or state is None:
             continue
-        is_certain = bool(place[1]) or place[2] not in set_by_conditions(module)
+        is_certain = bool(place[1]) or place[2] not in uncertain
         if state.kind == "value":
             if isinstance(state.held, _PLAIN) and is_certain:
                 noted[place] = LibraryState(place, first[place[1:]], "value")
