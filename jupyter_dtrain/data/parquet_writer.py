@@ -32,6 +32,8 @@ _Column = list[Any]
 def to_parquet(folder: str | os.PathLike[str], *, part_rows: int = PART_ROWS, filesystem: Any = None) -> ParquetWriter:
     """Return what writes rows into Parquet files of a folder, in the order in which they are added, from one process or from engines.
 
+    The rows of the last part are written at the end of the ``with`` block, or by ``close()``.
+
     Parameters
     ----------
     folder : path
@@ -197,7 +199,7 @@ def _kept(name: str, column: Any) -> Any:
 
 
 def _whole(piece: Any) -> Any:
-    """Return a piece as an array or list; of a batch that spans the engines all rows. Collective."""
+    """Return a piece as an array or list; of a batch whose samples are sharded over the ranks all rows. Collective."""
     if not isinstance(piece, torch.Tensor):
         return piece
     return (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()
