@@ -1,6 +1,7 @@
 """What other installed packages bring, by name: strategies, launchers, integrations. All are found, loaded and checked here.
 
-A notebook may install a package at any time. Reading all of them takes some 25 ms, so they are read again where a folder has changed.
+A notebook may install a package at any time. Reading all of them takes some 25 ms, so they are read again where one has come, gone or
+changed: that a folder has changed says little, as the notebook's own is on the path and cells write files.
 """
 
 from __future__ import annotations
@@ -10,26 +11,40 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TypeVar
 
 from ..errors import UsageError
 
 T = TypeVar("T")
+METADATA = (".dist-info", ".egg-info", ".egg", ".egg-link")
+"""How the names of folders and files end that tell of a package."""
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of `group` by name, in lower case."""
-    return dict(_read(group, tuple((folder, _stamp(folder)) for folder in sys.path)))
+    folders = [folder or os.curdir for folder in sys.path]
+    return dict(_read(group, tuple(package for folder in folders for package in _packages_in(folder, _stamp(folder)))))
 
 
 @lru_cache(maxsize=16)
-def _read(group: str, _folders: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
+def _read(group: str, _packages: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
     return {point.name.lower(): point for point in entry_points(group=group)}
 
 
-def _stamp(folder: str) -> int:
+@lru_cache(maxsize=256)
+def _packages_in(folder: str, stamp: int) -> tuple[tuple[str, int], ...]:
+    """Return where the metadata of the packages in `folder` is, and when each was written."""
     try:
-        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116  # a text, and it may be none of a folder
+        entries = [Path(folder, name) for name in os.listdir(folder) if name.endswith(METADATA)]  # noqa: PTH208  # many names, few of these
+    except OSError:
+        return ((folder, stamp),)  # an archive, or nothing
+    return tuple((str(entry), _stamp(str(entry))) for entry in sorted(entries))
+
+
+def _stamp(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116  # a text, and it may be none of a folder
     except OSError:
         return 0
 
