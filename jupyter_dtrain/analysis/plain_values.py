@@ -1,6 +1,7 @@
 """What an expression comes to that is made of numbers, texts, containers and names of such: ``1e-3 * 2``, ``(WIDTH // 2, "x")``.
 
-Nothing is called but a few functions of numbers, and nothing is read from the process: the same text has the same value everywhere.
+Nothing is called but a few functions of numbers and texts, and nothing is read from the process: the same text has the same value
+everywhere.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 _LARGEST = 1 << 200  # of a whole number that is raised, shifted or repeated
@@ -32,6 +35,23 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.Invert: operator.invert,
     ast.Not: operator.not_,
 }
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+_OF_TEXTS = frozenset(
+    {"split", "splitlines", "join", "lower", "upper", "title", "strip", "lstrip", "rstrip", "replace", "encode", "decode"}
+)
+_NUMBERS_IN = frozenset({"math", "np", "numpy", "torch"})
+"""Modules of whose attributes the numbers and the types of numbers are the same in every process."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{kind.__name__: kind for kind in (float, int, bool, str, complex, tuple, list, dict, set)},
     **{function.__name__: function for function in (abs, max, min, round, sum)},
@@ -61,12 +81,27 @@ def _value(node: ast.expr, known: Callable[[str], Any]) -> Any:
             return value
         case ast.Name(id=name):
             return known(name)
-        case ast.Attribute(value=ast.Name("math"), attr=name) if isinstance(value := getattr(math, name, None), float):
+        case ast.Attribute(value=ast.Name(module), attr=name) if module in _NUMBERS_IN and (value := _constant(module, name)) is not None:
             return value
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_value(operand, known))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _combined(type(op), _value(left, known), _value(right, known))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            sides = [_value(side, known) for side in (left, *others)]
+            return all(_COMPARED[type(op)](*two) for op, two in zip(ops, pairwise(sides), strict=True))
+        case ast.BoolOp(op=op, values=parts):
+            ends = bool if isinstance(op, ast.Or) else operator.not_
+            for part in parts:
+                if ends(value := _value(part, known)):
+                    break
+            return value
+        case ast.JoinedStr(values=parts):
+            return "".join(_value(part, known) for part in parts)
+        case ast.FormattedValue(value=part, conversion=conversion, format_spec=spec):
+            value = _value(part, known)
+            value = {-1: lambda same: same, 115: str, 114: repr, 97: ascii}[conversion](value)
+            return format(value, "" if spec is None else _value(spec, known))
         case ast.Tuple(elts=items):
             return tuple(_value(item, known) for item in items)
         case ast.List(elts=items):
@@ -79,7 +114,7 @@ def _value(node: ast.expr, known: Callable[[str], Any]) -> Any:
             return _value(body if _value(test, known) else orelse, known)
         case ast.Call(func=function, args=args, keywords=keywords) if all(keyword.arg for keyword in keywords):
             values = [_value(arg, known) for arg in args]
-            return _function(function)(*values, **{str(keyword.arg): _value(keyword.value, known) for keyword in keywords})
+            return _function(function, known)(*values, **{str(keyword.arg): _value(keyword.value, known) for keyword in keywords})
     raise ValueError(ast.dump(node))
 
 
@@ -95,11 +130,21 @@ def _combined(op: type[ast.operator], left: Any, right: Any) -> Any:
     return _BINARY[op](left, right)
 
 
-def _function(node: ast.expr) -> Callable[..., Any]:
+def _constant(module: str, name: str) -> Any:
+    """Return the number, or the type of numbers, that is called so in a module; ``None`` where it is something else."""
+    found = sys.modules.get("numpy" if module == "np" else module)
+    value = getattr(found, "__dict__", {}).get(name)
+    return value if isinstance(value, float) or type(value).__name__ == "dtype" else None
+
+
+def _function(node: ast.expr, known: Callable[[str], Any]) -> Callable[..., Any]:
     match node:
         case ast.Name(id=name):
             return _FUNCTIONS[name]
         case ast.Attribute(value=ast.Name("math"), attr=name) if callable(getattr(math, name, None)):
             function: Callable[..., Any] = getattr(math, name)
             return function
+        case ast.Attribute(value=text, attr=name) if name in _OF_TEXTS and isinstance(value := _value(text, known), str | bytes):
+            method: Callable[..., Any] = getattr(value, name)
+            return method
     raise ValueError(ast.dump(node))

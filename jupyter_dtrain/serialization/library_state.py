@@ -21,6 +21,8 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
+
 from ..analysis.code_objects import installed_folders
 from ..integrations.registry import states_of_libraries
 from .library_text import EMPTY, first_values, set_by_conditions, shared_by_all
@@ -40,7 +42,7 @@ _OF_THE_PROCESS = re.compile(
     re.IGNORECASE,
 )
 """Names of what says, with a yes, a no or a count, what a library has done in this process, which another has still to do."""
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype)
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
 _CONTAINERS = (dict, list, set, deque)
 _MISSING = object()

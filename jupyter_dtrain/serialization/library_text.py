@@ -18,15 +18,18 @@ from ..analysis.plain_values import plain_value
 _TEXT = re.compile(
     r"^(?:class[ ]+(?P<kind>\w+)|(?P<other>(?:def|async|if|for|try|with|while|else|elif|except|finally)\b)"
     r"|(?P<indent>[ ]{4}|)(?P<name>[A-Za-z_]\w*)(?:[ ]*:[^=\n]+)?[ ]*=[ ]*"
-    r"(?P<value>\{\}|\[\]|\(\)|None|True|False|-?\d[\w.]*|\"[^\"\\\n]*\"|'[^'\\\n]*'|[A-Za-z_][\w.]*\(\)"
-    r"|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))|[{\[(].*|[-+~]*[\w.]+(?:\(.*\))?[ ]*(?:[-+*/%<>|&^].*|(?:if|and|or)\b.*)"
-    r"|(?:float|int|math\.\w+)\b.*|[A-Z_][A-Z0-9_]+)[ ]*(?:\#.*)?$)",
+    r"(?P<value>\{\}|\[\]|\(\)|None|True|False|-?\d[\w.]*|[rbfuRBFU]{0,2}(?:\"[^\"\n]*\"|'[^'\n]*').*|[A-Za-z_][\w.]*\(\)"
+    r"|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))|[{\[(].*"
+    r"|[-+~]*[\w.]+(?:\(.*\))?[ ]*(?:(?:[-+*/%<>|&^]|==|!=).*|(?:if|and|or|is|in|not)\b.*)|not\b.*"
+    r"|[-+]?(?:float|int|math\.\w+)\b.*|(?:bool|str|complex|tuple|list|dict|set|abs|max|min|round|sum)\(.*"
+    r"|-?(?:np|numpy|torch)\.\w+|-?[A-Z_][A-Z0-9_]+)[ ]*(?:\#.*)?$)",
     re.MULTILINE,
 )
 _MOST = 20_000  # characters of a container that a text fills: what is longer is a table and no setting
 _BLOCK = re.compile(r"^(?:if|for|try|with|while|else|elif|except|finally)\b.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
 _SET_IN_IT = re.compile(r"^[ \t]+([A-Za-z_]\w*)[ \t]*(?::[^=\n]+)?=[^=]", re.MULTILINE)
 _SHARED_BY_ALL = re.compile(r"__dict__\s*=\s*(?:self|cls|[A-Z]\w*)\.(\w+)")
+_OPENS = re.compile(r"[{\[(]|\w+\([ ]*(?:#.*)?$")
 _CALL = re.compile(r"[A-Za-z_][\w.]*\(\)|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))")
 EMPTY = object()
 """Stands for what a call makes (`dict()`, `defaultdict(list)`, `threading.local()`)."""
@@ -59,7 +62,7 @@ def _read(text: str) -> Iterator[tuple[str, str, Any]]:
             value = match["value"]
             with suppress(ValueError, SyntaxError, TypeError, RecursionError, LookupError, ArithmeticError):
                 place = kind if match["indent"] else "", match["name"]
-                if value[0] in "{[(" and value not in ("{}", "[]", "()"):
+                if _OPENS.match(value) and value not in ("{}", "[]", "()"):
                     first = _filled(text, match, partial(_known, text, found, place[0]))
                 elif _CALL.fullmatch(value):
                     first = EMPTY
@@ -73,14 +76,15 @@ def _known(text: str, found: dict[tuple[str, str], Any], kind: str, name: str) -
     """Return what a name has that an expression mentions, in a class or a module, where nothing else in the text may have set it."""
     place = (kind, name) if (kind, name) in found else ("", name)
     value = found[place]
-    others = re.findall(rf"^[ \t]+{name}[ ]*[-+*/|]?=[^=]|\b(?:for|as|import)\b.*\b{name}\b", text, re.MULTILINE)
+    # With a comma at its end, a line passes an argument.
+    others = re.findall(rf"^[ \t]+{name}[ ]*[-+*/|]?=[^=](?!.*,[ ]*$)|\b(?:for|as|import)\b.*\b{name}\b", text, re.MULTILINE)
     if value is EMPTY or len(others) > (1 if place[0] else 0):
         raise ValueError(name)
     return value
 
 
 def _filled(text: str, match: re.Match[str], known: Callable[[str], Any]) -> Any:
-    """Return the value that begins with a bracket in a line, and ends there or with a line that closes it."""
+    """Return the value of which a bracket opens in a line, and which ends there or with a line that closes it."""
     line = match["value"]
     with suppress(SyntaxError):
         return plain_value(line, known)

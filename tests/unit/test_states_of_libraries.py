@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from typing import Any
 
 import pytest
+import torch
 
 from jupyter_dtrain.serialization.library_state import left_as_it_was
 from tests.unit.test_copy_restore import Case, comparable
@@ -15,6 +17,8 @@ LIBRARY = '''
 import collections
 import math
 import threading
+
+import torch
 
 _FLOATX = "float32"
 _LIMIT: int = 5  # of something
@@ -43,6 +47,17 @@ LONG = (
     * 2
 )
 SAME = BASE
+IS_WIDE = BASE > 16
+IS_NARROW = not IS_WIDE and BASE != 8
+LOWEST = -math.inf
+TITLE = "a" "b"
+LABEL = f"{TITLE}-{BASE:04d}"  # of both
+PARTS = "a,b".split(",")
+OPTIONS = dict(
+    rate=1e-3,
+    parts=PARTS,
+)
+DTYPE = torch.float32
 SHARE: float = 1 / 2
 CHOSEN = 3 if BASE else 4
 
@@ -56,6 +71,8 @@ class State:
 
     _shared_state = {}
     verbose = False
+    is_wide = 3 > 2
+    highest = -math.inf
     count = 0
     rate = 1e-3 * 2
     decay = rate / 10
@@ -116,6 +133,9 @@ def local():
 def reset():
     configure(BASE=32, RATE=1e-3 * 2, WIDTH=128, EPSILON=1e-8, ROOT=math.sqrt(2), LARGEST=1 << 20, SHAPE=(3, 16), NAMES=["a", "bc"])
     configure(SIZES={"a": 1 / 3, "b": 32}, LONG=1e-3 * 2, SAME=32, SHARE=0.5, CHOSEN=3)
+    configure(IS_WIDE=True, IS_NARROW=False, LOWEST=-math.inf, TITLE="ab", LABEL="ab-0032", PARTS=["a", "b"], DTYPE=torch.float32)
+    configure(OPTIONS={"rate": 1e-3, "parts": ["a", "b"]})
+    State.is_wide, State.highest = True, -math.inf
     State.rate, State.decay = 1e-3 * 2, 1e-3 * 2 / 10
     global _FLOATX, _LIMIT, _initialized, _block_size
     _FLOATX, _LIMIT, _initialized, _block_size = "float32", 5, False, 8
@@ -188,6 +208,15 @@ CASES = {
         "statelib.configure(RATE=6, SHAPE=(1,), LONG=4.0); State.set_rate(8)",
         "k, [getattr(statelib, name) for name in names], State.rate, State.decay",
     ),
+    "comparisons, texts and types": Case(
+        SETUP
+        + "names = 'IS_WIDE IS_NARROW LOWEST TITLE LABEL PARTS OPTIONS DTYPE'.split()\n"
+        + "statelib.configure(IS_WIDE=False, IS_NARROW=True, LOWEST=0.0, TITLE='c', LABEL='d', PARTS=['c'], DTYPE=statelib.torch.float64)\n"
+        + "statelib.OPTIONS['rate'] = 5; State.is_wide, State.highest = False, 1.0",
+        "k = [getattr(statelib, name) for name in names], State.is_wide, State.highest\n"
+        "statelib.configure(IS_WIDE=2, TITLE='e', DTYPE=statelib.torch.float16); State.highest = 2.0",
+        "k, [getattr(statelib, name) for name in names], State.is_wide, State.highest",
+    ),
     "annotated": Case(SETUP + "statelib._LIMIT = 6", "k = statelib._LIMIT", "k"),
     "by an import in the cell": Case(SETUP + "statelib.set_floatx('float64')", "from statelib import floatx\nk = floatx()", "k"),
 }
@@ -245,10 +274,13 @@ def test_a_librarys_state_is_the_notebooks(name, library, notebook, other_notebo
     notebook.distribute(
         "import statelib\nleft = statelib.floatx(), statelib.State.count, dict(statelib.State._shared_state), statelib.local()\n"
         "computed = statelib.RATE, statelib.SHAPE, statelib.NAMES, statelib.LONG, statelib.State.rate\n"
+        "others = statelib.IS_WIDE, statelib.LOWEST, statelib.LABEL, statelib.OPTIONS, statelib.DTYPE, statelib.State.highest\n"
         "filled = statelib.block_size(), dict(statelib.PRESETS), dict(statelib.TABLE)"
     )
     assert notebook.names["left"] == ("float32", 0, {}, None)
     assert notebook.names["computed"] == (1e-3 * 2, (3, 16), ["a", "bc"], 1e-3 * 2, 1e-3 * 2)
+    others = (True, -math.inf, "ab-0032", {"rate": 1e-3, "parts": ["a", "b"]}, torch.float32, -math.inf)
+    assert notebook.names["others"] == others
     assert notebook.names["filled"] == (8, {"small": 4, "large": 16}, {"scale": 1.0, "names": ["x"]})
 
 
