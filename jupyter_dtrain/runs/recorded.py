@@ -226,6 +226,27 @@ class RecordedRun:
 
         return to_wandb.write(self._exported(devices), Path(folder), project=project)
 
+    def to_trackio(self, project: str = "jupyter_dtrain", *, devices: bool = False) -> str:
+        """Write the run to trackio's database on this machine (``TRACKIO_DIR``); return the id that it has there.
+
+        A run that is written again takes the place of what was written before.
+
+        Parameters
+        ----------
+        project : str
+            What ``trackio show --project`` is given.
+        devices : bool
+            Whether the curves of devices are written too.
+
+        Raises
+        ------
+        UsageError
+            trackio is not installed, or the run has no points.
+        """
+        from .exports import to_trackio
+
+        return to_trackio.write(self._exported(devices), project=project)
+
     def _exported(self, devices: bool) -> ExportedRun:
         from .exports.exported import ExportedRun
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import struct
+import subprocess
 import sys
 from contextlib import closing
+from datetime import datetime
 
 import pytest
 
@@ -96,6 +99,34 @@ def records_of(file):
         record.ParseFromString(data[place + 7 : place + 7 + length])
         yield record
         place += 7 + length
+
+
+TRACKIO = """
+import json, sys, trackio, jupyter_dtrain
+run = jupyter_dtrain.find_run(folder=sys.argv[1])
+for _ in range(2):
+    made = run.to_trackio("digits")
+from trackio.sqlite_storage import SQLiteStorage
+(found,) = trackio.Api().runs("digits")
+logs = SQLiteStorage.get_logs("digits", found.name, run_id=made)
+print(json.dumps([found.name, found.id == made == run.run_id, found.config, logs], default=str))
+"""
+
+
+@pytest.mark.slow
+def test_trackio_reads_every_point_of_a_run_that_is_written_twice(run, tmp_path):
+    pytest.importorskip("trackio")
+    where = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", TRACKIO, str(run.folder)]
+    done = subprocess.run(command, env=where, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    name, is_it, config, logs = json.loads(done.stdout.splitlines()[-1])
+    assert (name, is_it) == ("<b>mine</b>", True)
+    assert (config["optimizer"], config["optimizer.lr"], config["scheduler"], config["tags"]) == ("SGD", 0.1, None, ["paper"])
+    assert [row["step"] for row in logs] == [1, 2, 3, 4, 5]
+    assert same([row["loss"] for row in logs], LOSSES)
+    assert [row.get("accuracy") for row in logs] == [None, 0.5, None, None, 0.75]
+    assert [datetime.fromisoformat(row["timestamp"]).timestamp() for row in logs] == [STARTED + step / 4 for step in range(1, 6)]
 
 
 @pytest.mark.slow
