@@ -222,7 +222,7 @@ class Session:
         if self.running:
             raise UsageError("a %%distribute cell is running on the engines, which keep no frames of the one before.")
         failed = self._runner.failed
-        return failed if failed is not None and failed.has_failed else None
+        return failed if failed is not None and failed.has_failed else self._lanes.failed_run()
 
     def _supervisor(self) -> Agent:
         supervisor = self._runner.supervisor

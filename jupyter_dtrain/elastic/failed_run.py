@@ -32,6 +32,11 @@ class FailedRun:
         How each rank has ended.
     restart : callable
         Puts another engine in the place of one that does not come back: (cluster, ranks).
+
+    Attributes
+    ----------
+    trial : str
+        Which trial of the cell it was, if it was one.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class FailedRun:
         self._failures = {end.rank: end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None}
         self._lost = [end.rank for end in ends if end.reason or end.killed]
         self._num_ranks = len(ends)
+        self.trial = ""
 
     @property
     def has_failed(self) -> bool:
@@ -76,7 +82,8 @@ class FailedRun:
         """Return what rank `rank` has raised, in a line, and how to look at the other ranks."""
         failure = self._failures[rank]
         error = f"{failure.name}: {failure.message}".partition("\n")[0].rstrip(".: ")
-        return f"Post-mortem of rank {rank}: {error}.{self._others(rank)} q leaves and frees the frames."
+        which = f"rank {rank}" + (f" in the trial {self.trial}" if self.trial else "")
+        return f"Post-mortem of {which}: {error}.{self._others(rank)} q leaves and frees the frames."
 
     def _others(self, rank: int) -> str:
         others = [other for other in self._failures if other != rank and other not in self._lost]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NO_FRAMES = (
     "There are no frames to look at. Engines keep those of the last cell, where it ended with an error, until the next one begins: not of "
-    "runs with --detach, whose engines end with them, and not of the trials of --vary, whose engines run the next trial. "
+    "runs with --detach, whose engines end with them, and of the trials of --vary only of those that were the last on their engines. "
     "Run the cell again without the option, with what the trial had set in the notebook."
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..elastic.engine_pool import EnginePool
+from ..elastic.failed_run import FailedRun
 from ..elastic.generation import Output
 from ..elastic.job import CellJob
 from ..elastic.runner import Runner, RunResult
@@ -53,6 +54,15 @@ class Lane:
         """Where its buffers lie, if it has engines."""
         cluster = self.engines.cluster
         return cluster.blob_dir if cluster is not None else None
+
+    @property
+    def failed(self) -> FailedRun | None:
+        """The last run, whose frames its engines keep, if its cell has failed."""
+        return self._runner.failed
+
+    def forget(self) -> None:
+        """Look at no failed run any more: another cell begins."""
+        self._runner.failed = None
 
     def run(self, work: Callable[[BlobStore], CellJob], output: Output, watch: TrialWatch | None = None) -> RunResult:
         """Run a cell on its engines, see :meth:`Runner.run`; `watch` follows how well it does."""

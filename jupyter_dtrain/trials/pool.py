@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..cluster.launchers import find_launcher
+from ..elastic.failed_run import FailedRun
 from ..elastic.generation import Output
 from ..errors import UsageError
 from ..options import ClusterOptions, RunOptions
@@ -65,6 +66,8 @@ class LanePool:
     ) -> TrialScheduler:
         """Run a cell's trials on lanes with the engines `wanted`, and return what has become of them: see :meth:`TrialScheduler.run`."""
         lanes = self._get(wanted)
+        for lane in lanes:
+            lane.forget()
         self._trials = running = TrialScheduler(trials, lanes, metric=options.best, output=output, pruning=pruning)
         self._shown = shown = SideBySide(lanes, len(trials))
         self._on_begin(shown)
@@ -94,6 +97,16 @@ class LanePool:
                 lane.stop()
                 return "Stopping this trial after its current step."
         raise UsageError("That trial is not running.")
+
+    def failed_run(self) -> FailedRun | None:
+        """Return the first of the trials that were the last on their engines and have failed: these keep the frames of no other."""
+        failed: list[tuple[float, FailedRun]] = []
+        for lane in self._lanes:
+            if lane.failed is not None and lane.failed.has_failed and lane.recorder is not None:
+                run = lane.recorder.run_update()
+                lane.failed.trial = run.name
+                failed.append((run.started, lane.failed))
+        return min(failed, key=lambda one: one[0])[1] if failed else None
 
     def check_none(self) -> None:
         """Raise a `UsageError` if trials are running, which cannot do what single runs can."""

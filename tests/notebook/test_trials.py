@@ -227,3 +227,19 @@ def test_cells_with_and_without_trials_in_turn(trying):
     trying.run("%%distribute --engines 2" + CELL)
     assert trying.value("len(kept)") == 4
     assert "2 engines" in trying.run("%distribute status").stdout
+
+
+def test_debug_looks_at_the_trial_that_was_the_last_on_its_engine(trying):
+    trying.run(SETUP)
+    failing = "found = 10 * lr\nif {condition}:\n    raise ValueError(f'{{lr}} is bad')"
+    trying.fail("%%distribute --engines 2 --vary lr=0.1,0.2,0.3\n" + failing.format(condition="True"))
+    cell = trying.start("%debug")
+    shown = trying.type(cell, "p ('found', lr, found)", "('found'")
+    ((told,),) = [re.findall(r"Post-mortem of rank 0 in the trial lr=(0\.[123]): ValueError: (?:0\.[123]) is bad\. q leaves", cell.stdout)]
+    ((lr, found),) = re.findall(r"\('found', (\S+), (\S+)\)", shown)
+    assert (lr, float(found)) == (told, 10 * float(told))
+    trying.type(cell, "q")
+    assert trying.finish(cell).ok
+    # Its engine has gone on to another trial since.
+    trying.run("%%distribute --engines 2 --vary lr=0.1,0.2,0.3,0.4\n" + failing.format(condition="lr == 0.1"))
+    assert "only of those that were the last on their engines" in trying.fail("%distribute debug").error[1]
