@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..protocol import Points
 
@@ -79,29 +83,39 @@ class Curve:
         """
         if len(self) <= limit:
             return self
-        num_stretches = (limit - KEPT) // 2
-        first = min(self.step)
-        width = max(self.step) - first + 1
-        kept: dict[int, tuple[int, int]] = {}  # stretch → positions of its smallest and its largest value
-        for position, (step, value) in enumerate(zip(self.step, self.value, strict=True)):
-            stretch = (step - first) * num_stretches // width
-            low, high = kept.setdefault(stretch, (position, position))
-            if math.isfinite(value):
-                if value < self.value[low] or not math.isfinite(self.value[low]):
-                    low = position
-                if value > self.value[high] and math.isfinite(self.value[high]):
-                    high = position
-            elif math.isfinite(self.value[high]):
-                high = position
-            kept[stretch] = (low, high)
-        finite = [position for position, value in enumerate(self.value) if math.isfinite(value)]
-        always = {0, len(self) - 1} | {extreme(finite, key=self.value.__getitem__) for extreme in (min, max) if finite}
-        positions = sorted(always.union(*kept.values()))
+        positions = kept_positions(self._steps(), np.array(self.value, dtype=float), limit)
         return Curve(
             step=[self.step[position] for position in positions],
             time=[self.time[position] for position in positions],
             value=[self.value[position] for position in positions],
         )
+
+    def _steps(self) -> NDArray[Any]:
+        is_small = min(self.step) > -(1 << 62) and max(self.step) < 1 << 62
+        return np.array(self.step, dtype=np.int64 if is_small else object)  # whole numbers of any size, slowly
+
+
+def kept_positions(step: NDArray[Any], value: NDArray[Any], limit: int) -> list[int]:
+    """Return which points of a curve stay where it is thinned to `limit`: see :meth:`Curve.thinned`."""
+    is_finite = np.isfinite(value)
+    lows = np.where(is_finite, value, np.inf)
+    always = {0, len(value) - 1}
+    if is_finite.any():
+        always |= {int(lows.argmin()), int(np.where(is_finite, value, -np.inf).argmax())}
+    first, number = int(step.min()), (limit - KEPT) // 2
+    width = int(step.max()) - first + 1
+    exact = step if width * number < 1 << 62 else step.astype(object)
+    stretch = ((exact - first) * number // width).astype(np.int64)
+    kept = np.concatenate([_firsts(stretch, lows), _firsts(stretch, np.where(is_finite, -value, -np.inf))])
+    return sorted(always.union(kept.tolist()))
+
+
+def _firsts(stretch: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+    """Return of each stretch the position of its smallest value, the first of equal ones."""
+    order = np.lexsort((value, stretch))  # which is stable
+    ordered = stretch[order]
+    found: NDArray[Any] = order[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    return found
 
 
 MAX_VIEW_POINTS = 10_000
@@ -188,14 +202,21 @@ class RunCurves:
 
     def outline(self, limit: int) -> list[Points]:
         """Return all curves, drained or not, of at most `limit` points each."""
-        points = []
+        return [self._points(name, whole, limit) for name, whole in self._whole()]
+
+    def overviews(self) -> dict[str, Curve]:
+        """Return the curves of more points than views get, thinned to so many, by name."""
+        long = ((name, whole) for name, whole in self._whole() if name in self._thinned or len(whole) > MAX_VIEW_POINTS)
+        return {name: whole.thinned(MAX_VIEW_POINTS) for name, whole in long}
+
+    def _whole(self) -> Iterator[tuple[str, Curve]]:
+        """Give all curves, drained or not, as far as they are kept for views."""
         for name in dict.fromkeys([*self._seen, *self._fresh]):
             whole = Curve()
             for part in (self._seen.get(name), self._fresh.get(name)):
                 if part is not None:
                     whole.extend(part)
-            points.append(self._points(name, whole, limit))
-        return points
+            yield name, whole
 
     def take_rows(self) -> list[Rows]:
         """Return every point that the store has not been given yet."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..errors import StoreError
 from ..system.confined import mark_below, read_below, write_new
-from .schema import COLUMNS, SCHEMA_VERSION, create_schema
+from .schema import COLUMNS, SCHEMA_VERSION, SINCE, create_schema
 
 BUSY_TIMEOUT = timedelta(seconds=10)
 """Time in which other processes let go of a database."""
@@ -174,7 +174,8 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if any(kind == "trigger" for kind, *_ in found):
         raise StoreError(f"{path} has triggers, and was not written by jupyter_dtrain: move it away.")
     kinds = {name: (kind, sql) for kind, name, _, sql in found}
-    for table, columns in COLUMNS.items():
+    wanted = COLUMNS | {table: columns for table, (since, columns) in SINCE.items() if version >= since or table in kinds}
+    for table, columns in wanted.items():
         kind, sql = kinds.get(table, ("", ""))
         rows = connection.execute(f"PRAGMA table_xinfo({table})").fetchall() if kind == "table" else []
         is_plain = str(sql).upper().startswith("CREATE TABLE ") and all(row["hidden"] == 0 for row in rows)

@@ -158,7 +158,9 @@ class Recording:
         """End the run and write the rest of it."""
         self.recorder.finish(phase, error)
         self.log.finish()
-        self._write(lambda store: store.finish_run(self.run_id, phase, error))
+        overviews = self.recorder.overviews()
+        more = [lambda store: store.keep_overviews(self.run_id, overviews)] if overviews else []
+        self._write(lambda store: store.finish_run(self.run_id, phase, error), *more)
         if self._store is not None and len(self._waiting) > 1:  # it was not even tried: what is before it cannot be written
             with suppress(StoreError):
                 self._store.finish_run(self.run_id, phase, error)

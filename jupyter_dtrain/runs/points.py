@@ -6,7 +6,8 @@ import math
 import sqlite3
 
 from ..protocol import CurveSummary
-from .curves import KEPT, OF_DEVICES, Curve
+from .curves import KEPT, MAX_VIEW_POINTS, OF_DEVICES, Curve
+from .overviews import drop_overview, overview_of
 from .record_rows import summary_of
 
 _FINITE = "abs(value) < 9e999"
@@ -20,6 +21,7 @@ def write_points(connection: sqlite3.Connection, curve: int, points: Curve) -> N
         "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
         ((curve, *point) for point in zip(points.step, points.time, points.value, strict=True)),  # SQLite makes NULL of nan
     )
+    drop_overview(connection, curve)
     finite = [value for value in points.value if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (None, None)
     # With `ifnull`, as `min` of a NULL and a number is NULL.
@@ -34,6 +36,7 @@ def cut_points(connection: sqlite3.Connection, curve: int, step: int) -> int:
     """Delete the points of a curve after `step`; return how many."""
     deleted = connection.execute("DELETE FROM points WHERE curve = ? AND step > ?", (curve, step)).rowcount
     if deleted:
+        drop_overview(connection, curve)
         connection.execute(
             "UPDATE curves SET last = (SELECT value FROM points WHERE curve = :curve ORDER BY step DESC, rowid DESC LIMIT 1),"
             f" low = (SELECT min(value) FROM points WHERE curve = :curve AND {_FINITE}),"
@@ -68,6 +71,10 @@ def all_points(connection: sqlite3.Connection, number: int, name: str) -> Curve:
 
 def points_between(connection: sqlite3.Connection, curve: int, first: int | None, last: int | None, *, limit: int) -> tuple[Curve, bool]:
     """Return at most `limit` points of a curve, and whether some were left out: see :meth:`~.store.RunStore.view`."""
+    if first is None and last is None and limit <= MAX_VIEW_POINTS:
+        overview = overview_of(connection, curve, limit)
+        if overview is not None:
+            return overview, True
     points = Curve()
     span = {"curve": curve, "first": -(2**62) if first is None else first, "last": 2**62 if last is None else last}
     where = "FROM points WHERE curve = :curve AND step BETWEEN :first AND :last"

@@ -276,6 +276,11 @@ class RunRecorder:
         with self._lock:
             return self._curves.outline(limit)
 
+    def overviews(self) -> dict[str, Curve]:
+        """Return the curves of which views have had to leave out points, by name, of as many points as a view gets."""
+        with self._lock:
+            return self._curves.overviews()
+
     def last_value(self, name: str) -> float | None:
         """Return the last value of the curve `name`; ``None`` where there is none, or it was not finite."""
         with self._lock:

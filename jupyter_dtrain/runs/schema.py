@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # No "points" without their curve and no curve without its run: deleting a run deletes all three.
 _SCHEMA = """
@@ -41,6 +41,10 @@ CREATE TABLE points (
     value REAL
 );
 CREATE INDEX points_by_step ON points (curve, step);
+CREATE TABLE overviews (
+    curve INTEGER PRIMARY KEY REFERENCES curves ON DELETE CASCADE,
+    points BLOB NOT NULL
+);
 """
 
 # Tags; and points are found by their step.
@@ -62,6 +66,14 @@ UPDATE curves SET
     high = (SELECT max(value) FROM points WHERE points.curve = curves.curve AND abs(value) < 9e999);
 """
 
+# Overviews: of runs that older versions have recorded there are none.
+_FROM_3_TO_4 = """
+CREATE TABLE overviews (
+    curve INTEGER PRIMARY KEY REFERENCES curves ON DELETE CASCADE,
+    points BLOB NOT NULL
+);
+"""
+
 COLUMNS = {
     "runs": {
         *("number", "run_id", "name", "phase", "world_size", "started", "ended", "error", "arguments"),
@@ -71,6 +83,8 @@ COLUMNS = {
     "points": {"curve", "step", "time", "value"},
 }
 """What a database of any version has at least."""
+SINCE = {"overviews": (4, {"curve", "points"})}
+"""What databases have besides since a version."""
 
 
 def create_schema(connection: sqlite3.Connection) -> None:
@@ -79,7 +93,7 @@ def create_schema(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version < SCHEMA_VERSION:  # no other kernel was faster
-        statements = _SCHEMA if version == 0 else "".join((_FROM_1_TO_2, _FROM_2_TO_3)[version - 1 :])
+        statements = _SCHEMA if version == 0 else "".join((_FROM_1_TO_2, _FROM_2_TO_3, _FROM_3_TO_4)[version - 1 :])
         for statement in filter(str.strip, statements.split(";")):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

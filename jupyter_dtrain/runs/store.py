@@ -25,6 +25,7 @@ from ..system.confined import is_run_id, remove_below, write_new
 from .curves import OF_DEVICES, Curve
 from .database import Database
 from .detached_index import DEFAULT_FOLDER
+from .overviews import write_overviews
 from .owner import Owner
 from .points import all_points, cut_points, points_between, summaries, value_between, write_points
 from .record import CellOrigin, RunRecord, new_run_id
@@ -155,6 +156,11 @@ class RunStore:
             connection.executemany(update, [(*end, folder.name) for folder, end in ends.items()])
         for folder in ends:
             _ends.pop(folder, None)
+
+    def keep_overviews(self, run_id: str, curves: Mapping[str, Curve]) -> None:
+        """Keep `curves`, thinned to what a view gets, by name: what is asked of them as a whole is then answered without their points."""
+        with self._database.transaction() as connection:
+            write_overviews(connection, self._number(connection, run_id), curves)
 
     def reopen_run(self, run_id: str, world_size: int) -> None:
         """Record that this process goes on with a run that has ended.

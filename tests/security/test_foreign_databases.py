@@ -122,6 +122,10 @@ FOREIGN = {
         f"{OURS} CREATE TABLE curves (curve, number, name); {POINTS} PRAGMA user_version = 2;",
         "has not the tables",
     ),
+    "an endless view of overviews": (
+        f"{OURS} {REST} CREATE VIEW overviews AS {ENDLESS} AS curve, x'00' AS points FROM c; PRAGMA user_version = 3;",
+        "has not the tables",
+    ),
     "a virtual table": (f"CREATE VIRTUAL TABLE runs USING fts5(run_id); {REST} PRAGMA user_version = 2;", "has not the tables"),
     "computed columns": (
         f"{OURS.replace('name,', 'name AS (hex(zeroblob(100000000))),')} {REST} PRAGMA user_version = 2;",
@@ -131,7 +135,7 @@ FOREIGN = {
         f"{OURS} {REST} CREATE TRIGGER t AFTER DELETE ON runs BEGIN DELETE FROM points; END; PRAGMA user_version = 2;",
         "has triggers",
     ),
-    "a newer version": (f"{OURS} {REST} PRAGMA user_version = 4;", "was written by a newer version"),
+    "a newer version": (f"{OURS} {REST} PRAGMA user_version = 5;", "was written by a newer version"),
     "a negative version": (f"{OURS} {REST} PRAGMA user_version = -1;", "is the database of another program"),
 }
 

@@ -118,6 +118,44 @@ def test_a_long_curve_is_thinned_and_keeps_its_spikes_and_its_gap(store, archive
     assert not part.thinned
 
 
+def test_an_overview_answers_for_a_curve_as_long_as_its_points_are_the_same(store, archive):
+    values = [math.sin(step / 1000) for step in range(1, 50_001)]
+    values[12_344], values[30_000] = 99.0, math.nan
+    run_id = record(store, "long", losses=values)
+    whole = store.points(run_id, "loss")
+    store.keep_overviews(run_id, {"loss": whole.thinned(10_000)})
+
+    def drawn(**options):
+        (loss,) = ask(archive, "get_curves", run_id=run_id, curve="loss", **options).points
+        return loss
+
+    with closing(sqlite3.connect(store.folder / DATABASE)) as connection:  # nothing but the overview knows that
+        connection.execute("UPDATE points SET value = -7.0 WHERE step = 20000")
+        connection.commit()
+    for limit in (None, 500):
+        loss = drawn(limit=limit)
+        assert loss.thinned
+        assert -7.0 not in loss.value
+        assert 250 < len(loss.step) <= (limit or 10_000)
+        assert {step: value for step, value in zip(loss.step, loss.value, strict=True) if value is None} == {30_001: None}
+        assert (loss.step[0], loss.step[-1], max(value for value in loss.value if value is not None)) == (1, 50_000, 99.0)
+        assert all(values[step - 1] == value for step, value in zip(loss.step, loss.value, strict=True) if value is not None)
+    assert -7.0 in drawn(first=19_000, last=21_000, limit=500).value  # a part of it: its points
+    add(store, run_id, "loss", [50_001], [51_001.0], [0.25])
+    assert (drawn().step[-1], -7.0 in drawn().value) == (50_001, True)
+    store.keep_overviews(run_id, {"loss": whole.thinned(10_000)})
+    store.cut_curves(run_id, 40_000)
+    assert drawn().step[-1] == 40_000
+    store.keep_overviews(run_id, {"loss": whole.thinned(10_000)})
+    with closing(sqlite3.connect(store.folder / DATABASE)) as connection:
+        connection.execute("UPDATE overviews SET points = 'none of ours'")
+        connection.commit()
+    assert drawn().step[-1] == 40_000
+    store.delete_run(run_id)
+    with store._database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM overviews").fetchone()[0] == 0
+
+
 def test_two_runs_are_compared_by_arguments_versions_and_cells(store, archive):
     before = record(store, "one", "lr = 0.1\ntrain(lr)\n", engines=2, numbers="global")
     after = record(store, "two", "lr = 0.2\ntrain(lr)\n", engines=4, numbers="global", device=None)

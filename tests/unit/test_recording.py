@@ -61,6 +61,26 @@ def test_what_could_not_be_written_is_written_as_soon_as_it_can_be(run):
     assert run.recorded == ([1, 2, 3, 4, 5, 6, 7, 8], "finished")
 
 
+def test_a_run_that_ends_keeps_an_overview_of_its_long_curves(run):
+    for _ in range(6):
+        run.train(4000)
+        run.recording.recorder.drain()
+    run.recording.finish("finished", None)
+    with run.store._database.reading() as connection:
+        kept = [name for (name,) in connection.execute("SELECT name FROM overviews JOIN curves USING (curve) ORDER BY name")]
+    assert kept == ["learning_rate", "loss", "samples_per_second"]
+    curve, thinned = run.store.view(run.recording.run_id, "loss", limit=10_000)
+    assert thinned
+    assert 4000 < len(curve.step) <= 10_000
+    assert (curve.step[0], curve.step[-1]) == (1, 24_000)
+    record = run.store.get_run(run.recording.run_id)
+    again = Recording.resume(run.store, record, world_size=1, say=run.said.append)
+    again.go_back(8000)
+    again.finish("stopped", None)
+    assert run.store.view(record.run_id, "loss", limit=10_000)[0].step == list(range(1, 8001))
+    assert run.said == []
+
+
 def test_steps_that_are_taken_back_meanwhile_are_recorded_once(run):
     run.train(4)
     run.folder.rename(run.away)

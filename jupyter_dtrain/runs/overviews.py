@@ -1,0 +1,56 @@
+"""Long curves of runs that have ended, thinned once: a page that draws fifty of them must not look at every point of each again.
+
+An overview is a blob beside the points: the columns one after the other, little-endian, 8 bytes a number. It is written when its run
+ends and goes when points of its curve come or go, so it never says anything else than they do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+import numpy as np
+
+from .curves import MAX_VIEW_POINTS, Curve, kept_positions
+
+_KINDS = "<i8", "<f8", "<f8"  # of steps, times and values
+_BYTES = 8 * len(_KINDS)  # of a point
+
+
+def write_overview(connection: sqlite3.Connection, curve: int, points: Curve) -> None:
+    """Keep `points` as the overview of a curve: a choice of its points, with those that every thinned curve has."""
+    columns = points.step, points.time, points.value
+    packed = b"".join(np.array(column, kind).tobytes() for column, kind in zip(columns, _KINDS, strict=True))
+    connection.execute("INSERT OR REPLACE INTO overviews (curve, points) VALUES (?, ?)", (curve, packed))
+
+
+def write_overviews(connection: sqlite3.Connection, number: int, curves: Mapping[str, Curve]) -> None:
+    """Keep the overviews of curves of the run `number`, by name."""
+    for name, points in curves.items():
+        found = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
+        if found is not None:
+            write_overview(connection, found["curve"], points)
+
+
+def drop_overview(connection: sqlite3.Connection, curve: int) -> None:
+    """Forget the overview of a curve: its points have changed."""
+    connection.execute("DELETE FROM overviews WHERE curve = ?", (curve,))
+
+
+def overview_of(connection: sqlite3.Connection, curve: int, limit: int) -> Curve | None:
+    """Return at most `limit` points of a curve from its overview.
+
+    ``None`` where there is none, or an older version or somebody else has written the database.
+    """
+    if not list(connection.execute("PRAGMA table_info(overviews)")):
+        return None
+    found = connection.execute("SELECT points FROM overviews WHERE curve = ?", (curve,)).fetchone()
+    packed = None if found is None else found["points"]
+    if not isinstance(packed, bytes) or not 0 < len(packed) <= _BYTES * MAX_VIEW_POINTS or len(packed) % _BYTES:
+        return None
+    count = len(packed) // _BYTES
+    step, time, value = (np.frombuffer(packed, kind, count, offset=8 * count * place) for place, kind in enumerate(_KINDS))
+    if count > limit:
+        kept = kept_positions(step, value, limit)
+        step, time, value = step[kept], time[kept], value[kept]
+    return Curve(step=step.tolist(), time=time.tolist(), value=value.tolist())
