@@ -6,9 +6,9 @@ import { training } from './trainings';
 describe('the trials of a cell', () => {
   it('are told of once, and cannot be paused', async () => {
     const [kernel, training_, model] = await training('reload-mid-run', 4);
-    const told: [string, number | undefined][] = [];
+    const told: [string, number | undefined, number][] = [];
     model.runEnds.ended.connect((_, run) =>
-      told.push([run.run_id, run.trials?.ended])
+      told.push([run.run_id, run.trials?.ended, run.elapsed])
     );
     const { run } = training_.connection.state;
     assert.ok(run !== null);
@@ -41,7 +41,10 @@ describe('the trials of a cell', () => {
     ): void => {
       telemetry.receive({
         type: 'trial_runs',
-        runs: phases.map((phase, index) => trial(`t${index}`, phase)),
+        runs: phases.map((phase, index) => ({
+          ...trial(`t${index}`, phase),
+          started: 1000 + 30 * index
+        })),
         total: 2,
         over
       });
@@ -56,6 +59,7 @@ describe('the trials of a cell', () => {
     update('t1', 'finished');
     assert.deepEqual(told, []);
     trials(['finished', 'finished'], true);
-    assert.deepEqual(told, [['t1', 2]]);
+    // Each took a second, and all of them longer than a user would wait for.
+    assert.deepEqual(told, [['t1', 2, 31]]);
   });
 });

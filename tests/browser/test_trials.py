@@ -133,3 +133,60 @@ def test_trials_that_a_search_stops_early_are_seen_as_such(open_lab, screenshot)
     expect(page.get_by_test_id("jp-dtrain-runs-row").filter(has_text="Pruned")).to_have_count(len(pruned))
     assert lab.faults() == []
     screenshot(lab, "page-search")
+
+
+FIFTY = """%%distribute --engines 2 --name fifty --vary "lr=[n / 100 for n in range(50)]"
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+while True:
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+"""
+COLLECT_NOTICES = """
+() => {
+  window.dtrainNotices = [];
+  new MutationObserver(records => {
+    for (const node of records.flatMap(record => [...record.addedNodes])) {
+      const notice = node instanceof Element && (node.closest('.Toastify__toast') ?? node.querySelector('.Toastify__toast'));
+      if (notice && !window.dtrainNotices.includes(notice)) {
+        window.dtrainNotices.push(notice);
+      }
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_sweep_of_fifty_is_stopped_trial_by_trial_and_told_of_once(open_lab):
+    lab = open_lab(SETUP, FIFTY)
+    lab.open_sidebar()
+    lab.run(0)
+    lab.page.evaluate(COLLECT_NOTICES)
+    lab.start(1)
+    expect(lab.part("run-phase")).to_have_text("Running", timeout=180_000)
+    lab.page.get_by_role("button", name="Past runs").click()
+    lab.part("past-runs").get_by_role("button", name="Open in a tab").click()
+    page = lab.page.get_by_test_id("jp-dtrain-page")
+    sweep = page.get_by_test_id("jp-dtrain-sweep-row")
+    sweep.get_by_role("button", name="Sweep: fifty").click()
+    trials = page.get_by_test_id("jp-dtrain-runs-row")
+    for stopped in range(50):
+        expect(sweep).to_contain_text(f"{stopped} of 50")
+        going = trials.filter(has_text="Running").last  # the one that began first
+        going.get_by_role("button", name="Stop", exact=False).last.click()
+    expect(sweep).to_contain_text("50 of 50")
+    expect(lab.part("trials")).to_contain_text("Trials: 50 of 50")
+    lab.page.wait_for_function("() => window.dtrainNotices.length > 0")
+    lab.execute("application:close")
+    lab.finish(1)
+    rows = lab.cell(1).locator("table tbody tr")
+    expect(rows).to_have_count(50)
+    expect(rows.filter(has_text="stopped")).to_have_count(50)
+    (told,) = lab.page.evaluate("() => window.dtrainNotices.map(notice => notice.textContent)")
+    assert "50 of 50 trials have ended" in told

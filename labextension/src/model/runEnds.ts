@@ -5,7 +5,7 @@ import type { Connection } from './connection';
 import { hasEnded, type Run } from './state';
 import type { ITrialCount } from './sweeps';
 
-/** A run that has ended; of trials the best, or the last that was shown, with how many of them have ended. */
+/** A run that has ended; of trials the best, or the last that was shown, with how many of them have ended and the time of all. */
 export type EndedRun = Run & { trials: ITrialCount | null };
 
 export class RunEnds {
@@ -28,7 +28,8 @@ export class RunEnds {
         going = trials === null ? run.run_id : TRIALS;
       } else if (going === (trials === null ? run.run_id : TRIALS)) {
         going = null;
-        this._ended.emit({ ...run, trials });
+        const { elapsed } = trials ?? run;
+        this._ended.emit({ ...run, elapsed, trials });
       }
     });
   }

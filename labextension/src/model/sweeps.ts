@@ -114,6 +114,8 @@ export interface ITrialCount {
   pruned: number;
   /** Nothing more comes of any. */
   over: boolean;
+  /** Seconds from the first beginning to the last end, or until now. */
+  elapsed: number;
   remaining: number | null;
 }
 
@@ -132,6 +134,11 @@ export function countTrials(
     ended: ended.length,
     pruned: ended.filter(({ phase }) => phase === 'pruned').length,
     over: trials.over,
+    elapsed: Math.max(
+      0,
+      Math.max(...trials.runs.map(run => run.started + run.elapsed)) -
+        Math.min(...trials.runs.map(({ started }) => started))
+    ),
     remaining: remainingOf(
       ended.map(({ elapsed }) => elapsed),
       trials.runs.length - ended.length,
