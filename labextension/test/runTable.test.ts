@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { PastRun } from '../src/model/archive';
 import { MAX_DRAWN, RunSelection } from '../src/model/runSelection';
+import { Series } from '../src/model/series';
+import { XPositions } from '../src/model/xAxis';
 import {
   bestOf,
   columnsOf,
@@ -115,6 +117,7 @@ describe('the trials of a sweep', () => {
       ended: 1,
       pruned: 0,
       over: false,
+      elapsed: 30,
       remaining: 60
     });
     assert.equal(countTrials(null), null);
@@ -266,6 +269,36 @@ describe('the runs that are selected', () => {
     assert.equal(curves.length, MAX_DRAWN - 2);
     assert.ok(curves.every(({ limit }) => (limit ?? 0) < 2000));
     assert.equal(selection.curveRuns.length, MAX_DRAWN);
+  });
+
+  it('have the curves that the kernel tells, without a question', async () => {
+    const told = new Series('loss');
+    told.add({ step: [1], time: [1], value: [7] });
+    const series = new Map([['loss', told]]);
+    const positions = new XPositions(0, series);
+    const going = { ...run(60), ended: null };
+    asked.length = 0;
+    const watching = new RunSelection(
+      (name, options) => {
+        asked.push({ ...options, name });
+        return Promise.resolve({ ...reply, runs: [going, run(59)] });
+      },
+      () => [{ runId: 'r60', name: 'going', series, positions }]
+    );
+    await watching.refresh();
+    await watching.refresh();
+    await settle();
+    assert.deepEqual(
+      watching.curveRuns.map(({ name }) => name),
+      ['going']
+    );
+    assert.ok(asked.every(({ name }) => name === 'list_runs'));
+    watching.toggle('r59');
+    await settle();
+    assert.deepEqual(
+      watching.curveRuns.map(({ runId }) => runId),
+      ['r60', 'r59']
+    );
   });
 
   it('has of one the devices, rank by rank', async () => {

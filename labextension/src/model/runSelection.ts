@@ -22,7 +22,13 @@ const MOST = 4000;
 const DEVICES = 'device/';
 
 export class RunSelection {
-  constructor(private readonly _ask: Ask) {
+  /**
+   * @param _live - The runs whose curves the kernel tells as they go on.
+   */
+  constructor(
+    private readonly _ask: Ask,
+    private readonly _live: () => readonly ICurveRun[] = () => []
+  ) {
     this.archive = new Archive(_ask);
     this.checkpoints = new Checkpoints(_ask);
     const onChanged = (): void => {
@@ -60,12 +66,14 @@ export class RunSelection {
     return this._cell;
   }
 
-  /** The selected runs that are drawn and whose curves are here. */
+  /** The selected runs that are drawn and whose curves are here; of a run that goes on those that the kernel tells. */
   get curveRuns(): readonly ICurveRun[] {
     const known = new Map(
-      this.archive.pinned.map(run => [run.runId, run] as const)
+      [...this.archive.pinned, ...this._live()].map(
+        run => [run.runId, run] as const
+      )
     );
-    return this._ids.flatMap(id => known.get(id) ?? []);
+    return this._ids.slice(0, MAX_DRAWN).flatMap(id => known.get(id) ?? []);
   }
 
   /** Select these runs and no others. */
@@ -168,8 +176,9 @@ export class RunSelection {
         await this.archive.pin(run, false);
       }
     }
+    const live = new Set(this._live().map(({ runId }) => runId));
     const missing = wanted.filter(
-      id => again.includes(id) || !this.archive.isPinned(id)
+      id => !live.has(id) && (again.includes(id) || !this.archive.isPinned(id))
     );
     await Promise.all(
       missing.map(async id => {

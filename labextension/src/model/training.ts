@@ -124,7 +124,13 @@ export class TrainingModel implements IDisposable {
     const ask: Ask = (name, options) => connection.ask(name, options);
     const archive = new Archive(ask);
     const checkpoints = new Checkpoints(ask);
-    const page = new RunSelection(ask);
+    const told = (): ICurveRun[] => {
+      const { curves, trials } = connection.state;
+      return curves === null ? [...trials] : [curves, ...trials];
+    };
+    // Of a run that has told nothing yet the record may know more.
+    const live = (): ICurveRun[] => told().filter(run => run.series.size > 0);
+    const page = new RunSelection(ask, live);
     const training: ITraining = {
       connection,
       controls: new Controls(connection),
@@ -132,8 +138,7 @@ export class TrainingModel implements IDisposable {
       checkpoints,
       page,
       curveRuns: () => {
-        const { curves, trials } = connection.state;
-        const shown = curves === null ? trials : [curves, ...trials];
+        const shown = told();
         const ids = new Set(shown.map(run => run.runId));
         return [...shown, ...archive.pinned.filter(run => !ids.has(run.runId))];
       }

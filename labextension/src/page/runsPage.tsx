@@ -11,7 +11,6 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
-import type { ICurveRun } from '../model/lines';
 import { PlotOptions } from '../model/plotOptions';
 import type { Cause, ITraining, TrainingModel } from '../model/training';
 import { PageView } from './pageView';
@@ -31,7 +30,7 @@ export class RunsPage extends ReactWidget {
     this._charts = new RunPlots({
       plot: new PlotOptions(),
       trans: _trans,
-      runs: () => this._curveRuns(),
+      runs: () => this._model.current?.page.curveRuns ?? [],
       details: () => this._model.current?.page.archive.details ?? null,
       hasTools: true
     });
@@ -104,21 +103,6 @@ export class RunsPage extends ReactWidget {
     super.onAfterShow(message);
     this.refresh();
     this._charts.hurry();
-  }
-
-  /** The curves of a run that goes on are those that the kernel tells. */
-  private _curveRuns(): readonly ICurveRun[] {
-    const training = this._model.current;
-    if (training === null) {
-      return [];
-    }
-    const { curves, trials } = training.connection.state;
-    const live = new Map(
-      [...trials, ...(curves === null ? [] : [curves])].map(
-        run => [run.runId, run] as const
-      )
-    );
-    return training.page.curveRuns.map(run => live.get(run.runId) ?? run);
   }
 
   private _onChanged(_: TrainingModel, cause: Cause): void {
