@@ -122,8 +122,8 @@ const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       item,
       align: 'left',
       rank: 100,
-      isActive: () => (model.current?.connection.state.run ?? null) !== null,
-      activeStateChanged: model.anyChanged
+      isActive: () => item.isActive,
+      activeStateChanged: item.activeChanged
     });
     launcher?.add({
       command: CommandIDs.openRuns,

@@ -78,7 +78,7 @@ def test_an_empty_sidebar_leads_to_a_run_that_is_stopped_in_its_cell(open_lab, s
     part = part_of_a_core(lab, SECONDS)
     assert lab.points() > points
     print(f"the page takes {part:.0%} of a core")
-    assert part < 3 * BUSY_PART  # on a machine that trains beside it
+    assert part < BUSY_PART
 
     view.get_by_test_id("jp-dtrain-cell-pause").click()
     expect(view).to_have_attribute("data-phase", "paused")

@@ -9,17 +9,29 @@ import type { Message } from '@lumino/messaging';
 import type { Cause, TrainingModel } from '../model/training';
 import { Frames } from './frames';
 
-/** Milliseconds between two drawings of what the kernel tells: texts that change more often cannot be read. */
-const INTERVAL_MS = 250;
+/**
+ * Milliseconds between two drawings of what the kernel tells: texts that change
+ * more often cannot be read. As long as between two of the curves, so that one
+ * frame has both: each costs a page like JupyterLab some milliseconds.
+ */
+const INTERVAL_MS = 500;
 
 export abstract class View extends ReactWidget {
   constructor(
     id: string,
     protected readonly model: TrainingModel,
-    protected readonly trans: TranslationBundle
+    protected readonly trans: TranslationBundle,
+    interval = INTERVAL_MS
   ) {
     super();
     this.id = id;
+    this._frames = new Frames({
+      interval,
+      update: () => {
+        this.update();
+      },
+      isVisible: () => this.isVisible
+    });
     model.changed.connect(this._onChanged, this);
   }
 
@@ -46,11 +58,5 @@ export abstract class View extends ReactWidget {
     }
   }
 
-  private readonly _frames = new Frames({
-    interval: INTERVAL_MS,
-    update: () => {
-      this.update();
-    },
-    isVisible: () => this.isVisible
-  });
+  private readonly _frames: Frames;
 }
