@@ -93,7 +93,7 @@ def test_how_a_run_ended_is_recorded(notebook, store):
 
 def test_the_sidebar_is_told_of_the_loss_while_the_cell_runs(notebook):
     telemetry, commands = (notebook.open_comm(target) for target in (TELEMETRY_TARGET, COMMAND_TARGET))
-    notebook.run(SETUP)
+    notebook.run("import jupyter_dtrain" + SETUP)
     cell = notebook.start("%%distribute --engines 2 --name live" + TRAIN.replace("range(2)", "range(100_000)"))
 
     def messages(kind):
@@ -116,6 +116,17 @@ def test_the_sidebar_is_told_of_the_loss_while_the_cell_runs(notebook):
     notebook.finish(cell)
     notebook.wait(lambda: messages("run_update")[-1]["phase"] == "stopped", "the end of the run")
     shown = values("loss")
+    told = {points["name"] for points in messages("points")}
+    recorded = notebook.value(f"{{name: jupyter_dtrain.find_run('live').points(name)['value'] for name in {sorted(told)}}}")
+    assert {name: [*map(float.hex, values(name))] for name in told} == {name: [*map(float.hex, all_)] for name, all_ in recorded.items()}
+    run_id = messages("run_update")[-1]["run_id"]
+    (table,) = notebook.value(f"(lambda t: t[t.run_id == {run_id!r}].to_dict('records'))(jupyter_dtrain.runs())")
+    assert (table["loss"].hex(), table["optimizer.lr"]) == (shown[-1].hex(), 0.1)
+    past = notebook.command(commands, "get_curves", run_id=run_id)["points"]
+    history = notebook.value(
+        "list(jupyter_dtrain.find_run('live').history()[['curve', 'step', 'time', 'value']].itertuples(index=False, name=None))"
+    )
+    assert [(one["name"], *point) for one in past for point in zip(one["step"], one["time"], one["value"], strict=True)] == history
     notebook.run(SETUP)
     notebook.run(TRAIN.replace("loss.backward()", "losses.append(loss.item()); loss.backward()"))
     assert shown[:12] == [pytest.approx(loss, abs=1e-9) for loss in notebook.value("losses")]
