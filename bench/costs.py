@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from jupyter_dtrain.cluster.local import LocalCluster
-from jupyter_dtrain.options import ClusterOptions
+from jupyter_dtrain.cluster_options import ClusterOptions
 
 from .contenders import Kernel
 from .jobs import DIGITS, IMPORTS, MADE

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from .cluster.folders import Folders
+from .cluster_options import ClusterOptions
 from .detached.connection import SOCKET, Ended, Ready
 from .detached.detached_results import DetachedResult, mark_taken, results_of, write_ending
 from .detached.server import Kernel, Server
 from .elastic.engine_pool import EnginePool
 from .elastic.job import CellJob
 from .errors import CheckpointError, ClusterError, DtrainError, picklable
-from .options import ClusterOptions
 from .runs.detached_index import HostFile
 from .runs.record import ViewedRun
 from .serialization.pickler import Packed

@@ -19,8 +19,8 @@ from .cluster.folders import Folders
 from .elastic.engine_pool import EnginePool
 
 if TYPE_CHECKING:
+    from .cluster_options import ClusterOptions
     from .detached.server import Server
-    from .options import ClusterOptions
 
 LOG = "host"
 

@@ -18,6 +18,7 @@ from .capture.bundle import Bundle
 from .checkpoint.metadata import Wanted
 from .cluster.base import Cluster
 from .cluster.launchers import find_launcher
+from .cluster_options import ClusterOptions
 from .detached.detached_runs import DetachedRuns
 from .detached.mirror import RunMirror
 from .elastic.agent import Agent
@@ -28,7 +29,7 @@ from .elastic.job import CellJob
 from .elastic.runner import Runner, RunResult
 from .engine.task import ProcessState
 from .errors import DtrainError, UsageError
-from .options import ClusterOptions, RunOptions
+from .options import RunOptions
 from .parallel_dims import ParallelDims
 from .protocol import PROTOCOL_VERSION, ClusterUpdate, Command, Message, Reply, RunPhase, RunUpdate, Snapshot
 from .runs.detached_index import unfollowed

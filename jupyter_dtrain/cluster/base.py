@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from ..options import ClusterOptions, RunOptions
+    from ..cluster_options import ClusterOptions
+    from ..options import RunOptions
     from ..protocol import EngineInfo
     from .devices import DevicePlan
 

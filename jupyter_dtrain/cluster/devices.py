@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..system.resources import memory, size_text, usable_cores
 
 if TYPE_CHECKING:
-    from ..options import ClusterOptions
+    from ..cluster_options import ClusterOptions
 
 MANY = 8  # engines that are never refused: who tries a cell with them on a laptop knows that they share its cores
 ENGINES_PER_CORE = 4

@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..cluster_options import ClusterOptions
 from ..errors import UsageError
-from ..options import ClusterOptions
 from ..system.entry_points import installed, load
 from .base import Cluster, Launcher, Processes, Progress
 from .devices import DevicePlan, plan_devices

@@ -37,7 +37,7 @@ from .spare import Spare
 from .startup import NEXT_STEP, STEP, Arrival, Disturbed
 
 if TYPE_CHECKING:
-    from ..options import ClusterOptions
+    from ..cluster_options import ClusterOptions
 
 WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
 

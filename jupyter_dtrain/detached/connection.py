@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.launch_config import own_environment
+from ..cluster_options import ClusterOptions
 from ..errors import ClusterError
-from ..options import ClusterOptions
 from ..protocol import Message
 from ..system.peer_credentials import is_own
 from ..system.user_secret import user_secret

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from ..cluster.base import Cluster, Progress
 from ..cluster.devices import shares_devices
 from ..cluster.launchers import LOCAL, find_launcher
+from ..cluster_options import ClusterOptions
 from ..errors import ClusterError
-from ..options import ClusterOptions, RunOptions
+from ..options import RunOptions
 from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
 

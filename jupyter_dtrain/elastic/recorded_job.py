@@ -9,9 +9,10 @@ from ..checkpoint.folder import CheckpointFolder
 from ..checkpoint.inputs import TRUSTING, RunInputs
 from ..checkpoint.secrets_at_rest import missing_secrets_text, with_secrets
 from ..cluster.launchers import find_launcher
+from ..cluster_options import ClusterOptions
 from ..engine.task import Task
 from ..errors import UsageError
-from ..options import ClusterOptions, RunOptions
+from ..options import RunOptions
 from ..runs.record import RunRecord
 from ..serialization.pickler import Packed
 from ..transport.base import BlobStore

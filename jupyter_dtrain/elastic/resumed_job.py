@@ -12,10 +12,11 @@ from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.metadata import Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import missing_secrets_text, part_with_secrets, with_secrets
 from ..checkpoint.snapshot_index import SnapshotKeeper
+from ..cluster_options import ClusterOptions
 from ..engine.side_effects.file_journal import go_on_from
 from ..engine.task import Resume, Task
 from ..errors import CheckpointError, UsageError
-from ..options import ClusterOptions, RunOptions
+from ..options import RunOptions
 from ..parallel_dims import ParallelDims
 from ..protocol import RUN_PHASES_ENDED
 from ..runs.detached_index import address_of, forget_results

@@ -14,9 +14,9 @@ from ..checkpoint.inputs import RunInputs, write_inputs
 from ..checkpoint.metadata import Checkpoint, Wanted
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
+from ..cluster_options import ClusterOptions
 from ..engine.task import Outcome, Task
 from ..errors import ClusterError, StoreError
-from ..options import ClusterOptions
 from ..parallel_dims import ParallelDims
 from ..protocol import Message, Notice
 from ..runs.persister import Recording

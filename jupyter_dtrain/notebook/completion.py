@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, get_args
 
-from .. import options
+from .. import cluster_options, options
 from ..runs.detached_index import DEFAULT_FOLDER, unfollowed
 from ..strategies import available
 from .cell_line import cell_parser
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .lazy import LazySession
 
 _VALUES: dict[str, Iterable[str]] = {
-    "--device": get_args(options.DeviceKind),
+    "--device": get_args(cluster_options.DeviceKind),
     "--semantics": get_args(options.Semantics),
     "--batch-size": get_args(options.BatchSize),
     "--rng": get_args(options.OverRanks),

@@ -7,8 +7,8 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
+from ..cluster_options import ClusterOptions
 from ..errors import UsageError
-from ..options import ClusterOptions
 from ..parallel_dims import ParallelDims
 from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse, whole_number
 

@@ -15,8 +15,9 @@ from .comm import Telemetry
 
 if TYPE_CHECKING:
     from ..checkpoint.checkpoint_commands import CheckpointShelf
+    from ..cluster_options import ClusterOptions
     from ..elastic.engine_pool import EnginePool
-    from ..options import ClusterOptions, View
+    from ..options import View
     from ..protocol import ClusterUpdate, Command, Message, Reply, Snapshot
     from ..runs.archive import RunArchive
     from ..session import Session

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from ..cluster_options import ClusterOptions, HostSpec, JobOptions
 from ..errors import UsageError
-from ..options import ClusterOptions, HostSpec, JobOptions
 
 OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),

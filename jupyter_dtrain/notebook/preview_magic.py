@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from ..options import ClusterOptions
+    from ..cluster_options import ClusterOptions
 
 MAGIC = "%%distribute"
 

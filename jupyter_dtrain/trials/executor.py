@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..cluster_options import ClusterOptions
 from ..elastic.engine_pool import EnginePool
 from ..elastic.failed_run import FailedRun
 from ..elastic.generation import Output
 from ..elastic.job import CellJob
 from ..elastic.runner import Runner, RunResult
-from ..options import ClusterOptions
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..transport.base import BlobStore

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..cluster.launchers import find_launcher
+from ..cluster_options import ClusterOptions
 from ..elastic.failed_run import FailedRun
 from ..elastic.generation import Output
 from ..errors import UsageError
-from ..options import ClusterOptions, RunOptions
+from ..options import RunOptions
 from ..protocol import ClusterUpdate
 from ..runs.store import RunStore
 from .executor import Lane

@@ -12,8 +12,8 @@ import pytest
 from jupyter_dtrain.cluster import local as cluster_module
 from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Arrival
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.errors import ClusterError
-from jupyter_dtrain.options import ClusterOptions
 from tests.conftest import in_turn
 
 LIMIT = timedelta(seconds=120)

@@ -10,7 +10,7 @@ import pytest
 from jupyter_dtrain.cluster import local as cluster_module
 from jupyter_dtrain.cluster.client import EngineChannel
 from jupyter_dtrain.cluster.local import LocalCluster
-from jupyter_dtrain.options import ClusterOptions
+from jupyter_dtrain.cluster_options import ClusterOptions
 
 LIMIT = 30.0  # seconds; every wait ends at a condition, this is for the day it never comes
 

@@ -28,8 +28,8 @@ from jupyter_dtrain.cluster import local as cluster_module
 from jupyter_dtrain.cluster.launch_config import template_command
 from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Disturbed
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.errors import ClusterError
-from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.system.resources import OVERFLOW
 
 LIMIT = 30.0  # seconds; every wait below ends at a condition, this is for the day it never comes
@@ -405,7 +405,7 @@ KERNEL = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a kernel, also where the tests run in the background
     from jupyter_dtrain.cluster import local as cluster_module
     from jupyter_dtrain.cluster.local import LocalCluster
-    from jupyter_dtrain.options import ClusterOptions
+    from jupyter_dtrain.cluster_options import ClusterOptions
 
     def say(**values):
         print(json.dumps(values), flush=True)

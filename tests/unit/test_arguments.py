@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.notebook.cell_line import parse_cell_line
 from jupyter_dtrain.notebook.control_line import LineCommand, parse_line
 from jupyter_dtrain.notebook.magic_arguments import HelpRequested, renamed
-from jupyter_dtrain.options import ClusterOptions, RunOptions
+from jupyter_dtrain.options import RunOptions
 
 CELL_LINES = {
     "": RunOptions(),

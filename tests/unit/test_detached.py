@@ -16,6 +16,7 @@ import pytest
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, Updates, start_host
 from jupyter_dtrain.detached.detached_results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.follower import Follower
@@ -25,7 +26,6 @@ from jupyter_dtrain.detached.server import Server
 from jupyter_dtrain.elastic.engine_pool import EnginePool
 from jupyter_dtrain.errors import CheckpointError, ClusterError
 from jupyter_dtrain.host import Host
-from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Notice, RunUpdate, Snapshot, Steps
 from jupyter_dtrain.runs.detached_index import HostFile, address_of, going, waiting
 from jupyter_dtrain.runs.recorder import RunRecorder

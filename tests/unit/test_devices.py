@@ -17,12 +17,13 @@ import torch
 
 from jupyter_dtrain.cluster import devices
 from jupyter_dtrain.cluster.devices import plan_devices
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.elastic.engine_pool import EnginePool
 from jupyter_dtrain.engine.comm.process_group import backend_for, gpu_of
 from jupyter_dtrain.engine.telemetry import device_stats as use_of_devices
 from jupyter_dtrain.engine.telemetry.device_stats import DeviceSampler
 from jupyter_dtrain.errors import ClusterError, UsageError
-from jupyter_dtrain.options import ClusterOptions, RunOptions
+from jupyter_dtrain.options import RunOptions
 from jupyter_dtrain.system.resources import Memory
 from jupyter_dtrain.trials.pool import lanes_for
 
@@ -300,7 +301,7 @@ def test_whether_torch_has_cuda_is_known_without_importing_it():
     code = (
         "import sys\n"
         "from jupyter_dtrain.cluster.devices import plan_devices, torch_has_cuda\n"
-        "from jupyter_dtrain.options import ClusterOptions\n"
+        "from jupyter_dtrain.cluster_options import ClusterOptions\n"
         "plan_devices(ClusterOptions()); said = torch_has_cuda()\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"

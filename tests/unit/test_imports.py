@@ -30,6 +30,7 @@ LEVELS = {
     "api": 1,
     "analysis": 2,
     "data": 2,
+    "cluster_options": 3,
     "options": 4,
     "integrations": 3,
     "runs": 3,

@@ -14,9 +14,9 @@ from jupyter_dtrain.cluster.hosts.lsf_launcher import LsfJob
 from jupyter_dtrain.cluster.hosts.pbs_launcher import PbsJob, _facts
 from jupyter_dtrain.cluster.hosts.sge_launcher import SgeJob
 from jupyter_dtrain.cluster.launchers import find_launcher
+from jupyter_dtrain.cluster_options import ClusterOptions, HostSpec, JobOptions
 from jupyter_dtrain.errors import ClusterError, UsageError
 from jupyter_dtrain.notebook.control_line import parse_line
-from jupyter_dtrain.options import ClusterOptions, HostSpec, JobOptions
 
 ASKED = {
     "slurm": [

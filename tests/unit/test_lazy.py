@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.elastic import engine_pool
 from jupyter_dtrain.notebook.lazy import LazySession
-from jupyter_dtrain.options import ClusterOptions
 from jupyter_dtrain.protocol import ClusterUpdate, Command, EngineInfo
 
 ENGINE = EngineInfo(rank=0, host="here", pid=7, device="cpu", device_name="CPU")

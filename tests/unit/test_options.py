@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.elastic.job import CellJob
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.options import ClusterOptions, RunOptions
+from jupyter_dtrain.options import RunOptions
 
 
 def test_defaults():

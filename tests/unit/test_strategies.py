@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dtrain import options, strategies
+from jupyter_dtrain import cluster_options, options, strategies
 from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.strategies.base import Strategy, load_strategy
 from jupyter_dtrain.errors import UsageError
@@ -182,7 +182,7 @@ def test_without_a_mesh_all_ranks_lie_along_the_axis_of_the_strategy():
 def test_degrees_that_cannot_be_had_are_refused_with_all_of_them(given, said):
     mesh, engines = given.pop("mesh"), given.pop("engines", None)
     with pytest.raises(UsageError, match=re.escape(said)):
-        RunOptions(mesh=ParallelDims.parse(mesh), cluster=options.ClusterOptions(num_engines=engines), **given)
+        RunOptions(mesh=ParallelDims.parse(mesh), cluster=cluster_options.ClusterOptions(num_engines=engines), **given)
 
 
 def test_mesh_has_no_rank_beyond_its_size():

@@ -7,8 +7,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions, RunOptions
+from ...options import RunOptions
 from ..base import Cluster, Launcher, Progress
 from ..devices import DevicePlan
 from . import host_agent

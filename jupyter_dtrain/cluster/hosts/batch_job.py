@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from ...cluster_options import ClusterOptions, JobOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions, JobOptions
 from . import host_agent
 from .agent_launcher import agent_command, agent_python
 from .dialed_link import VARIABLE

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions
 from ..base import Cluster, Progress
 from ..devices import DevicePlan
 from .agent_launcher import AgentLauncher, Agents, agent_python

@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions
 from ..base import Progress
 from . import foreign_engine, host_agent
 from .agent_launcher import AgentLauncher, Agents

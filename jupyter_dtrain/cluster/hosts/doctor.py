@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions
 from ..base import Progress
 from ..launchers import SSH, find_launcher
 from .agent_launcher import AgentLauncher, address_of_notebook

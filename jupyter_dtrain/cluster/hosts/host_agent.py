@@ -161,7 +161,7 @@ class HostAgent:
 
     def do_plan(self, *, num_engines: int | None, device: str, devices: str, force: bool) -> Header:
         """Return what each engine of this host would compute on."""
-        from ...options import ClusterOptions
+        from ...cluster_options import ClusterOptions
         from ..devices import plan_devices
 
         options: Any = {"num_engines": num_engines, "device": device, "devices": devices, "force": force}

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions
 from .batch_job import ENDED, JOB_NAME, Job, JobState, Scheduler, SubmittedJob, agent_line, cpus_of, hours_of, nodes_of, seconds_of
 from .batch_launcher import BatchLauncher
 

@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError
-from ...options import ClusterOptions
 from .batch_job import ENDED, JOB_NAME, Job, JobState, Phase, Scheduler, SubmittedJob, agent_line, cpus_of, nodes_of, seconds_of
 from .batch_launcher import BatchLauncher
 

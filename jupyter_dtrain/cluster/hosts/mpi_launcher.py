@@ -9,8 +9,8 @@ import os
 import shlex
 import subprocess
 
+from ...cluster_options import ClusterOptions, JobOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions, JobOptions
 from .agent_launcher import agent_command, agent_python
 from .batch_job import Job, ProcessJob, nodes_of
 from .batch_launcher import BatchLauncher

@@ -7,8 +7,8 @@ import shlex
 import tempfile
 from pathlib import Path
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions
 from .batch_job import ENDED, JOB_NAME, Job, JobState, Scheduler, SubmittedJob, agent_line, cpus_of, hours_of, nodes_of
 from .batch_launcher import BatchLauncher
 from .dialed_link import VARIABLE

@@ -7,8 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
+from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions
 from .agent_launcher import agent_command, agent_python
 from .batch_job import JOB_NAME, Job, JobState, Phase, ProcessJob, Scheduler, SubmittedJob, agent_line, cpus_of
 from .batch_launcher import BatchLauncher

@@ -7,8 +7,8 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+from ...cluster_options import ClusterOptions, HostSpec
 from ...errors import ClusterError, UsageError
-from ...options import ClusterOptions, HostSpec
 from ..base import Progress
 from .agent_launcher import AgentLauncher, Agents, agent_command, agent_python
 from .agent_link import ProcessLink
