@@ -24,7 +24,7 @@ from torch.multiprocessing import spawn  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
+from jupyter_dtrain.cluster.endpoint import FileEndpoint
 from jupyter_dtrain.engine.comm.collectives import reducer_group
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.comm.rank_store import StoreChannel

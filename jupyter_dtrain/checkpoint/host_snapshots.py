@@ -47,11 +47,11 @@ class HostSnapshots(SnapshotFolder):
 
     def _fetch(self, number: int, rank: int) -> float:
         """Let the part of `rank` be here, and the buffers that it has copied for all; return the seconds that these took."""
-        self._cluster.fetch_files([self._name(f"{number}-{rank}")], rank)
+        self._cluster.files.fetch([self._name(f"{number}-{rank}")], rank)
         snapshot: Snapshot = pickle.loads(super().part(number, rank))
         parts = (snapshot.parcel.parts[index] for index in snapshot.common.values())
         began = time.monotonic()
-        self._cluster.fetch_files([self._name(f"{number}.blobs/{key}") for key in parts if isinstance(key, str)], rank)
+        self._cluster.files.fetch([self._name(f"{number}.blobs/{key}") for key in parts if isinstance(key, str)], rank)
         took = time.monotonic() - began if snapshot.common else 0.0
         if number not in self._fetches:  # nobody wants it any more
             super().remove(number)
@@ -74,7 +74,7 @@ class HostSnapshots(SnapshotFolder):
     def pass_on(self, name: str, rank: int) -> None:
         """Bring a file to the host of rank 0."""
         with suppress(RuntimeError):
-            self._pool.submit(self._cluster.pass_file, self._name(name), source=rank, target=0)
+            self._pool.submit(self._cluster.files.pass_on, self._name(name), source=rank, target=0)
 
     def part(self, number: int, rank: int) -> bytes:
         """Return what `rank` has written of snapshot `number`."""
@@ -89,19 +89,19 @@ class HostSnapshots(SnapshotFolder):
         """Let every host have the parts of all ranks, and all buffers."""
         self._wait(number)
         names = [f"{number}-{rank}" for rank in range(world_size)] + [f"{number}.blobs/{key}" for key in keys]
-        return self._cluster.spread_files([self._name(name) for name in names])
+        return self._cluster.files.spread([self._name(name) for name in names])
 
     def remove(self, number: int) -> None:
         """Remove a snapshot, on all hosts."""
         self._fetches.pop(number, None)
         super().remove(number)
-        self._cluster.remove_files([self._name(f"{number}.blobs"), self._name(f"{number}-*")])
+        self._cluster.files.remove([self._name(f"{number}.blobs"), self._name(f"{number}-*")])
 
     def clear(self) -> None:
         """Remove the folder, on all hosts."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         super().clear()
-        self._cluster.remove_files([self.path.name])
+        self._cluster.files.remove([self.path.name])
 
     def _name(self, name: str) -> str:
         return f"{self.path.name}/{name}"
@@ -120,5 +120,5 @@ class _HostBlobs(BlobFolder):
     def open(self, key: str) -> memoryview:
         """Map a buffer, which any host has."""
         if self.missing([key]):
-            self._cluster.find_files([str((self.path / key).relative_to(self._cluster.blob_dir))])
+            self._cluster.files.find([str((self.path / key).relative_to(self._cluster.blob_dir))])
         return super().open(key)

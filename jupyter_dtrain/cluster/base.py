@@ -1,20 +1,22 @@
 """What a run asks of a cluster, whoever starts its engines and wherever they are.
 
-Three seams, from the outside in: a `Launcher` starts clusters and is found by its name; a `Cluster` is engines in rank order that can be
-reached, watched and replaced; `Processes` are those of one host, by name. `local.py` and `guarded_processes.py` implement them for the
-kernel's own machine. Nothing above this folder knows a pid, or a file that only one host has.
+Two seams: a `Launcher` starts clusters and is found by its name; a `Cluster` is engines in rank order that can be reached, watched and
+replaced. Below them `abstract_processes.py` has those of one host, by name. `local.py` and `guarded_processes.py` implement them for
+the kernel's own machine. Nothing above this folder knows a pid, or a file that only one host has.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import UsageError
+from .endpoint import Endpoint
+from .engine_files import EngineFiles
 
 if TYPE_CHECKING:
     from ..cluster_options import ClusterOptions
@@ -24,24 +26,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 """Gets a short sentence about what is going on."""
-StartMethod = Literal["exec", "template", "fork"]
-"""How a process is started: ``guard.py`` explains each."""
-
-
-class Endpoint(ABC):
-    """Where the ranks of one generation meet: sent to them with their task.
-
-    Attributes
-    ----------
-    spans_hosts : bool
-        Whether they may be on several hosts: then they connect by the network alone, so that sums are the same wherever each of them is.
-    """
-
-    spans_hosts = False
-
-    @abstractmethod
-    def open(self, world_size: int, limit: timedelta) -> Any:
-        """Return the ``torch.distributed.Store`` by which they meet, in which keys are waited for as long as `limit`."""
 
 
 class Launcher(ABC):
@@ -124,6 +108,11 @@ class Cluster(ABC):
     @abstractmethod
     def blob_dir(self) -> Path:
         """Where the engines look for large buffers and leave their snapshots."""
+
+    @property
+    def files(self) -> EngineFiles:
+        """What lies there: sent to hosts and fetched from them, where there are several."""
+        return EngineFiles(self.blob_dir)
 
     @property
     @abstractmethod
@@ -242,35 +231,6 @@ class Cluster(ABC):
     def take_back(self) -> bool:
         """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
 
-    # -- files of `blob_dir`, by their names below it: where all engines share it there is nothing to do --------------
-
-    def send_files(self, names: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> None:  # noqa: B027
-        """Let all engines find files that are here; `on_progress` is given how many of how many bytes are sent."""
-
-    def fetch_files(self, names: Sequence[str], rank: int) -> None:  # noqa: B027
-        """Let files be here that the engine of `rank` has made; a `ClusterError`: they cannot be had."""
-
-    def pass_file(self, name: str, *, source: int, target: int) -> None:  # noqa: B027
-        """Let the engine of rank `target` find a file that the engine of rank `source` has made; a `ClusterError`: it cannot."""
-
-    def find_files(self, names: Sequence[str]) -> list[str]:
-        """Let files be here that any engine has made; return those that cannot be had."""
-        return [name for name in names if not (self.blob_dir / name).exists()]
-
-    def spread_files(self, names: Sequence[str]) -> bool:
-        """Let all engines find files that any of them has made; return whether that can be."""
-        return not self.find_files(names)
-
-    def journal(self, path: Path, run_id: str) -> Path:  # noqa: ARG002  # of one host it is where it is
-        """Return where rank 0 notes what a run does to files: `path`, if its host has that folder."""
-        return path
-
-    def remove_files(self, names: Sequence[str]) -> None:  # noqa: B027
-        """Remove files where engines find them; names may be patterns."""
-
-    def keep_files(self, names: Sequence[str]) -> None:  # noqa: B027
-        """Remove buffers other than these where engines find them and this process does not."""
-
     @abstractmethod
     def inherit(self, old: Self) -> None:
         """Take the place of `old`: what it has dropped can be taken back here."""
@@ -278,64 +238,3 @@ class Cluster(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""
-
-
-class Processes(ABC):
-    """The processes of a cluster on one host, by name. They end with the process that has made this object, whatever ends it.
-
-    Attributes
-    ----------
-    pids : dict
-        Pid of every process that was started.
-    statuses : dict
-        Exit status (negative: the signal) of every process that has ended.
-    """
-
-    pids: dict[str, int]
-    statuses: dict[str, int]
-
-    @property
-    @abstractmethod
-    def guard_pid(self) -> int:
-        """Pid of what looks after them."""
-
-    @property
-    @abstractmethod
-    def guard_alive(self) -> bool:
-        """Whether that is running; when it is not, its processes are not either."""
-
-    @abstractmethod
-    def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, how: StartMethod = "exec") -> None:
-        """Ask for a process; its pid appears in `pids`."""
-
-    @abstractmethod
-    def signal(self, name: str, number: int) -> None:
-        """Send a signal to the process `name`; nothing happens if it is gone."""
-
-    @abstractmethod
-    def forget(self, name: str) -> None:
-        """Drop what is known of the process `name`, which has ended."""
-
-    @abstractmethod
-    def cpu_time(self, name: str) -> float | None:
-        """Return the seconds that the process `name` has computed, ``None`` if it is gone."""
-
-    @abstractmethod
-    def is_stopped(self, name: str) -> bool:
-        """Return whether the process `name` is stopped, as by a SIGSTOP."""
-
-    @abstractmethod
-    def end_stopped_guard(self) -> None:
-        """Let a guard that is stopped, as by a SIGSTOP, and does not go on have ended: it would tell of no death."""
-
-    @abstractmethod
-    def wait_change(self, limit: timedelta) -> None:
-        """Wait until a process starts or ends, at most `limit`."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """End all processes and wait until they are gone. Calling it again does nothing."""
-
-
-MakeProcesses = Callable[[Sequence[Path], Callable[[str, int], None]], Processes]
-"""Makes `Processes`, given folders to remove at the end, and what to call with the name and the exit status of each that has ended."""

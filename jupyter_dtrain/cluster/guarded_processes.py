@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from . import guard
-from .base import Processes, StartMethod
+from .abstract_processes import Processes, StartMethod
 
 # The guard itself kills after a grace; this is for one that does not answer.
 STOP_LIMIT = timedelta(seconds=guard.GRACE + guard.GIVE_UP + 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol import EngineInfo
-from .base import Processes
+from .abstract_processes import Processes
 from .devices import DevicePlan
 from .folders import Folders
 from .launch_config import CONTROLLER, TEMPLATE, controller_command, engine_command, engine_name, process_environment, template_command

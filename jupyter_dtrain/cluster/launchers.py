@@ -10,7 +10,8 @@ from pathlib import Path
 from ..cluster_options import ClusterOptions
 from ..errors import UsageError
 from ..system.entry_points import installed, load
-from .base import Cluster, Launcher, Processes, Progress
+from .abstract_processes import Processes
+from .base import Cluster, Launcher, Progress
 from .devices import DevicePlan, plan_devices
 from .guarded_processes import GuardedProcesses
 from .local import LocalCluster

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ClusterError
-from .base import Processes, Progress
+from .abstract_processes import Processes
+from .base import Progress
 from .guard import PATIENCE
 from .launch_config import CONTROLLER, id_of
 

@@ -141,7 +141,7 @@ class ResumedJob:
                 device=cluster.device_plans[0].device,
                 blob_folder=blobs.address,
                 snapshot_folder=snapshots.address,
-                file_log=cluster.journal(file_log, record.run_id),
+                file_log=cluster.files.journal(file_log, record.run_id),
                 options=_among(kept.options, group.num_ranks),
                 resume=Resume(number=1, world_size=checkpoint.world_size, seen=()),
             )
@@ -149,7 +149,7 @@ class ResumedJob:
                 output.say(FILES_STAY)
             keeper = SnapshotKeeper(snapshots, task.world_size, keep=kept.options.keep_checkpoints, newest=newest)
             values = from_parcel(task.parcel, blobs)
-            cluster.send_files(task.parcel.keys, Sending(output.progress))
+            cluster.files.send(task.parcel.keys, Sending(output.progress))
             if not keeper.publish():
                 raise CheckpointError(f"The checkpoint of {record.name} could not be sent to the hosts: resume it again.")
         go_on_from(file_log, newest.number, step=newest.step, place=newest.place)

@@ -130,9 +130,9 @@ class Runner:
             given = work(blobs)
         keys = given.parcel.keys
         blobs.trim(keep=keys, limit=sum(map(bytes_of, keys)) + blobs.limit)
-        group.cluster.keep_files(keys)
+        group.cluster.files.keep(keys)
         with interrupted_before_the_cell("while the cell's values were sent"):
-            group.cluster.send_files(keys, Sending(output.progress))
+            group.cluster.files.send(keys, Sending(output.progress))
         return self._run(group, given, blobs, output)
 
     def _blobs_in(self, folder: Path) -> BlobFolder:
@@ -172,7 +172,7 @@ class Runner:
                 recording.recorder.apply(Notice(rank=0, text=text))
             task = work.task(group, blobs, run_id=recording.run_id)
             folder, cluster = recording.folder, group.cluster
-            task = replace(task, file_log=cluster.journal(folder / FILE_LOG, recording.run_id) if folder is not None else None)
+            task = replace(task, file_log=cluster.files.journal(folder / FILE_LOG, recording.run_id) if folder is not None else None)
             keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
             writer = self._writer(recording, task, output, expects_best=not options.vary)
@@ -306,7 +306,7 @@ class Runner:
         first, cluster = ends[0].outcome, supervisor.cluster
         self.failed = FailedRun(task, cluster, ends, restart=self._engines.begin_restart)
         if first is not None and first.parcel is not None:
-            cluster.fetch_files(first.parcel.keys, 0)
+            cluster.files.fetch(first.parcel.keys, 0)
         # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
         returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
         lost = lost_engines(ends, cluster, recorder.devices()) if not supervisor.interrupted else None

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
+from jupyter_dtrain.cluster.endpoint import FileEndpoint
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.engine.comm.rank_store import StoreChannel

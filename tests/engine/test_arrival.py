@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from jupyter_dtrain.cluster import local as cluster_module
+from jupyter_dtrain.cluster import ranked_engines
 from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Arrival
 from jupyter_dtrain.cluster_options import ClusterOptions
@@ -25,7 +25,7 @@ SOON = 60.0
 @pytest.fixture
 def disturb(monkeypatch):
     """Return a function that has a process get a signal the next time that engines are waited for."""
-    monkeypatch.setattr(cluster_module, "WARM_MODULES", ())  # these clusters compute nothing
+    monkeypatch.setattr(ranked_engines, "WARM_MODULES", ())  # these clusters compute nothing
     of_engines = Arrival.of_engines
 
     def disturb(name, number):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.cluster import local as cluster_module
+from jupyter_dtrain.cluster import ranked_engines
 from jupyter_dtrain.cluster.client import EngineChannel
 from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster_options import ClusterOptions
@@ -18,7 +18,7 @@ LIMIT = 30.0  # seconds; every wait ends at a condition, this is for the day it 
 @pytest.fixture(scope="module")
 def channel():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_module, "WARM_MODULES", ())  # nothing is computed here
+        patch.setattr(ranked_engines, "WARM_MODULES", ())  # nothing is computed here
         cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     yield EngineChannel(cluster.client)
     cluster.stop()

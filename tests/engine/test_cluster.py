@@ -23,8 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_dtrain.cluster import folders, launch_config
-from jupyter_dtrain.cluster import local as cluster_module
+from jupyter_dtrain.cluster import folders, launch_config, ranked_engines
 from jupyter_dtrain.cluster.launch_config import template_command
 from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Disturbed
@@ -66,7 +65,7 @@ def cluster():
 def mark(monkeypatch):
     """A word that all processes inherit which are started in this test."""
     mark = uuid.uuid4().hex
-    monkeypatch.setattr(cluster_module, "WARM_MODULES", ())  # these clusters compute nothing
+    monkeypatch.setattr(ranked_engines, "WARM_MODULES", ())  # these clusters compute nothing
     monkeypatch.setenv("DTRAIN_TEST_MARK", mark)
     yield mark
     for process in processes_with(mark):  # of a test that failed
@@ -403,7 +402,7 @@ def test_a_start_that_is_disturbed_is_tried_again(mark, monkeypatch):
 KERNEL = """
     import json, os, signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a kernel, also where the tests run in the background
-    from jupyter_dtrain.cluster import local as cluster_module
+    from jupyter_dtrain.cluster import ranked_engines
     from jupyter_dtrain.cluster.local import LocalCluster
     from jupyter_dtrain.cluster_options import ClusterOptions
 
@@ -411,7 +410,7 @@ KERNEL = """
         print(json.dumps(values), flush=True)
 
     when, worker = sys.argv[1], None
-    cluster_module.WARM_MODULES = ()
+    ranked_engines.WARM_MODULES = ()
     cluster = LocalCluster.start(
         ClusterOptions(num_engines=2, device="cpu"),
         on_progress=lambda sentence: when == "starting" and say(sentence=sentence),

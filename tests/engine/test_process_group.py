@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
+from jupyter_dtrain.cluster.endpoint import FileEndpoint
 from jupyter_dtrain.engine.backward.gradient_sync import GradientSync
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import zmq
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from jupyter_dtrain.cluster.file_endpoint import FileEndpoint
+from jupyter_dtrain.cluster.endpoint import FileEndpoint
 from jupyter_dtrain.cluster.folders import Folders, sweep
 from jupyter_dtrain.detached.connection import KEY, SIZE, Hello, PeerConnection
 from jupyter_dtrain.detached.server import Server

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from ..base import Processes, StartMethod
+from ..abstract_processes import Processes, StartMethod
 from ..devices import DevicePlan
 from ..guarded_processes import GuardedProcesses
 from ..launch_config import engine_name

@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from ..base import Endpoint
+from ..endpoint import Endpoint
 
 KEPT = 4
 """Meetings that are remembered: of a group and of the one that follows it, for the group of another number of ranks as well."""

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlparse
 
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from ...cluster.file_endpoint import FileEndpoint
+from ...cluster.endpoint import FileEndpoint
 from ...system.patches import patched_items
 from .process_group import Rendezvous, all_come
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-from ...cluster.base import Endpoint
+from ...cluster.endpoint import Endpoint
 from . import links
 from .peers import Peers
 from .rank_store import wait_for

@@ -1,0 +1,72 @@
+"""How engines are started on several hosts: each by the agent of its host, the controller beside the notebook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ...errors import ClusterError
+from ..devices import DevicePlan
+from ..launch_config import CONTROLLER_ARGUMENTS, controller_module
+from ..launcher import Member, ProcessLauncher
+from .folder_token import folder_token
+from .host_processes import HostProcesses
+from .remote_host import RemoteHost
+
+
+class HostLauncher(ProcessLauncher):
+    """Starts the controller here and engines on their hosts.
+
+    Parameters
+    ----------
+    hosts : list of RemoteHost
+    plans : sequence of (RemoteHost, DevicePlan)
+        Where each rank belongs.
+    address : str
+        Of this host, as the others reach it.
+    """
+
+    def __init__(self, *args: Any, hosts: list[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str) -> None:
+        super().__init__(*args)
+        self._hosts, self._address = hosts, address
+        self._at = {plan.rank: host for host, plan in plans}
+
+    def start_cluster(self, plans: Sequence[DevicePlan]) -> list[Member]:
+        """Let the agents make ready for engines, and start a controller and an engine for each plan."""
+        with folder_token() as token, ThreadPoolExecutor(max_workers=len(self._hosts)) as pool:
+            list(pool.map(lambda host: self._begin(host, token), self._hosts))
+        return self.start_controller(plans)
+
+    def _begin(self, host: RemoteHost, token: Path | None) -> None:
+        host.facts |= host.ask(
+            "begin",
+            blobs=str(self._folders.blobs),
+            address=host.facts["address"],
+            marker=self.marker,
+            cwd=str(Path.cwd()),
+            token=None if token is None else token.name,
+            modules=list(self._modules),
+            hash_seed=self._environment["PYTHONHASHSEED"],
+        )
+
+    def _controller_command(self) -> list[str]:
+        where = ("--IPController.transport=tcp", f"--IPController.ip={self._address}", "--IPController.enable_curve=True")
+        others = [argument for argument in CONTROLLER_ARGUMENTS if ".location=" not in argument]
+        return [*controller_module(), *where, f"--IPController.location={self._address}", *others]
+
+    def start_engine(self, plan: DevicePlan, engine_id: int | None = None) -> Member:
+        """Start one more engine: on its rank's host, or where that is lost on the one that has the fewest."""
+        member = Member(plan=plan, engine_id=self._new_id(engine_id))
+        host = self._at[plan.rank]
+        if host.lost:
+            alive = [other for other in self._hosts if not other.lost]
+            if not alive:
+                raise ClusterError(f"No host is left: {'; '.join(f'{other.name}: {other.lost}' for other in self._hosts)}.")
+            count = Counter(at.name for at in self._at.values())
+            host = self._at[plan.rank] = min(alive, key=lambda other: count[other.name])
+        assert isinstance(self._processes, HostProcesses)
+        self._processes.start_engine(host, member.engine_id, plan)
+        return member

@@ -1,0 +1,230 @@
+"""The engines of a cluster by their ranks: what is known of the process of each, and which engine takes the place of another."""
+
+from __future__ import annotations
+
+import signal
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Self
+
+from ..errors import ClusterError
+from ..protocol import EngineInfo
+from . import folders as folder_files
+from .abstract_processes import MakeProcesses
+from .base import Cluster, Progress
+from .crash_log import last_words
+from .devices import DevicePlan
+from .launch_config import CONTROLLER
+from .launcher import Member, ProcessLauncher
+from .spare import Spare
+from .startup import NEXT_STEP, STEP, Arrival
+
+WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle", "jupyter_dtrain.engine.worker")
+
+
+class RankedEngines(Cluster):
+    """The engines of a cluster, in rank order, with one in reserve.
+
+    Parameters
+    ----------
+    processes : callable
+        Makes what its processes are started by, given the folders to remove at the end and what to call with the name and the status of
+        each that has ended.
+
+    Attributes
+    ----------
+    client : ipyparallel.Client
+        The connection to the engines.
+    """
+
+    def __init__(self, processes: MakeProcesses) -> None:
+        self._members: list[Member] = []  # in rank order
+        self.client = None
+        self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
+        self._folders = folder_files.Folders()
+        try:
+            self._processes = processes(self._folders.all, self._on_exit)
+        except BaseException:
+            self._folders.remove()
+            raise
+        self._launcher = ProcessLauncher(self._processes, self._folders, WARM_MODULES)
+        self._spare = self._no_spare()
+
+    @abstractmethod
+    def _on_exit(self, name: str, status: int) -> None:
+        """Hear that a process has ended."""
+
+    def _no_spare(self) -> Spare:
+        return Spare(
+            start=lambda: self._launcher.start_engine(self.device_plans[0]),
+            has_ended=lambda name: name in self._processes.statuses,
+            is_registered=lambda engine_id: engine_id in self.client.ids,
+            warm_up=self._warm_up,
+        )
+
+    @property
+    def device_plans(self) -> list[DevicePlan]:
+        """What each rank computes on."""
+        return [member.plan for member in self._members]
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """The ids that ipyparallel knows the engines by, in rank order."""
+        return [member.engine_id for member in self._members]
+
+    @property
+    def engines(self) -> list[EngineInfo]:
+        """The engines in rank order."""
+        return [member.info(self._processes.pids) for member in self._members]
+
+    @property
+    def view(self) -> Any:
+        """A ``DirectView`` of all engines in rank order."""
+        return self.client.direct_view(self.engine_ids)
+
+    @property
+    def warm(self) -> bool:
+        """Whether every engine has imported torch; if not, a cell waits for that."""
+        return all(member.warm for member in self._members)
+
+    def has_ended(self, rank: int) -> bool:
+        """Return whether the process of the engine of `rank` has ended, whether it could be reached or not."""
+        return not self._processes.guard_alive or self._members[rank].name in self._processes.statuses
+
+    def pids(self) -> dict[str, int]:
+        """Return the pids of the guard, the controller and the engines by name."""
+        return {"guard": self._processes.guard_pid, **self._processes.pids}
+
+    def exit_status(self, rank: int | None) -> int | None:
+        """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
+        return self._processes.statuses.get(CONTROLLER if rank is None else self._members[rank].name)
+
+    def last_words(self, rank: int) -> str:
+        """Return what the engine of `rank` wrote last, less what engines write as a matter of routine."""
+        return self._folders.log_tail(self._members[rank].name, last_words)
+
+    def cpu_time(self, rank: int) -> float | None:
+        """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
+        return self._processes.cpu_time(self._members[rank].name)
+
+    def is_stopped(self, rank: int) -> bool:
+        """Return whether the process of the engine of `rank` is stopped, as by a SIGSTOP."""
+        return self._processes.is_stopped(self._members[rank].name)
+
+    def wait_warm(self, limit: timedelta) -> bool:
+        """Wait until the engines have imported torch, at most `limit`, or one is dead or stopped; return whether all have."""
+        deadline = time.monotonic() + limit.total_seconds()
+        while not self.warm and self.alive and not any(map(self.is_stopped, range(len(self._members)))) and time.monotonic() < deadline:
+            time.sleep(STEP.total_seconds())
+        return self.warm
+
+    def end_stopped_guard(self) -> None:
+        """Let a guard that is stopped have ended; it looks after the others itself."""
+        self._processes.end_stopped_guard()
+
+    def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
+        """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
+        for rank in range(len(self._members)) if ranks is None else ranks:
+            self._processes.signal(self._members[rank].name, number)
+
+    def replace(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """Put other engines in the place of those of `ranks`, which have ended, and wait until they have imported torch.
+
+        Raises
+        ------
+        ClusterError
+            They did not come up.
+        """
+        arrival = self._arrival(on_progress, limit)
+        others = []
+        for rank in ranks:
+            lost = self._members[rank]
+            self._processes.forget(lost.name)
+            self._members[rank] = member = self._spare.acquire(lost.plan) or self._launcher.start_engine(lost.plan)
+            member.has_place = False
+            others.append(member)
+        try:
+            arrival.of_engines(self.engine_ids)
+        except ClusterError:  # a run may go on with those that have come up
+            for member in others:
+                if member.engine_id in self.client.ids:
+                    self._settle(member)
+            raise
+        tasks = [self._settle(member) for member in others]
+        arrival.of(
+            lambda: all(member.warm for member in others) and all(task.ready() for task in tasks), lambda: "the new engine imports torch"
+        )
+
+    def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
+        deadline = time.monotonic() + limit.total_seconds()
+        self.send_signal(signal.SIGKILL, ranks)
+        while left := set(ranks).difference(self.dead_ranks()):
+            self._processes.end_stopped_guard()  # which would pass on no signal
+            if time.monotonic() > deadline:
+                raise ClusterError(f"The engine of rank {min(left)} cannot be ended.{NEXT_STEP}")
+            self._processes.wait_change(STEP)
+        self.replace(ranks, limit=limit, on_progress=on_progress)
+
+    def prepare_spare(self) -> bool:
+        """See to it that an engine is in reserve; return whether it is ready. Does not wait; to be called again and again."""
+        self._spare.prepare()
+        return self._spare.ready
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
+        self.send_signal(signal.SIGKILL, ranks)  # one may only be slow
+        self._let_go += [self._members[rank].plan for rank in ranks]
+        self._members = [member for rank, member in enumerate(self._members) if rank not in ranks]
+        for rank, member in enumerate(self._members):
+            member.plan = replace(member.plan, rank=rank)
+
+    def inherit(self, old: Self) -> None:
+        """Take the place of `old`: what it has let go can be taken back here."""
+        self._let_go = old._let_go
+
+    def take_back(self) -> bool:
+        """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
+        member = self._spare.acquire(replace(self._let_go[-1], rank=len(self._members))) if self._let_go else None
+        if member is None:
+            return False
+        self._let_go.pop()
+        self._members.append(member)
+        self._take_place(member)
+        return True
+
+    def missing_ranks(self) -> list[int]:
+        """Return the ranks whose engine has ended, has not come up, or was to take a place and has not."""
+        dead, there = self.dead_ranks(), () if self.client is None else self.client.ids
+        return [rank for rank, one in enumerate(self._members) if rank in dead or one.engine_id not in there or not one.has_place]
+
+    def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
+        """Return what waits, until `limit` from now, for processes to come up, and tells how far that is."""
+        return Arrival(
+            self._processes,
+            log_tail=self._folders.log_tail,
+            names=lambda: [member.name for member in self._members],
+            registered=lambda: self.client.ids if self.client is not None else None,
+            tell=tell,
+            limit=limit,
+        )
+
+    def _warm_up(self, member: Member) -> None:
+        from .forkserver import warm_up
+
+        member.warming = self.client[member.engine_id].apply_async(warm_up, WARM_MODULES)
+
+    def _take_place(self, member: Member) -> Any:
+        from .forkserver import take_place
+
+        return self.client[member.engine_id].apply_async(take_place, member.plan.environment())
+
+    def _settle(self, member: Member) -> Any:
+        """Let an engine that is registered be its rank, before whatever else it is told."""
+        self._warm_up(member)
+        task = self._take_place(member)
+        member.has_place = True
+        return task
