@@ -14,22 +14,17 @@ import mmap
 import os
 import select
 import socket
-import struct
-import sys
-import uuid
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from ...system.peer_credentials import is_own
+from .own_socket import HELLO, OwnSocket
 from .rank_store import wait_for
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-_HELLO = struct.Struct("<I")  # a rank
-_SECONDS = struct.Struct("ll")
 _NONE = "-"  # in the place of a name: this rank cannot
 
 
@@ -69,11 +64,12 @@ class Peers:
         ConnectionError
             A socket that is to be a rank's is another user's.
         """
-        own = _Own.make(size)
+        own = OwnSocket.make(size)
         try:
             store.set(f"near/{rank}", _NONE if own is None else own.name)
             names = _all_of(store, "near/{}", world_size, timeout)
-            peers = None if own is None or _NONE in names else own.connect(rank, names, timeout)
+            ends = None if own is None or _NONE in names else own.connect(rank, names, timeout)
+            peers = None if ends is None else cls(rank, *ends)
             # Whoever could not connect tells the others, who may have.
             store.set(f"near/{rank}/connected", _NONE if peers is None else "+")
             if _NONE not in _all_of(store, "near/{}/connected", world_size, timeout):
@@ -134,12 +130,12 @@ class Peers:
         """
         for rank, connection in self._sockets.items():
             try:
-                socket.send_fds(connection, [_HELLO.pack(self.rank)], [file])
+                socket.send_fds(connection, [HELLO.pack(self.rank)], [file])
             except OSError as error:
                 raise self._lost(rank) from error
         found: dict[int, int] = {}
         for rank, connection in self._sockets.items():
-            _, files, _, _ = socket.recv_fds(connection, _HELLO.size, 1)
+            _, files, _, _ = socket.recv_fds(connection, HELLO.size, 1)
             if not files:
                 raise self._lost(rank)
             found[rank] = files[0]
@@ -168,86 +164,6 @@ class Peers:
         """Let go of the connections without ending them: a process that was forked has them too, and they are not its own."""
         for connection in self._sockets.values():
             connection.close()
-
-
-class _Own:
-    """What a rank brings: a socket that listens, and memory."""
-
-    def __init__(self, size: int) -> None:
-        self.name = f"jupyter-dtrain-{uuid.uuid4().hex}"
-        self._size = size
-        self._memory = os.memfd_create("jupyter-dtrain", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, size)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(f"\0{self.name}")
-        self._listener.listen(128)
-
-    @classmethod
-    def make(cls, size: int) -> _Own | None:
-        if sys.platform != "linux":
-            return None
-        try:
-            return cls(size)
-        except OSError:  # a sandbox may forbid either
-            return None
-
-    def connect(self, rank: int, names: list[str], timeout: timedelta) -> Peers | None:
-        sockets: dict[int, socket.socket] = {}
-        try:
-            for other in range(rank):
-                sockets[other] = connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                connection.settimeout(timeout.total_seconds())
-                connection.connect(f"\0{names[other]}")
-                if not is_own(connection):
-                    connection.close()
-                    raise _Stranger(f"The socket of rank {other} is another user's: nothing was sent to it, and nothing read of it.")
-                socket.send_fds(connection, [_HELLO.pack(rank)], [self._memory])
-            self._listener.settimeout(timeout.total_seconds())
-            memory = {rank: mmap.mmap(self._memory, self._size)}
-            while len(sockets) < len(names) - 1:
-                connection, _ = self._listener.accept()
-                if not is_own(connection):
-                    connection.close()
-                    continue
-                connection.settimeout(timeout.total_seconds())
-                other = self._take_memory(connection, memory)
-                if other in sockets or not rank < other < len(names):
-                    connection.close()
-                    raise OSError(f"a rank {other} is not expected here")
-                sockets[other] = connection
-                socket.send_fds(connection, [_HELLO.pack(rank)], [self._memory])
-            for other in range(rank):
-                if self._take_memory(sockets[other], memory) != other:
-                    raise OSError(f"what answers for rank {other} is another")
-        except BaseException as error:
-            for connection in sockets.values():
-                connection.close()
-            if isinstance(error, OSError) and not isinstance(error, _Stranger):
-                return None
-            raise
-        limit = _SECONDS.pack(int(timeout.total_seconds()), 0)
-        for connection in sockets.values():
-            connection.settimeout(None)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)  # one call of the system a message, not two
-        return Peers(rank, dict(sorted(sockets.items())), [memory[other] for other in range(len(names))])
-
-    def _take_memory(self, connection: socket.socket, memory: dict[int, mmap.mmap]) -> int:
-        """Take what the other side writes to, and return its rank."""
-        hello, files, _, _ = socket.recv_fds(connection, _HELLO.size, 1)
-        if not files:
-            raise OSError("no memory came along")
-        (rank,) = _HELLO.unpack(hello)
-        memory[rank] = mmap.mmap(files[0], self._size)
-        os.close(files[0])
-        return int(rank)
-
-    def close(self) -> None:
-        self._listener.close()
-        os.close(self._memory)  # what is mapped stays
-
-
-class _Stranger(ConnectionError):
-    """Somebody who is no rank has put himself in the place of one."""
 
 
 def _all_of(store: Store, key: str, world_size: int, timeout: timedelta) -> list[str]:

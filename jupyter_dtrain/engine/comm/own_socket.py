@@ -1,0 +1,99 @@
+"""What a rank brings to connect with those of its host: a socket without a name in a file system, and memory that is sent along."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import sys
+import uuid
+from datetime import timedelta
+
+from ...system.peer_credentials import is_own
+
+HELLO = struct.Struct("<I")  # a rank
+_SECONDS = struct.Struct("ll")
+
+
+class OwnSocket:
+    """What a rank brings: a socket that listens, and memory."""
+
+    def __init__(self, size: int) -> None:
+        self.name = f"jupyter-dtrain-{uuid.uuid4().hex}"
+        self._size = size
+        self._memory = os.memfd_create("jupyter-dtrain", os.MFD_CLOEXEC)
+        os.ftruncate(self._memory, size)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(f"\0{self.name}")
+        self._listener.listen(128)
+
+    @classmethod
+    def make(cls, size: int) -> OwnSocket | None:
+        """Return one with memory of `size` bytes, ``None`` where this system has none."""
+        if sys.platform != "linux":
+            return None
+        try:
+            return cls(size)
+        except OSError:  # a sandbox may forbid either
+            return None
+
+    def connect(self, rank: int, names: list[str], timeout: timedelta) -> tuple[dict[int, socket.socket], list[mmap.mmap]] | None:
+        """Return the sockets to the others by rank and the memory of all, ``None`` where there can be none; raises a `Stranger`."""
+        sockets: dict[int, socket.socket] = {}
+        try:
+            for other in range(rank):
+                sockets[other] = connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.settimeout(timeout.total_seconds())
+                connection.connect(f"\0{names[other]}")
+                if not is_own(connection):
+                    connection.close()
+                    raise Stranger(f"The socket of rank {other} is another user's: nothing was sent to it, and nothing read of it.")
+                socket.send_fds(connection, [HELLO.pack(rank)], [self._memory])
+            self._listener.settimeout(timeout.total_seconds())
+            memory = {rank: mmap.mmap(self._memory, self._size)}
+            while len(sockets) < len(names) - 1:
+                connection, _ = self._listener.accept()
+                if not is_own(connection):
+                    connection.close()
+                    continue
+                connection.settimeout(timeout.total_seconds())
+                other = self._take_memory(connection, memory)
+                if other in sockets or not rank < other < len(names):
+                    connection.close()
+                    raise OSError(f"a rank {other} is not expected here")
+                sockets[other] = connection
+                socket.send_fds(connection, [HELLO.pack(rank)], [self._memory])
+            for other in range(rank):
+                if self._take_memory(sockets[other], memory) != other:
+                    raise OSError(f"what answers for rank {other} is another")
+        except BaseException as error:
+            for connection in sockets.values():
+                connection.close()
+            if isinstance(error, OSError) and not isinstance(error, Stranger):
+                return None
+            raise
+        limit = _SECONDS.pack(int(timeout.total_seconds()), 0)
+        for connection in sockets.values():
+            connection.settimeout(None)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)  # one call of the system a message, not two
+        return dict(sorted(sockets.items())), [memory[other] for other in range(len(names))]
+
+    def _take_memory(self, connection: socket.socket, memory: dict[int, mmap.mmap]) -> int:
+        """Take what the other side writes to, and return its rank."""
+        hello, files, _, _ = socket.recv_fds(connection, HELLO.size, 1)
+        if not files:
+            raise OSError("no memory came along")
+        (rank,) = HELLO.unpack(hello)
+        memory[rank] = mmap.mmap(files[0], self._size)
+        os.close(files[0])
+        return int(rank)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+        os.close(self._memory)  # what is mapped stays
+
+
+class Stranger(ConnectionError):
+    """Somebody who is no rank has put himself in the place of one."""
