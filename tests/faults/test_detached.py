@@ -294,6 +294,7 @@ def test_stopped_in_its_own_kernel(new_notebook):
     assert run.record.phase == "stopped"
 
 
+@pytest.mark.long
 def test_an_error_of_the_cell_is_told_to_who_attaches(new_notebook):
     waits = "import pathlib, time\nwhile not pathlib.Path('alone').exists(): time.sleep(0.01)"
     run = Detached(new_notebook(), f"%%distribute --engines 2 --device cpu --detach\n{waits}\nhere = 1\n1 / 0")
@@ -325,6 +326,7 @@ def test_a_kernel_that_is_restarted_leaves_it_going(two, new_notebook):
     assert second.value(STATE) == two.expected
 
 
+@pytest.mark.long
 def test_its_process_killed(two, new_notebook):
     run = Detached(new_notebook(), LINE.replace("--detach", "--detach --checkpoint-every 1s"))
     checkpoint = lambda: list(run.record.folder.glob("checkpoints/step-*"))  # noqa: E731

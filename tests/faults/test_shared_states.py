@@ -110,7 +110,8 @@ def killed(module_notebook, two: Disturbed) -> tuple[Path, object]:
     return folder, two.expected
 
 
-@pytest.mark.parametrize("engines", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("engines", [1, 2, 3])
 def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
     folder, expected = killed
     copy_folder(folder, tmp_path)

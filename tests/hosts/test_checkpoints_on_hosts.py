@@ -25,6 +25,7 @@ def end_agents(*hosts: VirtualHost) -> None:
         host.run(["pkill", "-9", "-f", "host_agent"])
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_disk_on_more_hosts_when_all_of_its_were_lost(notebook, lab, expected):
     notebook.run(SETUP)
     cell = notebook.start(f"%%distribute --hosts h1:1,h2:1 --checkpoint-every 5\n{LONG}")

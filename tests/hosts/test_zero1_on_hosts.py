@@ -111,7 +111,8 @@ def test_an_engine_that_keeps_moments_is_killed(notebook, lab, expected):
     assert_all_same(notebook, expected)
 
 
-@pytest.mark.parametrize("goes", [pytest.param(5, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("goes", [5, 4])
 def test_a_host_that_keeps_moments_is_switched_off(notebook, lab, expected, goes):
     """That of rank 0 or that of the other one: a snapshot counts once what each alone has is on the notebook's host as well."""
     hosts = "h1:1,h4:1" if goes == 4 else "h5:1,h1:1"

@@ -33,6 +33,7 @@ def test_a_run_of_the_notebook_goes_along(logging):
     assert "wandb.init()" in logging.fail("%%distribute --engines 2\nwandb.log({'loss': 1})").error[1]
 
 
+@pytest.mark.long
 def test_a_run_of_the_cell_comes_home_or_ends_there(logging):
     before = len(list((logging.folder / "wandb").glob("offline-run-*")))
     begin = "%%distribute --engines 2\nrun = wandb.init(project='p', mode='offline', config={'k': 3})\ntrain(run.log)"
