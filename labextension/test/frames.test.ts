@@ -64,6 +64,76 @@ describe('Frames', () => {
     assert.equal(drawn[drawn.length - 1], changes);
   });
 
+  it('draws more seldom what takes long, and no more seldom than every few seconds', () => {
+    const times: number[] = [];
+    const frames = new Frames({
+      update: () => {
+        times.push(page.now);
+        page.now += times.length < 5 ? 100 : 2000;
+      },
+      interval: 250
+    });
+    page.pass(20_000, () => {
+      frames.schedule();
+    });
+    const pauses = times.slice(1).map((time, i) => time - (times[i] ?? 0));
+    assert.ok(
+      pauses.slice(0, 4).every(pause => pause >= 1200 && pause < 1700),
+      String(pauses)
+    );
+    assert.ok(
+      pauses.slice(4).every(pause => pause >= 5000 && pause < 5200),
+      String(pauses)
+    );
+    frames.hurry();
+    const before = times.length;
+    page.pass(16);
+    assert.equal(times.length, before + 1);
+  });
+
+  it('loses nothing that comes while a long drawing is noted', () => {
+    let changes = 0;
+    let drawn = -1;
+    const frames = new Frames({
+      update: () => {
+        drawn = changes;
+        page.now += 300;
+      },
+      interval: 250
+    });
+    frames.schedule();
+    page.pass(16); // its end is noted with the next step
+    changes = 1;
+    frames.hurry();
+    page.pass(16);
+    assert.equal(drawn, 1);
+    changes = 2;
+    page.now += 300;
+    frames.schedule(); // asks for a frame, and is put off before it comes
+    page.pass(16);
+    page.pass(6000);
+    assert.equal(drawn, 2);
+  });
+
+  it('draws all parts of an update before the next', () => {
+    let left = 0;
+    const updates: number[] = [];
+    const frames = new Frames({
+      update: () => {
+        assert.equal(left, 0);
+        updates.push(page.now);
+        left = 30; // frames: longer than the interval
+      },
+      drawSome: () => (left -= 1) > 0,
+      interval: 250
+    });
+    page.pass(20_000, () => {
+      frames.schedule();
+    });
+    assert.equal(left, 0);
+    assert.ok(updates.length >= 3 && updates.length <= 5, String(updates));
+  });
+
   it('draws at once what the user waits for', () => {
     let drawn = 0;
     const frames = new Frames({ update: () => (drawn += 1), interval: 250 });

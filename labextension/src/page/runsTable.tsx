@@ -39,7 +39,9 @@ export interface IRunsTableProps {
 /** The height of a row in pixels, as the style sheet has it. */
 const ROW = 28;
 /** Rows beyond the edges that are there, for those who scroll fast. */
-const AHEAD = 10;
+const AHEAD = 15;
+/** Rows that are scrolled by until others are put there: each time costs a frame some milliseconds. */
+const STRIDE = 5;
 
 export const RunsTable = React.memo(function RunsTable(
   props: IRunsTableProps
@@ -53,7 +55,14 @@ export const RunsTable = React.memo(function RunsTable(
       return;
     }
     const look = (): void => {
-      setView({ top: node.scrollTop, height: node.clientHeight });
+      const stride = STRIDE * ROW;
+      const top = Math.floor(node.scrollTop / stride) * stride;
+      const height = node.clientHeight;
+      setView(before =>
+        before.top === top && before.height === height
+          ? before
+          : { top, height }
+      );
     };
     const observer = new ResizeObserver(look);
     observer.observe(node);
@@ -179,7 +188,8 @@ function Head({
   );
 }
 
-function Row(
+/** Of those that stay in sight while the table is scrolled nothing changes. */
+const Row = React.memo(function Row(
   props: IRunsTableProps & { run: PastRun; trial: boolean; index: number }
 ): React.ReactElement {
   const { run, index, columns, selected, opened, onToggle, onOpen } = props;
@@ -248,7 +258,7 @@ function Row(
       )}
     </tr>
   );
-}
+});
 
 /** What a cell says; a dash for what is not known. */
 export function textOf(
