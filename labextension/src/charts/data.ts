@@ -21,8 +21,11 @@ export interface ILine {
   steps: readonly number[];
 }
 
-/** Stretches of the x axis for each pixel of the width. */
-const STRETCHES = 1;
+/**
+ * Stretches of the x axis of all lines together. One has a stretch for each
+ * pixel; many lines have wider ones, which their number hides.
+ */
+const STRETCHES = 12_000;
 
 /**
  * The columns of all `lines` between `low` and `high`, on one x: for each line
@@ -35,13 +38,17 @@ export function aligned(
   positiveOnly: boolean
 ): uPlot.AlignedData {
   const tables: uPlot.AlignedData[] = [];
+  const stretches = Math.min(
+    width,
+    Math.ceil(STRETCHES / Math.max(1, lines.length))
+  );
   for (const line of lines) {
     // One point more on either side, so that lines run to the edge.
     const start = Math.max(0, firstNotBelow(line.x, low) - 1);
     const after = firstNotBelow(line.x, high) + 1;
     const end = Math.min(line.x.length, after + 1);
     for (const y of line.raw === null ? [line.y] : [line.raw, line.y]) {
-      const kept = extremes(line.x, y, start, end, width * STRETCHES);
+      const kept = extremes(line.x, y, start, end, stretches);
       tables.push([
         kept.map(index => line.x[index] ?? 0),
         kept.map(index => {

@@ -77,9 +77,15 @@ export class Archive {
 
   /**
    * Draw the curves of a run beside the others, or no longer; of at most
-   * `limit` points each.
+   * `limit` points each. `together`: they are asked for in one question, and
+   * none is drawn before all are there.
    */
-  async pin(run: PastRun, pinned: boolean, limit?: number): Promise<void> {
+  async pin(
+    run: PastRun,
+    pinned: boolean,
+    limit?: number,
+    together = false
+  ): Promise<void> {
     if (!pinned) {
       this._wanted.delete(run.run_id);
       this._pinned.delete(run.run_id);
@@ -90,7 +96,7 @@ export class Archive {
     this._wanted.add(run_id);
     const series = new Map<string, Series>();
     // Of long curves one after the other: each is drawn when it is there.
-    const isLong = run.steps > LONG && metrics.length > 0;
+    const isLong = run.steps > LONG && metrics.length > 0 && !together;
     const curves = isLong ? metrics.map(metric => metric.name) : [null];
     await this._try(async () => {
       for (const curve of curves) {

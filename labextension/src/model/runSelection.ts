@@ -18,6 +18,8 @@ const POINTS = 60_000;
 /** Points of one curve, at least and at most. */
 const LEAST = 200;
 const MOST = 4000;
+/** Of more runs at once, the curves come run by run: with each of hundreds, all charts would be drawn anew. */
+const FEW = 3;
 /** What the kernel calls the curves of devices. */
 const DEVICES = 'device/';
 
@@ -184,7 +186,7 @@ export class RunSelection {
       missing.map(async id => {
         const run = runs.get(id);
         if (run !== undefined) {
-          await this.archive.pin(run, true, limit);
+          await this.archive.pin(run, true, limit, missing.length > FEW);
         }
       })
     );
