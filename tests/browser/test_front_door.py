@@ -83,7 +83,7 @@ def test_an_empty_sidebar_leads_to_a_run_that_is_stopped_in_its_cell(open_lab, s
     view.get_by_test_id("jp-dtrain-cell-pause").click()
     expect(view).to_have_attribute("data-phase", "paused")
     lab.expect_phase("paused")
-    assert states(server) == ["busy"]  # though it has answered meanwhile
+    wait_for_states(server, ["busy"])  # though it has answered meanwhile
     view.get_by_test_id("jp-dtrain-cell-resume").click()
     expect(view).to_have_attribute("data-phase", "running")
     view.get_by_test_id("jp-dtrain-cell-stop").click()
