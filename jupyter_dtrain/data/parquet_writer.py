@@ -7,17 +7,21 @@ after a lost engine or by a run that goes on, is the same once more.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
 from .. import api
 from ..errors import DataError, UsageError
+from ..system import open_writers
 from .files import check_extra, opened
 
 if TYPE_CHECKING:
@@ -27,12 +31,14 @@ if TYPE_CHECKING:
 PART_ROWS = 65_536
 _PART = re.compile(r"part-(\d{6,})\.parquet(\.[0-9]+)?")  # the second while it is being written
 _Column = list[Any]
+_SEEN_LIMIT = 10.0  # seconds in which a file that one host has made is seen by the others
 
 
 def to_parquet(folder: str | os.PathLike[str], *, part_rows: int = PART_ROWS, filesystem: Any = None) -> ParquetWriter:
     """Return what writes rows into Parquet files of a folder, in the order in which they are added, from one process or from engines.
 
-    The rows of the last part are written at the end of the ``with`` block, or by ``close()``.
+    The rows of the last part are written at the end of the ``with`` block or by ``close()``; without either at the end of the cell, or of
+    the script. A later cell may then add rows to it.
 
     Parameters
     ----------
@@ -54,6 +60,14 @@ def to_parquet(folder: str | os.PathLike[str], *, part_rows: int = PART_ROWS, fi
 class ParquetWriter:
     """Rows on their way into the files of a folder; see `to_parquet`. On engines all call it at the same place."""
 
+    place: open_writers.Place | None = None
+    _is_written = True  # all that was added is in a file
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:  # noqa: D102
+        made = super().__new__(cls)
+        open_writers.note(made)  # copies too, which are not made by `__init__`
+        return made
+
     def __init__(self, folder: str | os.PathLike[str], *, part_rows: int, filesystem: Any = None) -> None:
         check_extra()
         if part_rows < 1:
@@ -63,6 +77,8 @@ class ParquetWriter:
         self._columns: dict[str, _Column] | None = None  # by name, what was added since the last part
         self._pending = self._num_written = self._num_parts = 0
         self._is_closed = False
+
+    __signature__ = inspect.Signature([*inspect.signature(__init__).parameters.values()][1:])  # and not that of `__new__`
 
     def append(self, values: Any = None, /, **columns: Any) -> None:
         """Add a row for each sample of a batch.
@@ -89,8 +105,18 @@ class ParquetWriter:
         for name, column in batch.items():
             self._columns[name].append(column)
         self._pending += next(iter(lengths.values()))
+        self._is_written, self.place = False, open_writers.here()
         if self._pending >= self.part_rows:
+            self._end_part()
+
+    def flush(self) -> None:
+        """Write the rows that are left as the last part. It is written again, with more rows, when more have been added."""
+        if not self._is_written:
             self._write()
+
+    def forget(self) -> None:
+        """Let the rows that are in no file be in none: the folder is another writer's."""
+        self._is_written = True
 
     def close(self) -> None:
         """Write the rows that are left, and see that all parts are there."""
@@ -99,7 +125,7 @@ class ParquetWriter:
         if self._columns is None:
             self._begin()
         if self._pending:
-            self._write()
+            self._end_part()
         self._is_closed = True
         _gather(None)  # all have written theirs
         missing = _gather(self._missing() if api.rank() == 0 else 0)[0]
@@ -116,6 +142,10 @@ class ParquetWriter:
         if kind is None:
             self.close()
 
+    def __del__(self) -> None:
+        if open_writers.is_ours(self):
+            self.flush()
+
     def __len__(self) -> int:
         return self._num_written + self._pending
 
@@ -126,6 +156,8 @@ class ParquetWriter:
 
     def _begin(self) -> None:
         """Make the folder and remove the parts of an earlier time, which would be read as if they were of this one."""
+        open_writers.begin(self)
+        _gather(None)  # no rank writes any more of what was there before
         problem = None
         if api.rank() == 0:
             try:
@@ -135,6 +167,12 @@ class ParquetWriter:
         problem = _gather(problem)[0]
         if problem is not None:
             raise DataError(f"Nothing can be written to {self.folder}: {problem.rstrip('.')}.")
+        blind = [rank for rank, sees in enumerate(_gather(api.world_size() == 1 or self._sees_first())) if not sees]
+        if blind:
+            raise DataError(
+                f"Rank {blind[0]} does not see what rank 0 writes to {self.folder}: they are on several hosts. Give a folder that all of "
+                "them see, or an address (s3://…)."
+            )
 
     def _clear(self) -> None:
         from pyarrow import fs
@@ -147,6 +185,29 @@ class ParquetWriter:
             raise DataError(f"there is something else in it ({others[0]}), and parts are written to a folder of their own")
         for info in names.values():
             system.delete_file(info.path)
+        if isinstance(system, fs.LocalFileSystem):
+            Path(base, f"{_name(0)}.0").touch()  # where rank 0 is going to write the first part
+
+    def _sees_first(self) -> bool:
+        """Return whether the file is there that rank 0 has made."""
+        from pyarrow import fs
+
+        system, base = opened(self.folder, self._filesystem)
+        if not isinstance(system, fs.LocalFileSystem):
+            return True
+        first, deadline = Path(base, f"{_name(0)}.0"), time.monotonic() + _SEEN_LIMIT
+        while not first.exists() and time.monotonic() < deadline:  # as in a network file system that has not looked yet
+            time.sleep(0.05)
+        return first.exists()
+
+    def _end_part(self) -> None:
+        """Write what has been added as the next part, and begin another."""
+        assert self._columns is not None
+        self._write()
+        self._num_parts += 1
+        self._num_written += self._pending
+        self._pending = 0
+        self._columns = {name: [] for name in self._columns}
 
     def _write(self) -> None:
         """Write what has been added as the next part. Each engine has it whole, and one of them writes it."""
@@ -156,27 +217,31 @@ class ParquetWriter:
         if number % api.world_size() == rank:
             system, base = opened(self.folder, self._filesystem)
             try:
-                _put(system, f"{base.rstrip('/')}/part-{number:06}.parquet", f".{rank}", _table(whole))
+                _put(system, f"{base.rstrip('/')}/{_name(number)}", f".{rank}", _table(whole))
             except OSError as error:
                 raise DataError(f"Part {number} cannot be written to {self.folder}: {error}") from None
-        self._num_parts += 1
-        self._num_written += self._pending
-        self._pending = 0
-        self._columns = {name: [] for name in self._columns}
+        self._is_written = True
 
     def _missing(self) -> int:
-        """Return how many parts are not there, and remove what an engine that was lost has not written to its end."""
+        """Return how many parts are not there; remove what was not written to its end, and what comes behind the last one.
+
+        Such are of an engine that was lost, and of a cell of which less came home than it had written.
+        """
         from pyarrow import fs
 
         system, base = opened(self.folder, self._filesystem)
         there = set()
         for info in system.get_file_info(fs.FileSelector(base)):
             match = _PART.fullmatch(info.base_name)
-            if match and match[2]:
+            if match and (match[2] or int(match[1]) >= self._num_parts):
                 system.delete_file(info.path)
             elif match:
                 there.add(int(match[1]))
         return self._num_parts - sum(number in there for number in range(self._num_parts))
+
+
+def _name(part: int) -> str:
+    return f"part-{part:06}.parquet"
 
 
 def _gather(value: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from ..capture.process_state import ProcessSettings
 from ..parallel_dims import degrees_of
 from ..serialization.unpickler import Unpacker
 from ..strategies import Feature
+from ..system.open_writers import flush_all
 from ..transport.blob_store import HASHED, BlobFolder
 from ..transport.parcel import from_parcel, to_parcel
 from . import post_mortem
@@ -242,6 +243,7 @@ class CellRun:
                 with interrupts.allowed():
                     value, stopped = self._run_code()
                     value = self._settled(value)
+                    flush_all()
             except BaseException as error:
                 failure = self._failure = describe(error)
                 count_targets = isinstance(error, CountTargets)

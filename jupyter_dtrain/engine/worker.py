@@ -15,6 +15,7 @@ import torch
 
 from ..serialization.library_state import left_as_it_was
 from ..serialization.registries import left_afterwards
+from ..system import open_writers
 from . import post_mortem
 from .arrival.objects import is_stepping
 from .cell import describe, forget_frames
@@ -125,6 +126,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
             try:
                 return cell_run.outcome(interrupts)
             finally:
+                open_writers.leave()
                 clean_up(cell_run.objects())
     finally:
         control.release()

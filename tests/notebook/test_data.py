@@ -128,6 +128,32 @@ def test_predictions_come_in_the_order_of_the_loader(with_table):
         assert difference(notebook.value(FOUND), expected) is None
 
 
+OPEN = """
+def write(folder, rows):
+    preds = data.to_parquet(folder, part_rows=200)
+    for row in rows.split(7):
+        preds.append(row)
+    return preds
+"""
+VALUES = '[pq.read_table(folder)["value"].to_pylist() for folder in ("kept", "left")]'
+
+
+def test_predictions_that_nobody_closes_are_whole_at_the_end_of_the_cell(with_table):
+    """Those of a writer that comes home, to which the next cell adds, and of one that a function has let go."""
+    notebook = with_table
+    notebook.run(OPEN)
+    cell = 'preds = write("kept", torch.arange(500))\nwrite("left", torch.arange(300))\nprint(len(preds))'
+    for engines in (2, 3):
+        assert notebook.run(f"%%distribute --engines {engines}\n{cell}").stderr == ""
+        assert notebook.value(VALUES) == [list(range(500)), list(range(300))]
+        assert notebook.run("%%distribute --engines 2\npreds.append(torch.arange(500, 503))").stderr == ""
+        assert notebook.run("preds.append(torch.arange(503, 610))").stderr == ""
+        assert notebook.value(VALUES)[0] == list(range(610))
+        assert notebook.value('len(list(Path("kept").iterdir()))') == 3
+    cell = notebook.fail(f"%%distribute --engines 2\n{cell}\nraise ZeroDivisionError")
+    assert notebook.value(VALUES) == [list(range(500)), list(range(300))]
+
+
 def test_file_that_vanishes_is_named_and_the_notebook_goes_on(with_table):
     notebook = with_table
     notebook.run(f"make()\nloader = {LOADERS['parquet']}\nPath('taxi/1.parquet').rename('away')")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import pickle
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,9 +14,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from IPython.utils.capture import capture_output
 
 from jupyter_dtrain import data
 from jupyter_dtrain.errors import DataError, UsageError
+from jupyter_dtrain.system import open_writers
 
 
 def names(folder: Path) -> list[str]:
@@ -138,3 +144,120 @@ def test_an_address_is_written_to(tmp_path):
     files = fsspec.filesystem("memory").find("/preds")
     assert len(files) == 3
     assert data.parquet("memory://preds", features="value", shuffle=False)[4].item() == 4
+
+
+def values_in(folder: Path) -> list[int]:
+    return pq.read_table(folder)["value"].to_pylist() if names(folder) else []
+
+
+def some(folder: Path, rows: int) -> data.ParquetWriter:
+    preds = data.to_parquet(folder, part_rows=4)
+    for row in range(rows):
+        preds.append([row])
+    return preds
+
+
+def test_what_nobody_closes_is_written_at_the_end_of_the_cell_and_goes_on_in_the_next(tmp_path):
+    preds = some(tmp_path, 6)
+    assert values_in(tmp_path) == [0, 1, 2, 3]
+    open_writers.flush_all()
+    assert values_in(tmp_path) == list(range(6))
+    for row in range(6, 9):
+        preds.append([row])
+    assert values_in(tmp_path) == list(range(8))
+    open_writers.flush_all()
+    assert values_in(tmp_path) == list(range(9)) and len(names(tmp_path)) == 3
+    preds.close()
+    assert values_in(tmp_path) == list(range(9)) and len(names(tmp_path)) == 3
+
+
+def test_writer_that_is_let_go_writes_what_it_holds(tmp_path):
+    preds = some(tmp_path, 6)
+    ring: list[object] = [preds]
+    ring.append(ring)
+    del preds, ring
+    gc.collect()
+    assert values_in(tmp_path) == list(range(6))
+
+
+SCRIPT = """
+import sys
+from jupyter_dtrain import data
+preds = data.to_parquet(sys.argv[1])
+for row in range(6):
+    preds.append([row])
+"""
+
+
+def test_what_nobody_closes_is_written_at_the_end_of_a_script(tmp_path):
+    folder = tmp_path / "preds"
+    subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], check=True, timeout=120)
+    assert values_in(folder) == list(range(6))
+
+
+def test_a_cell_of_ipython_writes_at_its_end(tmp_path):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        shell.run_cell(SCRIPT.replace("sys.argv[1]", repr(str(tmp_path))))
+        assert values_in(tmp_path) == list(range(6))
+        shell.run_cell("preds.append([6])")
+        assert values_in(tmp_path) == list(range(7))
+        (tmp_path / names(tmp_path)[0]).unlink()
+        tmp_path.rmdir()
+        tmp_path.write_text("no folder")
+        with capture_output() as shown:
+            shell.run_cell("preds.append([7])")
+        assert "DataError" in shown.stdout + shown.stderr and "Part 0 cannot be written" in shown.stdout + shown.stderr
+        tmp_path.unlink()
+        tmp_path.mkdir()
+        shell.run_cell("print(len(preds))")  # which writes at its end what is in no file yet
+        assert values_in(tmp_path) == list(range(8))
+    finally:
+        InteractiveShell.clear_instance()
+        shell.user_ns.clear()
+
+
+def test_a_writer_writes_nothing_over_one_that_came_after_it(tmp_path):
+    earlier, later = some(tmp_path, 6), some(tmp_path, 3)
+    open_writers.flush_all()
+    del earlier
+    assert values_in(tmp_path) == [0, 1, 2] == list(range(len(later)))
+
+
+def test_a_copy_takes_over_and_what_it_is_of_writes_no_more_once_its_run_is_over(tmp_path):
+    """As on an engine: what a failed run holds lives on for the debugger, and is let go while a later run writes."""
+    preds = some(tmp_path, 6)
+    copy = pickle.dumps(preds)
+    open_writers.leave()
+    again = pickle.loads(copy)
+    again.append([6])
+    again.append([7])
+    assert values_in(tmp_path) == list(range(8))
+    del preds
+    assert values_in(tmp_path) == list(range(8))
+    home = pickle.loads(copy)  # comes home with rows that are in no file
+    (tmp_path / names(tmp_path)[1]).unlink()
+    open_writers.flush_all()
+    assert values_in(tmp_path) == list(range(len(home))) == list(range(6))
+
+
+def test_what_a_forked_process_has_of_a_writer_is_not_written_by_it(tmp_path):
+    preds = some(tmp_path, 6)
+    pid = os.fork()
+    if pid == 0:
+        open_writers.flush_all()
+        del preds
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert values_in(tmp_path) == [0, 1, 2, 3]
+
+
+def test_parts_behind_the_last_one_are_removed(tmp_path):
+    """Less came home of an interrupted cell than it had written."""
+    copy = pickle.dumps(some(tmp_path, 3))
+    some(tmp_path, 11).close()
+    home = pickle.loads(copy)
+    home.close()
+    assert values_in(tmp_path) == [0, 1, 2]
